@@ -169,5 +169,5 @@ def test_the_catalog_file_is_pyicebergs_and_the_environment_wins_over_it(monkeyp
 
 @pytest.mark.parametrize("text", ["catalog: [\n", "catalog: lake\n", "catalog:\n  lake: x\n", "- a\n"])
 def test_a_broken_catalog_file_is_named(text: str) -> None:
-    with pytest.raises(PolicyError, match=r"^s3://control/config/pyiceberg\.yaml is no catalog file: "):
+    with pytest.raises(PolicyError, match=r"^s3://control/config/pyiceberg\.yaml is not a catalog file: "):
         parse_catalog_file(text, "s3://control/config/pyiceberg.yaml")

@@ -376,6 +376,6 @@ def test_an_address_whose_password_holds_a_slash(kind: str, address: str) -> Non
 def test_a_catalog_file_that_cannot_be_parsed_is_not_quoted(line: str) -> None:
     """Its secrets are not known yet: the line's number must do."""
     text = "catalog:\n  lake:\n    type: rest\n    " + line.format("something-that-signs-in") + "\n"
-    with pytest.raises(PolicyError, match=r"^s3://c/f\.yaml is no catalog file: .* in line \d$") as raised:
+    with pytest.raises(PolicyError, match=r"^s3://c/f\.yaml is not a catalog file: .* in line \d$") as raised:
         parse_catalog_file(text, "s3://c/f.yaml")
     assert "signs" not in "".join(traceback.format_exception(raised.value))

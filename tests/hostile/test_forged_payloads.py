@@ -111,7 +111,7 @@ def test_a_job_reads_the_work_of_its_own_run_only(
     state = pipeline.environment["ICEKEEPER_STATE"]
     where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
     assert run_job(["--work-key", key, "--work-digest", "0" * 64, *where], "compact_data_files") == 1
-    assert f"OperationRefused: {key!r} is not the compaction of run run-1" in caplog.text
+    assert f"OperationRefused: {key!r} is not the compaction work of run run-1" in caplog.text
 
 
 def test_a_job_takes_the_very_work_that_was_gathered(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,7 +126,7 @@ def test_a_job_takes_the_very_work_that_was_gathered(pipeline: Pipeline, caplog:
     assert run_job(given, "compact_data_files") == 1
     assert "is not the document that this run wrote (its digest differs); start another run" in caplog.text
     assert run_job(given, "rewrite_manifests") == 1
-    assert "is not the manifests of run run-1" in caplog.text
+    assert "is not the manifests work of run run-1" in caplog.text
 
 
 def test_the_plan_of_another_table_says_nothing_of_this_one(pipeline: Pipeline) -> None:

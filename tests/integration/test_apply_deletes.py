@@ -286,7 +286,7 @@ def test_a_null_key_is_applied_where_it_can_mean_one_thing_only(tmp_path: Path) 
 
 # Which rows are deleted is what DuckDB says before a pass and after it, whatever carelessness the writers showed.
 
-STRAYED = "; 2 stood under another spec or partition than their data file"
+STRAYED = "; 2 were under another spec or partition than their data file"
 
 
 def delete_astray(table: MaintainedTable, *positions: int) -> None:

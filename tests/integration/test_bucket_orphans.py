@@ -281,7 +281,7 @@ def test_it_is_swept_where_it_is_named(table: MaintainedTable, data: Path) -> No
 
     outcome = sweep_elsewhere(table)
     assert outcome.summary == (
-        f"removed 1 orphan file(s); write.data.path {data.as_uri()} is outside of the table's location and not swept, "
+        f"removed 1 orphan file(s); write.data.path {data.as_uri()} is outside the table's location and is not swept, "
         "unless orphan_sweep_prefixes names it"
     )
     assert outcome.metrics["remove_orphans.locations_not_swept"] == 1

@@ -180,7 +180,7 @@ from icekeeper.cli import main
 code = main(json.loads(sys.argv[1]))
 print(json.dumps({"code": code, "spark": "pyspark" in sys.modules}), file=sys.stderr)
 """
-HERE = "no Spark session or cluster is at hand"
+HERE = "no Spark session or cluster is available"
 
 
 def called(*call: str) -> tuple[str, dict[str, Any]]:

@@ -366,7 +366,7 @@ def test_age_and_filter_both_must_let_a_partition_go(table_of_days: MaintainedTa
     assert outcome.status is Status.SUCCEEDED
     assert table_of_days.readers_agree() == [2, 3]
     again = table_of_days.run(EXPIRE, where=f"part = '{day(30)}'", **TEXT)
-    assert (again.status, again.reason) == (Status.SKIPPED, "no partitions to expire that lie whole within where")
+    assert (again.status, again.reason) == (Status.SKIPPED, "no partitions to expire whose rows all match where")
 
 
 def test_a_filter_set_for_the_operation_chooses_whatever_the_age(table_of_days: MaintainedTable) -> None:
@@ -374,7 +374,7 @@ def test_a_filter_set_for_the_operation_chooses_whatever_the_age(table_of_days: 
     assert outcome.status is Status.SUCCEEDED
     assert table_of_days.readers_agree() == [1, 2]
     rows = table_of_days.run(EXPIRE, where=f"part = '{day(20)}' and id = 2")
-    assert (rows.status, rows.reason) == (Status.SKIPPED, "no partitions to expire that lie whole within where")
+    assert (rows.status, rows.reason) == (Status.SKIPPED, "no partitions to expire whose rows all match where")
     everything = table_of_days.run(EXPIRE, where="part != 'x'")
     assert everything.status is Status.REFUSED
     assert table_of_days.readers_agree() == [1, 2]
@@ -420,7 +420,7 @@ def test_the_scope_of_rewrites_drops_no_rows(table_of_days: MaintainedTable) -> 
     kept = table_of_days.run(EXPIRE)
     for outcome in (beside.operations[0], kept):
         assert outcome.status is Status.SKIPPED
-        assert (outcome.reason or "").startswith("no partition_retention_hours is set; where alone chooses")
+        assert (outcome.reason or "").startswith("no partition_retention_hours is set; without it, where chooses")
     assert table_of_days.readers_agree() == [1, 2, 3]
 
 

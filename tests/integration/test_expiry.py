@@ -92,7 +92,7 @@ def test_a_lost_manifest_list_stops_everything_until_its_snapshot_is_given_up(
     dry, done = give_up(overwritten_table, 0, dry_run=True), give_up(overwritten_table, 0)
     assert (dry.status, done.status) == (Status.SUCCEEDED, Status.SUCCEEDED)
     for outcome in (dry, done):
-        assert f"what only file://{lost} named is not known and stays" in outcome.summary
+        assert f"files that only file://{lost} named are unknown and stay" in outcome.summary
     assert done.files_deleted == ()  # the list itself is not there, and nothing else is proven to be of no use
     assert (manifest.exists(), data.exists()) == (True, True)
     assert named not in ids(overwritten_table)
@@ -133,7 +133,7 @@ def test_a_refused_expiry_is_remembered_and_tried_again_weekly(overwritten_table
     for _ in range(2):
         assert detected(table) == ((), sentence, {"expiry_refused": sentence})
         again = table.run(EXPIRY)
-        assert (again.status, again.reason) == (Status.SKIPPED, f"it waits, but for a try a week: {refused.reason}")
+        assert (again.status, again.reason) == (Status.SKIPPED, f"it waits and is tried once a week: {refused.reason}")
         table.append(5)
     table.late_ms = RETRY_MS - HOUR_MS
     assert detected(table)[0] == ()
@@ -160,7 +160,7 @@ def test_a_change_of_refs_or_snapshots_has_the_expiry_tried_again(overwritten_ta
     table.table.manage_snapshots().create_tag(named, "old").commit()
     list_of(table, 0).unlink()
     refused = table.run(EXPIRY)
-    assert "move or drop tag 'old' first" in (refused.reason or "")
+    assert "first move or drop tag 'old'" in (refused.reason or "")
     assert detected(table)[0] == ()
     table.table.manage_snapshots().remove_tag("old").commit()
     reasons, warning, _ = detected(table)
@@ -182,7 +182,7 @@ def test_what_readable_metadata_proves_unneeded_goes(overwritten_table: Maintain
     lost.unlink()
     outcome = give_up(overwritten_table, 0, 1)
     assert {Path(normalise(path)) for path in outcome.files_deleted} == {manifest, data, lost, *lists}
-    assert f"what only file://{lost} named is not known and stays" in outcome.summary
+    assert f"files that only file://{lost} named are unknown and stay" in outcome.summary
     assert (unknown.exists(), overwritten_table.rows()) == (True, rows)
 
 
@@ -190,7 +190,7 @@ def test_a_damaged_manifest_proves_nothing_by_its_first_entries(overwritten_tabl
     manifest, data = next(iter(files_of(overwritten_table, 0).values()))
     manifest.write_bytes(manifest.read_bytes()[:-20])
     outcome = give_up(overwritten_table, 0, 1)
-    assert f"what only file://{manifest} named" in outcome.summary
+    assert f"files that only file://{manifest} named" in outcome.summary
     assert data.exists()
 
 
@@ -203,7 +203,7 @@ def test_what_the_others_need_stays_and_one_that_cannot_be_read_either_is_named(
     aside = head.rename(head.with_suffix(".aside"))
     outcome = table.run(EXPIRY)
     assert outcome.status is Status.REFUSED
-    assert "move or drop branch 'main' first, whose head needs it" in (outcome.reason or "")
+    assert "first move or drop branch 'main', whose head needs it" in (outcome.reason or "")
     with pytest.raises(PolicyError, match=r"snapshot_give_up_ids names \d+, the head of branch 'main'"):
         give_up(table, -1)
     aside.rename(head)
@@ -501,7 +501,7 @@ def test_named_snapshots_expire_whatever_the_retention(table: MaintainedTable) -
     assert set(table.loaded.metadata.snapshots) == set(ids) - {ids[1]}
     table.assert_sound()
     before = table.loaded.metadata_location
-    for named, what in ((ids[1], "no snapshot of this table"), (ids[3], "the head of branch 'main'")):
+    for named, what in ((ids[1], "not a snapshot of this table"), (ids[3], "the head of branch 'main'")):
         with pytest.raises(PolicyError, match=what):
             table.maintain(operations="compact,expire_snapshots", snapshot_expire_ids=str(named))
     assert table.loaded.metadata_location == before, "nothing ran"

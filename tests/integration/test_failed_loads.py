@@ -295,7 +295,7 @@ def test_a_pass_that_cannot_be_recorded_is_still_told(table: StagedTable, monkey
     table.clock.now_ms += GRACE_MS
     outcome = table.sweep()
     assert outcome.operations[0].summary == "compacted 3 files into 1 (across 1 bins)"
-    assert outcome.warnings == ("the pass could not be recorded: the disk is full",)
+    assert outcome.warnings == ("cannot record the pass: the disk is full",)
     assert json.loads(json.dumps(outcome.to_json(lambda *_: "")))["warnings"] == list(outcome.warnings)
 
 

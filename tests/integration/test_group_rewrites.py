@@ -201,23 +201,23 @@ def _with(table: pa.Table, name: str, values: list[object]) -> pa.Table:
 
 
 CORRUPTIONS: dict[str, tuple[Callable[[pa.Table], pa.Table], str, bool]] = {
-    "a lost row": (lambda t: t.slice(1), "4 rows went to the writer, 3 are in what it wrote", True),
-    "a row twice": (lambda t: pa.concat_tables([t, t.slice(0, 1)]), "5 are in what it wrote", True),
-    "a lost value": (lambda t: _with(t, "text", ["a", None, "c", "d"]), "column text had 4 values, 3 are in", True),
+    "a lost row": (lambda t: t.slice(1), "4 rows went to the writer, but the written files have 3", True),
+    "a row twice": (lambda t: pa.concat_tables([t, t.slice(0, 1)]), "but the written files have 5", True),
+    "a lost value": (lambda t: _with(t, "text", ["a", None, "c", "d"]), "column text had 4 values, but has 3 in", True),
     "a lost nested value": (
         lambda t: _with(t, "point", [{"x": 1}, None, {"x": None}, {"x": None}]),
-        "column point.x had 2 values, 1 are in",
+        "column point.x had 2 values, but has 1 in",
         True,
     ),
     "a lost element": (
         lambda t: _with(t, "tags", [["u"], [], None, [None]]),
-        "column tags.element had 2 values, 1 are in",
+        "column tags.element had 2 values, but has 1 in",
         True,
     ),
-    "another number": (lambda t: _with(t, "id", [1, 2, 3, 5]), "column id reached from 1 to 4", True),
+    "another number": (lambda t: _with(t, "id", [1, 2, 3, 5]), "column id had values from 1 to 4", True),
     "another last text": (
         lambda t: _with(t, "text", ["a", "b", "x", "d"]),
-        "column text reached from b'a' to b'd'",
+        "column text had values from b'a' to b'd'",
         True,
     ),
     "another text": (lambda t: _with(t, "text", ["a", "c", "c", "d"]), "the checksums of the rows", False),
@@ -266,7 +266,7 @@ def test_a_file_that_cannot_be_read_back_is_not_committed(tmp_path: Path, monkey
     monkeypatch.setattr("icekeeper.operations.compaction.work.proof.pq.read_metadata", _fails)
     result = rewrite_group(task(PROVEN_SCHEMA, [input_file(tmp_path / "in.parquet", ROWS)], tmp_path))
     assert result.written == ()
-    assert "what was written cannot be read back" in (result.error or "")
+    assert "the written files cannot be read back" in (result.error or "")
 
 
 def _fails(stream: object) -> None:

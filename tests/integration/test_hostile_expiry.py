@@ -131,9 +131,9 @@ def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: Ma
     pin = assert_tag_is_held(table, oldest)
     assert outcome.status is Status.REFUSED
     assert outcome.reason == (
-        "tag 'late' was made while the expiry was being committed, and the catalog dropped it with its snapshot "
-        f"{oldest}: its files are kept by pin 'lost:late@{oldest}'; register {pin.metadata_location} as a table to "
-        "read it, and remove the pin when it is not needed"
+        "tag 'late' was created while the expiry was being committed, and the catalog dropped it with its snapshot "
+        f"{oldest}: pin 'lost:late@{oldest}' keeps its files; register {pin.metadata_location} as a table to read it, "
+        "and remove the pin when it is no longer needed"
     )
     assert outcome.metrics["expire_snapshots.refs_lost"] == 1
     assert outcome.files_deleted, "what the tag does not need goes"
@@ -232,7 +232,7 @@ def test_a_log_that_cannot_be_read_keeps_everything_until_it_can(
     assert "the store is busy" in outcome.summary
     assert before <= table.files()
     outcome = table.run(EXPIRE, run_id="run-2")
-    assert "files of an interrupted run stay until it can be told which refs went" in outcome.summary
+    assert "files of an interrupted run stay until it is known which refs its commit dropped" in outcome.summary
     assert outcome.status is Status.SUCCEEDED
     assert before <= table.files()
     broken.clear()
@@ -247,7 +247,7 @@ def test_expiry_reports_the_snapshots_that_streaming_writers_keep(table: Maintai
     table.run(Operation.COMPACT)
     snapshots = sorted(table.metadata.snapshots.values(), key=lambda snapshot: snapshot.sequence_number)
     assert snapshots[-1].summary["flink.job-id"] == "b"
-    phrase = "kept 4 snapshot(s) only because streaming writers find their last commit by them"
+    phrase = "kept 4 snapshot(s) only because streaming writers need them to find their last commit"
     preview = table.run(EXPIRE, dry_run=True)
     assert preview.summary.startswith("would expire 1 snapshot(s)")
     assert phrase in preview.summary
@@ -260,7 +260,7 @@ def test_expiry_reports_the_snapshots_that_streaming_writers_keep(table: Maintai
     named = str(snapshots[3].snapshot_id)
     refused = table.run(EXPIRE, run_id="run-3", snapshot_expire_ids=named)
     assert refused.status is Status.REFUSED
-    assert f"snapshot {named} of snapshot_expire_ids is one by which Flink job a, operator o finds" in refused.summary
+    assert f"Flink job a, operator o needs snapshot {named} of snapshot_expire_ids to find" in refused.summary
     outcome = table.run(EXPIRE, run_id="run-4", writer_mark_retention_hours="0")
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 4
     assert outcome.metrics["expire_snapshots.snapshots_kept_for_writers"] == 0

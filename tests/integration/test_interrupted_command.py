@@ -81,8 +81,8 @@ def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command, numb
     assert process.returncode == 128 + number
     told = one_sentence(err)
     assert told == (
-        "interrupted during compact; nothing landed, the table is unchanged; "
-        "those of its 7 output file(s) that no snapshot has are removed, now or by a later pass"
+        "interrupted during compact; no commit landed, the table is unchanged; this or a later pass deletes those of "
+        "its 7 output file(s) that no snapshot references"
     )
     assert seconds < AT_ONCE_S
     document = json.loads(out)
@@ -97,7 +97,7 @@ def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command, numb
     assert command.catalog.load_table("ns.t").metadata_location == table.metadata_location
     (one,) = command("history", "ns.t", "--json").json["passes"]
     assert (one["run_id"], one["status"]) == (document["run_id"], "failed")
-    assert one["summary"].startswith("compact: interrupted; nothing landed, the table is unchanged; ")
+    assert one["summary"].startswith("compact: interrupted; no commit landed, the table is unchanged; ")
     again = command("maintain", "ns.t", "--engine", "local", "--json")  # the lease was given back
     assert next(part["status"] for part in again.json["operations"]) == "succeeded"
     assert sorted_rows(command.catalog.load_table("ns.t").metadata_location) == before
@@ -137,8 +137,8 @@ def test_a_commit_that_is_under_way_is_made(command: Command) -> None:
     before = sorted_rows(table.metadata_location)
     assert terminated_at(command, "BEFORE_COMMIT", "--set", "min_input_files=2")[:2] == (
         143,
-        "interrupted during compact; 1 commit(s) of it landed, every one of them whole; "
-        "those of its 1 output file(s) that no snapshot has are removed, now or by a later pass",
+        "interrupted during compact; 1 complete commit(s) of it landed; this or a later pass deletes those of its 1 "
+        "output file(s) that no snapshot references",
     )
     head = command.catalog.load_table("ns.t")
     assert len(list(head.scan().plan_files())) == 1
@@ -201,12 +201,12 @@ def interrupt_in(monkeypatch: pytest.MonkeyPatch, operation: Operation, *, after
 INTERRUPTS = {
     "after its commit": (
         *(Operation.COMPACT, True),
-        "interrupted during compact; 1 commit(s) of it landed, every one of them whole; nothing is left to clean",
+        "interrupted during compact; 1 complete commit(s) of it landed; nothing is left to clean",
     ),
     "behind operations that landed": (
         *(Operation.REMOVE_ORPHANS, False),
-        "interrupted during remove_orphans; it makes no commit, and deletes only what nothing needs; "
-        "nothing is left to clean; finished before: compact, expire_snapshots",
+        "interrupted during remove_orphans; it makes no commit and deletes only unneeded files; nothing is left to "
+        "clean; finished before: compact, expire_snapshots",
     ),
     "after the commit that expires": (
         *(Operation.EXPIRE_SNAPSHOTS, True),
@@ -270,8 +270,8 @@ def test_an_interrupt_ends_the_work_of_spark(command: Command, number: signal.Si
     assert process.returncode == 128 + number
     told = one_sentence(err)
     assert told == (
-        "interrupted during compact; nothing landed, the table is unchanged; "
-        "those of its 2 output file(s) that no snapshot has are removed, now or by a later pass"
+        "interrupted during compact; no commit landed, the table is unchanged; this or a later pass deletes those of "
+        "its 2 output file(s) that no snapshot references"
     )
     document = json.loads(out)
     assert document["error"] == {"type": "Interrupted", "message": told}

@@ -151,11 +151,11 @@ def test_a_damaged_metadata_file_that_no_log_names_stays(
     outcome = sweep(table)
     assert (outcome.status, deleted(outcome)) == (Status.SUCCEEDED, {orphan})
     assert f"file://{torn}" in outcome.summary
-    assert "cannot be parsed, and stay(s): if no table" in outcome.summary
+    assert "cannot be parsed and stay(s): if no table" in outcome.summary
     assert {torn, *nested} <= table.files()
 
     around = Path(table.plant("v1.metadata.json", b"{"))
-    assert_refused(table, str(around), "may be of a table around")
+    assert_refused(table, str(around), "may belong to a table whose location contains")
     around.unlink()
 
     def denied(self: Storage, path: str) -> bytes:
@@ -175,7 +175,7 @@ def test_a_damaged_metadata_file_newer_than_the_table_keeps_all_newer_files(old_
     newer, older = old_table.plant("data/newer.parquet", days_old=4), old_table.plant("data/older.parquet", days_old=6)
     outcome = sweep(old_table)
     assert deleted(outcome) == {older}
-    assert "with all that is newer than the catalog's entry" in outcome.summary
+    assert "with all files that are newer than the table's metadata in the catalog" in outcome.summary
     assert {torn, newer} <= old_table.files()
 
 

@@ -440,7 +440,7 @@ def test_files_found_unlike_their_partition_are_remembered(
     assert made.seen(table) == before
     again = table.run(Operation.COMPACT, **settings)
     assert (again.status, again.metrics.get("compact.bins_failed", 0)) == (Status.SKIPPED, 0)
-    assert "3 file(s) are left alone: " in (again.reason or "")
+    assert "3 file(s) stay unchanged: " in (again.reason or "")
 
 
 def test_rows_unlike_their_partition_are_not_dealt_out(java_tables: JavaTables, tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def test_maintain_tries_a_failed_pass_again_as_often_as_said(
     monkeypatch.setattr(run_pass, "run_pass", failing)
     answer = command(*LOCAL, "--operations", "compact", *setting)
     assert (answer.code, failing.calls) == (code, calls)
-    assert answer.err.count("the pass failed and is tried again in 0 s: the store is busy") == calls - 1
+    assert answer.err.count("the pass failed; next attempt in 0 s: the store is busy") == calls - 1
 
 
 def test_a_pass_whose_time_is_over_begins_no_further_operation_and_says_so(

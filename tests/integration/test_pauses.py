@@ -140,7 +140,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 
 def said(why: str) -> str:
-    return f"{why}; that was set while the pass ran"
+    return f"{why}; the property was set while the pass ran"
 
 
 @pytest.mark.parametrize(("key", "value", "why"), [PAUSE, OFF, switch("rewrite_enabled")])

@@ -68,14 +68,14 @@ def test_every_step_is_told_by_what_it_left(pipeline: Pipeline) -> None:
     documents.write_left("rewrite_manifests", "the policy changed")
     job = {"compaction": {"Error": "States.TaskFailed", "Cause": '{"ErrorMessage": "no such bucket"}'}}
     assert outcomes(pipeline, item, jobs=job) == {
-        "compact": ("failed", "it was not begun: its job failed: States.TaskFailed: no such bucket"),
+        "compact": ("failed", "it did not begin: its job failed: States.TaskFailed: no such bucket"),
         "rewrite_position_deletes": ("skipped", "no position delete files eligible for merging"),
-        "expire_snapshots": ("failed", "it was broken off; what it had not committed is not done"),
+        "expire_snapshots": ("failed", "it was interrupted; uncommitted work is lost"),
         "remove_orphans": ("refused", "OperationRefused: no"),
         "rewrite_manifests": ("skipped", "the policy changed"),
     }
     assert outcomes(pipeline, item)["compact"] == (
-        *("failed", "it was not begun: its function or job did not get to it"),
+        *("failed", "it did not begin: its function or job did not reach it"),
     )
     ((run_id, status, _),) = pipeline.journal(item)
     assert (run_id, status) == (RUN, "partial")
@@ -101,7 +101,7 @@ def test_a_table_that_was_not_planned(pipeline: Pipeline) -> None:
         assert (ended.status, ended.summary) == (report.status, report.summary)
         return report.status, report.summary
 
-    assert told() == ("failed", "it was not planned: its execution ended without a word")
+    assert told() == ("failed", "it was not planned: its execution ended without a result")
     documents.write_failure("plan", StorageError("timed out"))
     assert told() == ("failed", "plan: StorageError: timed out")
     with held_table(pipeline.deployment, "another", item), pytest.raises(Exception, match="is maintained by another"):
@@ -313,7 +313,7 @@ def test_the_end_of_a_run_writes_the_page_of_all_catalogs(
 
     monkeypatch.setattr(ControlBucket, "write_page", broken)
     assert run_report(pipeline).answer == answer
-    assert caplog.messages == ["the report page could not be written: StorageError: the bucket is full"]
+    assert caplog.messages == ["cannot write the report page: StorageError: the bucket is full"]
 
 
 def test_tables_for_which_there_is_no_time_are_left(pipeline: Pipeline, wave: Wave) -> None:
@@ -360,7 +360,7 @@ def test_a_table_that_cannot_be_reported_counts_as_failed_and_stops_no_other(
     assert tried.count("ns.u") == attempts
     assert (report.answer["status"], report.answer["summary"]) == ("partial", "1 failed, 2 succeeded")
     told = {one.item.table: (one.status, one.summary) for one in report.tables}
-    sentence = f"the pass could not be reported: {type(error).__name__}: {error}"
+    sentence = f"cannot report the pass: {type(error).__name__}: {error}"
     assert told["ns.u"] == ("failed", sentence)
     # It is as due as before.
     assert pipeline.deployment.state.seen(wave.items["ns.u"].identity) is None
@@ -384,7 +384,7 @@ def test_a_document_that_somebody_changed_is_told_of_its_table_alone(pipeline: P
     (failed,) = (one for one in report.tables if one.status == "failed")
     assert failed.item.table == "ns.u"
     assert failed.summary.endswith(
-        "compact.json is not as this run wrote it (status: Field required); start another run"
+        "compact.json was changed after this run wrote it (status: Field required); start another run"
     )
 
 
@@ -417,7 +417,7 @@ def test_how_a_scheduled_run_ended(pipeline: Pipeline, statuses: list[str], stat
     answer = pipeline.report()
     assert (answer["status"], answer["error"]) == (status, error)
     if error:
-        assert answer["cause"] == "every table that was attempted failed: ns.t1: failed!"
+        assert answer["cause"] == "every attempted table failed: ns.t1: failed!"
 
 
 FAILURE = {"Error": "PolicyError", "Cause": '{"errorMessage": "no catalog"}'}
@@ -430,7 +430,7 @@ FAILURE = {"Error": "PolicyError", "Cause": '{"errorMessage": "no catalog"}'}
 def test_a_run_whose_detection_failed(pipeline: Pipeline, given: object, *, is_scan: bool) -> None:
     report = run_report(pipeline, "run-9", failure=FAILURE, input=given)
     assert (report.answer["status"], report.answer["error"]) == ("failed", "DetectionFailed")
-    assert report.answer["cause"] == "no table was looked at or changed: PolicyError: no catalog"
+    assert report.answer["cause"] == "detection failed before any table was changed: PolicyError: no catalog"
     assert report.is_scan is is_scan
 
 
@@ -438,5 +438,5 @@ def test_a_run_whose_stages_could_not_be_gathered(pipeline: Pipeline) -> None:
     item, _ = pipeline.begin()
     answer = pipeline.report(failure=FAILURE)
     assert (answer["status"], answer["error"]) == ("failed", "TablesNotRead")
-    assert answer["cause"] == "the run got no further than its tables' plans: PolicyError: no catalog"
+    assert answer["cause"] == "the run ended after planning its tables: PolicyError: no catalog"
     assert outcomes(pipeline, item)["compact"][0] == "failed"

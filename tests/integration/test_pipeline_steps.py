@@ -287,7 +287,7 @@ def test_what_a_plan_calls_idle_finds_nothing(pipeline: Pipeline) -> None:
         (item,) = pipeline.detect(run_id)[1]
         plan = pipeline.plan(item, run_id)
         assert set(plan.routes) == {"expire_snapshots", "remove_orphans"}, number
-        assert plan.outcomes["compact"]["reason"] == "too little came since the last pass"
+        assert plan.outcomes["compact"]["reason"] == "too few changes since the last pass"
         told = looking(pipeline, item, f"look-{number}", ["compact", "rewrite_manifests"])
         assert {sentence.partition(":")[0] for sentence in told.values()} == {"skipped"}
         pipeline.run(item, *plan.routes, run_id=run_id)
@@ -497,7 +497,7 @@ def test_a_request_is_claimed_once_its_pass_is_reported(pipeline: Pipeline, monk
         patch.setattr(type(pipeline.deployment.state.requests), "claim", broken)
         patch.setattr(reports, "_PAUSES_S", ())
         (told,) = pipeline.report()["tables"]
-        assert told["summary"] == "the pass could not be reported: StorageError: it crashed"
+        assert told["summary"] == "cannot report the pass: StorageError: it crashed"
     assert pending(pipeline) == (request,)
     pipeline.report()
     assert pending(pipeline) == ()

@@ -45,7 +45,7 @@ def test_what_a_run_over_the_fleet_is_told_holds_for_its_passes(pipeline: Pipeli
     pipeline.clock.now_ms += 24 * 3_600_000
     pipeline.deployment.state.requests.file(filed)
     assert [dict(one.settings) for one in pipeline.detect("run-2", **asked)[1]] == [dict(filed.settings)]
-    with pytest.raises(PolicyError, match=r"a catalog is named, but no table in it"):
+    with pytest.raises(PolicyError, match=r"catalog is set, but table is not"):
         parse_event(MachineInput, {"catalog": "local"})
 
 
@@ -87,7 +87,7 @@ def test_a_name_that_a_run_had_is_not_had_again(pipeline: Pipeline) -> None:
     item, _ = pipeline.begin()
     pipeline.run(item, "compact")
     pipeline.report()
-    with pytest.raises(OperationRefused, match=r"^a run called run-1 has ended already"):
+    with pytest.raises(OperationRefused, match=r"^a run named run-1 has already ended"):
         pipeline.detect(table="ns.t")
 
 
@@ -184,7 +184,7 @@ def test_a_plan_that_was_damaged_is_refused(pipeline: Pipeline, change: Callable
     item, _ = pipeline.begin()
     before, path = pipeline.table.files(), folder_of(pipeline, item) / "plan.json"
     path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(StorageError, match=r"plan\.json is no"):
+    with pytest.raises(StorageError, match=r"plan\.json (was changed after this run wrote it|is not a JSON document)"):
         pipeline.run(item, "compact")
     assert pipeline.table.files() == before
 
@@ -201,7 +201,7 @@ def test_a_forged_plan_does_no_more_than_the_policy(pipeline: Pipeline) -> None:
     assert told == {
         step: "no files of failed loads to clean"
         if step == "clean_staged"
-        else f"left to a later run: the policy of ns.t does not have {step} done"
+        else f"left to a later run: the policy of ns.t does not include {step}"
         for step in routes
     }
     assert pipeline.list_orphans(item) == (0, None)
@@ -227,7 +227,10 @@ def test_nothing_but_an_orphan_of_the_table_is_deleted(pipeline: Pipeline, tmp_p
     done = pipeline.run(item, "remove_orphans", listed=listed)
     assert (outside.exists(), neighbour.exists()) == (True, True)
     assert before - pipeline.table.files() == {orphan}
-    assert done["remove_orphans"].partition("; 1 unreferenced file(s), as ")[0] == "succeeded: removed 1 orphan file(s)"
+    assert (
+        done["remove_orphans"].partition("; 1 unreferenced file(s), such as ")[0]
+        == "succeeded: removed 1 orphan file(s)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -245,7 +248,9 @@ def test_a_document_of_another_shape_is_refused_in_a_sentence(
     item, _ = pipeline.begin()
     before = pipeline.table.files()
     (folder_of(pipeline, item) / f"{name}.json").write_text(json.dumps(document))
-    with pytest.raises(StorageError, match=rf"/{name}\.json is not as this run wrote it \(.*\); start another run$"):
+    with pytest.raises(
+        StorageError, match=rf"/{name}\.json was changed after this run wrote it \(.*\); start another run$"
+    ):
         pipeline.run(item, step)
     assert pipeline.table.files() == before
 
@@ -253,7 +258,7 @@ def test_a_document_of_another_shape_is_refused_in_a_sentence(
 def test_a_document_that_is_nested_too_deeply_is_no_document(pipeline: Pipeline) -> None:
     (pipeline.control / "runs").mkdir(parents=True)
     (pipeline.control / "runs" / "deep.json").write_text("[" * 100_000)
-    with pytest.raises(StorageError, match=r"deep\.json is no JSON document: "):
+    with pytest.raises(StorageError, match=r"deep\.json is not a JSON document: "):
         pipeline.deployment.control.find("runs/deep.json")
     assert pipeline.deployment.control.find_hint("runs/deep.json") is None
 
@@ -261,7 +266,7 @@ def test_a_document_that_is_nested_too_deeply_is_no_document(pipeline: Pipeline)
 # Documents that a run's report and a second plan find by their key alone, changed by hand
 # (rule: documents-are-not-trusted).
 
-CHANGED = r"is not as this run wrote it \(.*\); start another run$"
+CHANGED = r"was changed after this run wrote it \(.*\); start another run$"
 
 
 def change(pipeline: Pipeline, item: Item, name: str, document: Any) -> None:

@@ -89,7 +89,7 @@ def test_any_other_failure_is_none_the_less_a_failure(moto_server: MotoServer) -
 
 def test_text_of_another_encoding_is_refused(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_bytes("rules: []  # ä".encode("latin-1"))
-    with pytest.raises(PolicyError, match=r"is no UTF-8 text"):
+    with pytest.raises(PolicyError, match=r"is not UTF-8 text"):
         read_policy_file(str(tmp_path / "policy.yaml"))
     assert read_policy_file("") == ()
 

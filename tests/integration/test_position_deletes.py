@@ -313,7 +313,7 @@ def test_deletes_that_stand_elsewhere_than_the_file_that_they_name_are_moved(tab
     assert places(table) == [(0, ("eu",)), (0, ("eu",)), (1, ())]
     outcome = rewritten(table, min_input_files="9")
     assert outcome.summary == (
-        "rewrote 2 position delete files into 1 (across 1 bins); 2 stood under another spec or partition than their "
+        "rewrote 2 position delete files into 1 (across 1 bins); 2 were under another spec or partition than their "
         "data file"
     )
     assert places(table) == [(0, ("eu",)), (0, ("us",))]
@@ -360,7 +360,7 @@ def test_a_job_commits_portion_by_portion_and_begins_none_that_would_end_too_lat
 
     engine.during = lambda: table.waits.append(20)
     first = job()
-    assert first.summary.endswith("into 1 (across 1 bins); 1 bin(s) wait for the next run, for want of time")
+    assert first.summary.endswith("into 1 (across 1 bins); 1 bin(s) wait for the next run, because no time was left")
     assert (first.status, first.metrics["rewrite_position_deletes.bins_waiting"]) == (Status.SUCCEEDED, 1)
     assert [len(first.snapshot_ids), len(deletes(table))] == [1, 3]
     delete_rows(table, "us", (2, 1))
@@ -412,8 +412,8 @@ def test_a_pause_between_two_portions_keeps_those_before_it(
         outcome = table.run(Operation.REWRITE_POSITION_DELETES)
     assert (outcome.status, outcome.summary) == (
         Status.SUCCEEDED,
-        "rewrote 2 position delete files into 1 (across 1 bins); 1 bin(s) wait for the next run, as the table is "
-        f"paused until {until} (table property icekeeper.paused_until); that was set while the pass ran",
+        "rewrote 2 position delete files into 1 (across 1 bins); 1 bin(s) wait for the next run, because the table "
+        f"is paused until {until} (table property icekeeper.paused_until); the property was set while the pass ran",
     )
     assert [len(outcome.snapshot_ids), len(deletes(table))] == [1, 3]
     assert (rows(table), table.unreferenced()) == (before, set())

@@ -91,7 +91,7 @@ def test_whoever_waits_in_vain_is_told(command: Command, monkeypatch: pytest.Mon
     monkeypatch.setattr("icekeeper.pipeline.request_pass.Waiting", in_no_time)
     answer = command("request", "ns.t", "--wait", "1s", "--json")
     assert (answer.code, answer.json["status"]) == (1, "requested")
-    assert answer.json["summary"] == "after 1 s no run has served the request, which stays filed"
+    assert answer.json["summary"] == "no run has served the request within 1 s; it stays filed"
     assert answer.err.splitlines()[-1] == f"error: ns.t: requested: {answer.json['summary']}"
     assert len(pending(command)) == 1
 
@@ -112,7 +112,7 @@ def note_a_detection(hours_ago: int = 0) -> None:
 @pytest.mark.parametrize(
     ("hours_ago", "said"),
     [
-        (None, "ns.t: requested: nothing is scheduled: no run has looked for requests here in the last 25 hours; "),
+        (None, "ns.t: requested: nothing is scheduled: no run has looked for requests in the last 25 hours; "),
         (24, "ns.t: requested: the next scheduled run takes it first\n"),
         (26, "ns.t: requested: nothing is scheduled: "),
     ],

@@ -153,7 +153,7 @@ def test_a_table_that_only_needs_statistics_is_proposed_until_it_has_them(table:
     assert proposed(table) == ()
     table.table.delete("id = 1001")
     assert proposed(table) == ()
-    told = "9 rows changed since statistics were computed, 4.41 % of 204; they are computed anew from 10 % on"
+    told = "9 rows changed since statistics were computed, 4.41 % of 204; they are computed again from 10 % on"
     assert computed(table).reason == told
     assert computed(table, asked=True).summary == "computed statistics of 2 column(s) over 204 row(s)"
     # Appended files are cheap to read, so every pass does.

@@ -31,7 +31,7 @@ from support.v3 import assert_row_ids_hold, lineage, upgrade
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-WAIT = "bin(s) wait for the next run, for want of time"
+WAIT = "bin(s) wait for the next run, because no time was left"
 
 
 @pytest.fixture
@@ -238,7 +238,7 @@ def test_groups_behind_the_end_are_left_and_what_is_ready_is_committed(
     (compact,) = outcome.operations
     assert outcome.status is PassStatus.SUCCEEDED
     assert compact.summary == (
-        "compacted 3 files into 1 (across 1 bins); 1 bin(s) wait for the next run, as job_timeout_s 60 is over"
+        "compacted 3 files into 1 (across 1 bins); 1 bin(s) wait for the next run, because job_timeout_s 60 is over"
     )
     assert engine.rounds == [1]
     assert (len(table.data_files()), region_rows(table)) == (4, before)
@@ -258,8 +258,8 @@ def test_an_interrupt_of_a_round_commits_what_earlier_ones_have_finished(table: 
     with pytest.raises(PassInterrupted) as stopped:
         table.runtime_with().maintain(TableName(("ns",), "t"), settings, engine)
     assert str(stopped.value) == (
-        "interrupted during compact; 1 commit(s) of it landed, every one of them whole; "
-        "those of its 2 output file(s) that no snapshot has are removed, now or by a later pass"
+        "interrupted during compact; 1 complete commit(s) of it landed; this or a later pass deletes those of its 2 "
+        "output file(s) that no snapshot references"
     )
     assert (len(table.data_files()), region_rows(table), table.unreferenced()) == (4, before, set())
 
@@ -268,7 +268,10 @@ def test_an_interrupt_of_a_round_commits_what_earlier_ones_have_finished(table: 
 def test_a_pause_between_two_rounds_begins_no_further_one(table: MaintainedTable) -> None:
     """What has landed stays; what is ready is not committed, and its files go (rule: switches-stop-at-once)."""
     until = "2099-01-01T00:00:00Z"
-    why = f"the table is paused until {until} (table property icekeeper.paused_until); that was set while the pass ran"
+    why = (
+        f"the table is paused until {until} (table property icekeeper.paused_until); "
+        "the property was set while the pass ran"
+    )
 
     def pause() -> None:
         table.table.transaction().set_properties({"icekeeper.paused_until": until}).commit_transaction()
@@ -284,7 +287,7 @@ def test_a_pause_between_two_rounds_begins_no_further_one(table: MaintainedTable
     outcome = compact(table, engine, None, partial_progress="1")
     assert (outcome.status, outcome.summary, engine.rounds) == (
         Status.SUCCEEDED,
-        f"compacted 3 files into 1 (across 1 bins); 1 bin(s) wait for the next run, as {why}",
+        f"compacted 3 files into 1 (across 1 bins); 1 bin(s) wait for the next run, because {why}",
         [1],
     )
     assert len(outcome.snapshot_ids) == 1

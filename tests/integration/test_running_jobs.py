@@ -346,7 +346,7 @@ def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: Maint
         now_ms[0] += LATER_MS
         assert deleted(later(table)) == [first]
         job.progress("a step", 1, 2)
-        with pytest.raises(PlanStale, match="stood still"):
+        with pytest.raises(PlanStale, match="made no progress"):
             job.will_write([second])
 
 

@@ -76,7 +76,8 @@ def test_a_plan_is_applied_to_its_files_only(command: Command) -> None:
     again = apply(command, path, "--json")
     assert again.code == 0
     assert again.json["tables"][0]["operations"][0]["summary"] == (
-        "no files eligible for compaction; left 6 file(s) of the plan alone: they are gone, done already, or needed now"
+        "no files eligible for compaction; left 6 file(s) of the plan unchanged: they no longer exist, are already "
+        "done, or are needed now"
     )
     assert statuses(Answer(0, json.dumps(again.json["tables"][0]), "")) == {
         "compact": ("skipped", "no files eligible for compaction")
@@ -296,7 +297,7 @@ def another_policy(command: Command) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (replaced, f"ns.t is not the table of the plan, but another one of that name; {NEW_PLAN}"),
+        (replaced, f"ns.t was replaced by another table since the plan was saved; {NEW_PLAN}"),
         (another_policy, f"the policy of ns.t has changed since the plan was saved; {NEW_PLAN}"),
     ],
 )
@@ -384,7 +385,8 @@ def test_a_plan_as_of_a_time_to_come_is_refused(command: Command) -> None:
     forge(path, ahead)
     answer = apply(command, path)
     told = (
-        f"{path} has a plan for ns.t that is of a time after it was saved; save a new plan with icekeeper plan --save"
+        f"{path} has a plan for ns.t whose time is after the time at which it was saved; save a new plan with "
+        "icekeeper plan --save"
     )
     assert (answer.code, one_sentence(answer.err)) == (2, told)
 
@@ -423,9 +425,9 @@ def test_files_that_are_added_to_a_plan_are_not_deleted(command: Command) -> Non
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "is no saved plan; save a new plan with icekeeper plan --save"),
-        ("[]", "is no saved plan; save a new plan with icekeeper plan --save"),
-        ('{"version": "0.1.0", "saved_ms": 1, "tables": [{}], "digest": ""}', "is no saved plan"),
+        ("", "is not a saved plan; save a new plan with icekeeper plan --save"),
+        ("[]", "is not a saved plan; save a new plan with icekeeper plan --save"),
+        ('{"version": "0.1.0", "saved_ms": 1, "tables": [{}], "digest": ""}', "is not a saved plan"),
         (None, "cannot be read: No such file or directory"),
     ],
 )
@@ -440,12 +442,12 @@ def test_what_is_no_plan_is_a_usage_error(command: Command, text: str | None, to
 @pytest.mark.parametrize(
     ("version", "now_ms", "told"),
     [
-        ("0.2.0", 0, f"the plan is of Icekeeper 0.1.0, and this is 0.2.0; {NEW_PLAN}"),
+        ("0.2.0", 0, f"the plan was saved by Icekeeper 0.1.0, but this is 0.2.0; {NEW_PLAN}"),
         ("0.1.0", 24 * HOUR_MS + 1, f"the plan was saved at 1970-01-01T00:00:00Z, more than 24 hours ago; {NEW_PLAN}"),
         (
             "0.1.0",
             -6 * 60_000,
-            "the plan was saved at 1970-01-01T00:00:00Z, which has not come by this machine's clock",
+            "the plan was saved at 1970-01-01T00:00:00Z, which is in the future by this machine's clock",
         ),
     ],
 )

@@ -70,7 +70,7 @@ def test_files_out_of_scope_still_need_their_deletes(table: MaintainedTable) -> 
 @pytest.mark.parametrize(
     ("where", "reason"),
     [
-        ("id >", "'id >' .from character 1 on. is no condition"),
+        ("id >", "'id >' .from character 1 on. is not a condition"),
         ("idd > 5", "the table has no column 'idd' .did you mean 'id'"),
         ("id = 'five'", "Could not convert five into a int|Cannot convert|Could not"),
     ],

@@ -157,9 +157,8 @@ def test_a_state_that_does_not_know_the_last_run_is_told(command: Command, monke
     assert "warnings" not in command(*PASS).json, "its own state knows the run"
     monkeypatch.setenv("ICEKEEPER_STATE", str(command.folder / "other.db"))
     sentence = (
-        f"run {run_id} committed snapshot {snapshot_id}, and the state of this pass has seen no pass over the table: "
-        "what is pinned or staged in another state is not protected here; name that state with ICEKEEPER_STATE, unless "
-        "it is lost"
+        f"run {run_id} committed snapshot {snapshot_id}, but the state of this pass has no record of the table: pins "
+        "and staged files in another state are not protected; name that state with ICEKEEPER_STATE, unless it is lost"
     )
     for arguments in ((*PASS, "--dry-run"), PASS):
         told = command(*arguments)

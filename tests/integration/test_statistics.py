@@ -137,7 +137,7 @@ def test_columns_can_be_chosen(table: MaintainedTable) -> None:
         1,
     )
     assert ndv(table) == {2: 2, 1: 40}
-    with pytest.raises(PolicyError, match="statistics_columns names 'nobody', which is no column"):
+    with pytest.raises(PolicyError, match="statistics_columns names 'nobody', which is not a column"):
         computed(table, statistics_columns="nobody")
 
 
@@ -147,7 +147,7 @@ def test_columns_in_structs_by_their_dotted_name(tmp_path: Path) -> None:
         points = [{"x": 1, "y": 1}, {"x": 1, "y": 2}, None, {"x": None, "y": 3}]
         schema = pa.schema([("point", pa.struct([("x", pa.int64()), ("y", pa.int64())]))])
         table.create(schema).append(pa.table({"point": points}, schema=schema))
-        assert computed(table).reason == "no column is of a type that statistics are kept of"
+        assert computed(table).reason == "no column has a type with statistics"
         assert computed(table).metrics["compute_statistics.columns_unsupported"] == 1
         chosen = computed(table, statistics_columns="point.y,point.x")
         assert chosen.metrics["compute_statistics.columns_unsupported"] == 0

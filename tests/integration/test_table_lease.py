@@ -237,7 +237,7 @@ def test_a_table_at_work_is_left_out_and_the_others_are_swept(command: Command, 
     assert (answer.code, answer.json["status"]) == (0, "succeeded")
     first, second = answer.json["tables"]
     assert first["status"] == "skipped"
-    assert first["reason"].startswith("it is left to the run at work: ns.a is leased by icekeeper run on desk until ")
+    assert first["reason"].startswith("another run maintains the table: ns.a is leased by icekeeper run on desk until ")
     assert (second["status"], second["orphans_removed"]) == ("succeeded", 1)
     assert orphans(command) == ["ns/a/data/o.parquet"]
     assert leases.release(held), "it was not touched"
@@ -287,6 +287,6 @@ def test_what_was_deleted_is_told_although_the_journal_cannot_be_written(
     answer = sweep(command)
     assert (answer.code, [one["orphans_removed"] for one in answer.json["tables"]]) == (0, [1, 1])
     assert answer.json["warnings"] == [
-        f"{name}: the pass could not be recorded: the state is full" for name in ("ns.a", "ns.b")
+        f"{name}: cannot record the pass: the state is full" for name in ("ns.a", "ns.b")
     ]
     assert orphans(command) == []

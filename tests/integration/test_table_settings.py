@@ -292,14 +292,14 @@ def test_a_refused_change_leaves_no_document_behind(local_catalog: SqlCatalog, t
 MISFITS = {
     "unknown column of an order": (
         ("strategy=sort", "sort_order=idd"),
-        "sort_order names column 'idd', which the table does not have or which has no order (did you mean 'id'?)",
+        "sort_order names column 'idd', which does not exist in the table or cannot be sorted (did you mean 'id'?)",
     ),
     "no order to sort by": (("strategy=sort",), "strategy sort needs an order and the table has none"),
     "unknown column of a z-order": (("strategy=zorder", "sort_order=id,nam"), "sort_order names column 'nam'"),
     "unknown column of a filter": (("where=idd > 3",), "policy key where cannot be 'idd > 3': the table has no column"),
     "unknown branch": (("branch=audit",), "policy key branch names 'audit', which is not a branch of this table"),
     "unknown column of statistics": (("statistics_columns=nope",), "policy key statistics_columns names 'nope'"),
-    "unknown snapshot": (("snapshot_expire_ids=7",), "policy key snapshot_expire_ids names 7, which is no snapshot"),
+    "unknown snapshot": (("snapshot_expire_ids=7",), "policy key snapshot_expire_ids names 7, which is not a snapshot"),
 }
 
 
@@ -375,10 +375,10 @@ def test_an_amount_with_a_unit_is_refused_with_what_to_write(command: Command) -
 
 
 WRONG_FILTERS = {
-    "id =": "'id =' (from character 1 on) is no condition",
+    "id =": "'id =' (from character 1 on) is not a condition",
     "id = 3 and": "it ends too early",
-    "id > 1 and name = us": "'name = us' (from character 12 on) is no condition",
-    "name >= 2026-01-01": "'-01-01' (from character 13 on) is no condition",
+    "id > 1 and name = us": "'name = us' (from character 12 on) is not a condition",
+    "name >= 2026-01-01": "'-01-01' (from character 13 on) is not a condition",
     "nam = 'us'": "the table has no column 'nam' (did you mean 'name'?)",
 }
 

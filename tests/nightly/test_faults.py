@@ -57,7 +57,7 @@ def _is_number(first: int, number: int, _: WireRequest) -> bool:
 # Ctrl-C while Spark starts, and around the commit of what it wrote.
 
 EXIT_INTERRUPTED = 130
-UNCHANGED = "interrupted during compact; nothing landed, the table is unchanged; "
+UNCHANGED = "interrupted during compact; no commit landed, the table is unchanged; "
 # Everything that the process has begun is its group: the terminal sends the signal to all of them.
 SCRIPT = """
 import os, signal, sys
@@ -105,7 +105,7 @@ def test_an_interrupt_while_java_starts_leaves_no_java(command: Command, seconds
     ("moment", "sentence"),
     [
         ("BEFORE_COMMIT", UNCHANGED),
-        ("AFTER_COMMIT", "interrupted during compact; 1 commit(s) of it landed, every one of them whole; "),
+        ("AFTER_COMMIT", "interrupted during compact; 1 complete commit(s) of it landed; "),
     ],
 )
 def test_an_interrupt_around_the_commit_says_what_landed(

@@ -287,7 +287,7 @@ def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
         live_file(data_file("e", 1, key_metadata=b"secret")),
     ]
     assert reason(left_alone) == (
-        "no files eligible for compaction (2 file(s) are left alone: a is LANCE, which is not read)"
+        "no files eligible for compaction (2 file(s) stay unchanged: a is LANCE, which is not read)"
     )
 
 

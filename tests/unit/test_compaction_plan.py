@@ -22,8 +22,8 @@ from icekeeper.operations.compaction.plan.candidate import Condition
 from icekeeper.operations.compaction.plan.candidates import Tally
 from icekeeper.operations.compaction.plan.large_files import pieces
 from icekeeper.operations.compaction.plan.output_sizes import (
-    AS_THEY_ARE,
     SIZES_KEY,
+    UNCHANGED_SIZES,
     OutputSizes,
     output_bytes,
     recorded_sizes,
@@ -325,7 +325,7 @@ def test_that_a_large_file_cannot_be_cut_is_said() -> None:
     assert nothing.reason == (
         "no files eligible for compaction (2 file(s) far above the target cannot be cut between row groups)"
     )
-    reason = "they are far above the target, and their row groups leave no place to cut them"
+    reason = "they are far above the target size, but cannot be cut between their row groups"
     assert nothing.left == {reason: Tally(2, 24 * MB)}
 
 
@@ -412,10 +412,10 @@ def test_the_newest_record_counts_and_each_snapshot_tells_how_much_less_came_out
     found = known("0.500 planned 1.000 of 1000", "0.450 planned 0.500 of 2000", None)
     assert (found.ratio, found.file_bytes) == (0.45, 2000)
     assert found.shrank == {1: 0.5, 2: pytest.approx(0.9)}
-    assert known(None, None) == known("0.500 planned 1.000 of 1000", version=1) == AS_THEY_ARE
+    assert known(None, None) == known("0.500 planned 1.000 of 1000", version=1) == UNCHANGED_SIZES
     wrong = ["", "0.5", "nan", "7.000 planned 1.000 of 9", "0.000 planned 0.000 of 0", "0.100 planned 1.000 of 9"]
     for text in wrong:
-        assert known(text) == AS_THEY_ARE, text
+        assert known(text) == UNCHANGED_SIZES, text
 
 
 def expected(size: int, sizes: OutputSizes, *, is_rewritten: bool = False, is_copied: bool = False) -> int:
@@ -429,11 +429,11 @@ def test_only_files_alike_that_are_decoded_for_the_first_time_shrink() -> None:
     assert expected(80 * KB, sizes, is_rewritten=True) == 80 * KB
     assert expected(80 * KB, sizes, is_copied=True) == 80 * KB
     assert expected(401 * KB, sizes) == 401 * KB
-    assert expected(7, AS_THEY_ARE) == 7
+    assert expected(7, UNCHANGED_SIZES) == 7
 
 
 def test_what_came_out_smaller_than_planned_is_not_small_unless_by_far() -> None:
-    sizes = replace(AS_THEY_ARE, shrank={HEAD: 0.5, 7: 0.2})
+    sizes = replace(UNCHANGED_SIZES, shrank={HEAD: 0.5, 7: 0.2})
     assert not sizes.is_small(rewritten(450 * KB, HEAD), 768 * KB)
     assert sizes.is_small(rewritten(350 * KB, HEAD), 768 * KB)  # it was planned with 700 KB
     assert sizes.is_small(rewritten(450 * KB, 8), 768 * KB)  # nothing is known of its snapshot
@@ -443,12 +443,12 @@ def test_what_came_out_smaller_than_planned_is_not_small_unless_by_far() -> None
 
 
 def test_a_record_is_of_bytes_and_stays_where_nothing_new_is_shown() -> None:
-    assert recorded_sizes(AS_THEY_ARE, []) is None
-    text = recorded_sizes(AS_THEY_ARE, [(4, 4 * MB, MB), (6, 6 * MB, 4 * MB)])
+    assert recorded_sizes(UNCHANGED_SIZES, []) is None
+    text = recorded_sizes(UNCHANGED_SIZES, [(4, 4 * MB, MB), (6, 6 * MB, 4 * MB)])
     assert text == f"0.500 planned 1.000 of {MB}"
     assert recorded_sizes(known(text), []) == f"0.500 planned 0.500 of {MB}"
     assert recorded_sizes(known(text), [(2, 2000, 2400)]) == "1.000 planned 0.500 of 1000"
-    assert recorded_sizes(AS_THEY_ARE, [(2, 2000, 20)]) == "0.250 planned 1.000 of 1000"
+    assert recorded_sizes(UNCHANGED_SIZES, [(2, 2000, 20)]) == "0.250 planned 1.000 of 1000"
 
 
 # What ``icekeeper plan`` tells of a compaction: reasons, outputs, bytes, requests, money, and what is left alone.

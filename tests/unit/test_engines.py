@@ -200,14 +200,14 @@ def auto(found: Surroundings, calls: list[str]) -> AutoEngine:
 
 def test_work_goes_to_the_engine_that_fits_it(calls: list[str]) -> None:
     engine = auto(HERE, calls)
-    assert (engine.name, engine.reason) == ("local", "no Spark session or cluster is at hand")
+    assert (engine.name, engine.reason) == ("local", "no Spark session or cluster is available")
     engine.map(abs, [1], lambda done: None)
     sort(engine, 5 * MB, 5 * MB)
     assert (calls, engine.name) == (["local map", "local exchange"], "local")
     sort(engine, 5 * MB, 5 * MB + 1)
     assert (calls[2:], engine.name) == (["spark exchange"], "local+spark")
     assert engine.reason == (
-        "no Spark session or cluster is at hand; a sort keeps about 30 MB meanwhile, this machine's memory is 30 MB"
+        "no Spark session or cluster is available; the sort keeps about 30 MB on disk, this machine's memory is 30 MB"
     )
 
 
@@ -253,8 +253,8 @@ LAPTOP = Surroundings(
 @pytest.mark.parametrize(
     ("found", "engine", "reason"),
     [
-        (LAPTOP, EngineName.LOCAL, "no Spark session or cluster is at hand"),
-        (replace(LAPTOP, master="local[8]"), EngineName.LOCAL, "no Spark session or cluster is at hand"),
+        (LAPTOP, EngineName.LOCAL, "no Spark session or cluster is available"),
+        (replace(LAPTOP, master="local[8]"), EngineName.LOCAL, "no Spark session or cluster is available"),
         (replace(LAPTOP, under_submit=True), EngineName.SPARK, "started by spark-submit"),
         (replace(LAPTOP, has_session=True), EngineName.SPARK, "a Spark session runs in this process"),
         (replace(LAPTOP, master="yarn"), EngineName.SPARK, "Spark's settings name the master yarn"),
@@ -275,7 +275,7 @@ def test_a_sort_beyond_the_memory_is_sparks_if_it_can_run_here() -> None:
     assert choose_for_sort(LAPTOP, 4 * GB) == choose(LAPTOP)
     taken = choose_for_sort(LAPTOP, 5 * GB)
     assert taken.engine is EngineName.SPARK
-    assert taken.reason == "a sort keeps about 15 GB meanwhile, this machine's memory is 12 GB"
+    assert taken.reason == "the sort keeps about 15 GB on disk, this machine's memory is 12 GB"
     assert choose_for_sort(LAPTOP, None) == choose(LAPTOP)
     for lacking in (replace(LAPTOP, has_java=False), replace(LAPTOP, spark_is_installed=False)):
         assert choose_for_sort(lacking, 500 * GB).engine is EngineName.LOCAL
@@ -524,7 +524,7 @@ def test_a_little_work_that_takes_too_long_is_given_up_alone(monkeypatch: pytest
 
     _, got = done_together(work, [Little("first"), Little("bad"), Little("slow"), Little("good")])
     never.set()
-    said = "a task of several tables failed: "
+    said = "a task shared by several tables failed: "
     assert got[1:3] == [f"{said}ValueError: no such file", f"{said}it did not end within 0.3 s"]
     assert [got[0][0], got[3][0]] == [["first"], ["good"]]
 

@@ -87,15 +87,15 @@ PATTERN = "write a namespace, a dot and a name, with the wildcards * and ?, such
         ({"tables": ["shop."]}, f"'shop.' can match no table: {PATTERN}"),
         ({"tables": ["shop..*"]}, f"'shop..*' can match no table: {PATTERN}"),
         ({"tables": [""]}, f"'' can match no table: {PATTERN}"),
-        ({"tables": []}, "tables has no pattern; leave it out to scan the whole fleet"),
-        ({"tables": "none"}, "tables has no pattern; leave it out to scan the whole fleet"),
+        ({"tables": []}, "tables is empty; leave it out to scan the whole fleet"),
+        ({"tables": "none"}, "tables is empty; leave it out to scan the whole fleet"),
         (
             {"tables": ["shop.*"], "table": "shop.orders"},
-            "table names one table and tables name patterns of a scan; write one of them",
+            "table names one table and tables holds the patterns of a scan; set only one of them",
         ),
-        ({"tables": ["shop.*"], "wait": True}, "wait is for a run over one table: name it"),
-        ({"tables": ["shop.*"], "in_job": True}, "in_job is for a run over one table: name it"),
-        ({"tables": ["shop.*"], "catalog": "lake"}, "a catalog is named, but no table in it; name both, or neither to "
+        ({"tables": ["shop.*"], "wait": True}, "wait is for a run over one table; set table"),
+        ({"tables": ["shop.*"], "in_job": True}, "in_job is for a run over one table; set table"),
+        ({"tables": ["shop.*"], "catalog": "lake"}, "catalog is set, but table is not; set both, or neither to "
          "scan the fleet"),
         ({"tables": ["shop.*"], "settings": {"table_settings": "all"}}, "policy key table_settings has no effect on "
          "one detection: icekeeper run reads it"),

@@ -556,7 +556,7 @@ def test_a_policy_shows_value_and_source_of_every_key() -> None:
 
 # Tables fit the terminal; where a program reads, a row stays one line.
 
-LONG = "sort_order names column 'idd', which the table does not have or which has no order; its columns are id, name"
+LONG = "sort_order names column 'idd', which does not exist in the table or cannot be sorted; its columns are id, name"
 PATH = "s3://bucket/" + "x" * 120 + ".parquet"
 
 
@@ -664,11 +664,10 @@ def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:
 def test_bins_are_file_groups_to_people() -> None:
     """The summary keeps the sentence that the contract fixes; one group is not worth telling."""
     one = outcome_of(succeeded(Operation.COMPACT, "compacted 6 files into 1 (across 1 bins)"))
-    three = outcome_of(succeeded(Operation.COMPACT, "compacted 15 files into 4 (across 3 bins); left 1 file(s) alone"))
+    three = outcome_of(succeeded(Operation.COMPACT, "compacted 15 files into 4 (across 3 bins); left 1 file(s) out"))
     assert printed_outcome(one)[1] == "compact succeeded compacted 6 files into 1"
     assert (
-        printed_outcome(three)[1]
-        == "compact succeeded compacted 15 files into 4 in 3 file groups; left 1 file(s) alone"
+        printed_outcome(three)[1] == "compact succeeded compacted 15 files into 4 in 3 file groups; left 1 file(s) out"
     )
     assert one.summary == "compact: compacted 6 files into 1 (across 1 bins)"
 

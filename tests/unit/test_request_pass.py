@@ -149,7 +149,7 @@ def test_the_machine_is_asked_for_what_the_request_says() -> None:
 @pytest.mark.parametrize("value", ["", " ", None])
 def test_a_state_that_nobody_shares_takes_no_requests(value: str | None) -> None:
     environment = {} if value is None else {"ICEKEEPER_STATE": value}
-    with pytest.raises(PolicyError, match=r"^ICEKEEPER_STATE is not set, so no deployment would ever see the request"):
+    with pytest.raises(PolicyError, match=r"^ICEKEEPER_STATE is not set, so no deployment would see the request"):
         require_shared_state(environment)
     require_shared_state({"ICEKEEPER_STATE": "dynamodb://T"})
 
@@ -188,18 +188,18 @@ def test_a_run_that_failed_is_explained_where_it_may_be(world: World) -> None:
 
 
 def test_a_network_that_comes_back_is_no_trouble(world: World) -> None:
-    with pytest.raises(StorageError, match=f"^there is none; the run itself goes on: {EXECUTION}$"):
+    with pytest.raises(StorageError, match=f"^there is none; the run itself continues: {EXECUTION}$"):
         world.follow(Machine(PolicyError("there is none")))
     assert world.pauses == [], "an error that lasts is reported at once"
     away = StorageError("AWS Step Functions cannot be reached")
     assert world.follow(Machine(*[away] * 5, GOING_ON, *[away] * 5, DONE)).status == "skipped"
-    with pytest.raises(StorageError, match=f"cannot be reached; the run itself goes on: {EXECUTION}$"):
+    with pytest.raises(StorageError, match=f"cannot be reached; the run itself continues: {EXECUTION}$"):
         world.follow(Machine(away))
 
 
 def test_waiting_for_a_run_ends_at_its_limit(world: World) -> None:
     answer = world.follow(Machine(GOING_ON), limit_ms=10_000)
-    assert answer == Answer(status="running", summary=f"the run still goes on after 10 s: {EXECUTION}")
+    assert answer == Answer(status="running", summary=f"the run is still running after 10 s: {EXECUTION}")
     assert sum(world.pauses) == 10.0
 
 
@@ -208,7 +208,7 @@ def test_whoever_watches_sees_whose_turn_it_is(world: World) -> None:
     world.happens = iter([world.unlease, lambda: world.lease("request-1")])
     world.follow(Machine(GOING_ON, GOING_ON, GOING_ON, DONE))
     assert world.told == [
-        *("waiting for night-run to be done", "the run goes on", "the table is being maintained"),
+        *("waiting for night-run to finish", "the run continues", "the table is being maintained"),
     ]
 
 
@@ -247,7 +247,7 @@ def test_a_request_that_nobody_serves_is_told_at_the_limit(world: World) -> None
     world.lease("day-run")
     world.happens = iter([lambda: world.record("day-run", NOON_MS - 1), world.unlease])
     answer = world.wait()
-    assert answer == Answer(status="requested", summary="after 60 s no run has served the request, which stays filed")
+    assert answer == Answer(status="requested", summary="no run has served the request within 60 s; it stays filed")
 
 
 def see(world: World, finished_ms: int) -> None:
@@ -256,7 +256,7 @@ def see(world: World, finished_ms: int) -> None:
 
 def test_a_served_request_without_a_record_was_skipped_or_came_to_nothing(world: World) -> None:
     world.record("earlier", NOON_MS - 9)
-    lost = Answer(status="failed", summary="the run that took the request has ended, and left nothing in the journal")
+    lost = Answer(status="failed", summary="the run that took the request ended without an entry in the journal")
     assert world.wait() == lost
     see(world, NOON_MS + 30 * 86_400_000)  # by a clock that was ahead
     assert world.wait() == lost
@@ -392,21 +392,21 @@ def describe(machine: StateMachine) -> object:
             start,
             "StateMachineDoesNotExist",
             PolicyError,
-            f"there is no state machine {MACHINE_ARN}: take the stack's output StateMachineArn",
+            f"state machine {MACHINE_ARN} does not exist: take the stack's output StateMachineArn",
             True,
         ),
         (
             start,
             "AccessDeniedException",
             StorageError,
-            f"you may not start a run of {MACHINE_ARN}: ask for the right states:StartExecution",
+            f"no permission to start a run of {MACHINE_ARN}: states:StartExecution is required",
             True,
         ),
         (
             describe,
             "AccessDeniedException",
             StorageError,
-            f"you may not follow a run of {MACHINE_ARN}: ask for the right states:DescribeExecution",
+            f"no permission to follow a run of {MACHINE_ARN}: states:DescribeExecution is required",
             True,
         ),
         (

@@ -82,7 +82,7 @@ def test_without_new_data_nothing_is_rewritten_for_few_deletes() -> None:
     """One a pass whatever came would be 240 MB an hour, in a CDC table 15 bytes per byte of new data."""
     found = plan_of(large_files(3), [global_equality_delete()], policy(), new_mb=0)
     assert isinstance(found, Nothing)
-    waits = "3 file(s) under deletes wait until more data has come"
+    waits = "3 file(s) under deletes wait until writers have added more data"
     assert found.reason == f"no files eligible for compaction ({waits})"
 
 
@@ -176,7 +176,7 @@ def test_a_file_whose_deletes_are_encrypted_is_left_alone() -> None:
     (rule: read-faithfully-or-not-at-all)."""
     secret = delete_entry(70, content=FileContent.EQUALITY_DELETES, equality_ids=(1,), key_metadata=b"key")
     found = plan_of(large_files(2), [secret], policy(), new_mb=500)
-    why = "2 file(s) are left alone: f000 needs delete file delete-70, which is encrypted"
+    why = "2 file(s) stay unchanged: f000 needs delete file delete-70, which is encrypted"
     assert isinstance(found, Nothing)
     assert found.reason == f"no files eligible for compaction ({why})"
 

@@ -150,12 +150,12 @@ def test_an_order_that_cannot_be_applied_is_refused_and_left_alone_by_auto(field
         ({"strategy": "sort"}, "strategy sort needs an order and the table has none; set sort_order, for example"),
         (
             {"strategy": "sort", "sort_order": "nmae"},
-            "sort_order names column 'nmae', which the table does not have or which has no order "
-            "(did you mean 'name'?); its columns are id, name, at, day, price, score, flag, place.city",
+            "sort_order names column 'nmae', which does not exist in the table or cannot be sorted (did you mean "
+            "'name'?); its columns are id, name, at, day, price, score, flag, place.city",
         ),
         (
             {"strategy": "sort", "sort_order": "tags"},
-            "sort_order names column 'tags', which the table does not have or",
+            "sort_order names column 'tags', which does not exist in the table or",
         ),
         (
             {"strategy": "sort", "sort_order": "hour(day)"},
@@ -165,10 +165,11 @@ def test_an_order_that_cannot_be_applied_is_refused_and_left_alone_by_auto(field
             {"strategy": "sort", "sort_order": "bucket(4, score)"},
             "sort_order: bucket[4] cannot be applied to column score of type double",
         ),
-        ({"strategy": "zorder", "sort_order": "id,xx"}, "sort_order names column 'xx', which the table does"),
+        ({"strategy": "zorder", "sort_order": "id,xx"}, "sort_order names column 'xx', which does not exist"),
         (
             {"strategy": "zorder", "sort_order": "id,id"},
-            "strategy zorder takes plain columns, each once and without order or transform: sort_order is 'id,id'",
+            "strategy zorder takes plain columns, each once and without direction or transform, but sort_order is "
+            "'id,id'",
         ),
         ({"strategy": "zorder", "sort_order": "id desc"}, "strategy zorder takes plain columns, each once and without"),
         ({"strategy": "zorder"}, "strategy zorder needs columns and the table has no sort order; set sort_order, for"),
@@ -184,7 +185,9 @@ def test_a_curve_has_31_columns_at_most() -> None:
     names = [f"c{number}" for number in range(1, 33)]
     fields = [{"id": i, "name": name, "required": False, "type": "long"} for i, name in enumerate(names, start=1)]
     wide = table(schemas=[{"type": "struct", "schema-id": 0, "fields": fields}])
-    with pytest.raises(PolicyError, match=r"^strategy zorder has 32 columns; at most 31 can be, and 2 to 4 serve best"):
+    with pytest.raises(
+        PolicyError, match=r"^strategy zorder has 32 columns; at most 31 are allowed, and 2 to 4 work best"
+    ):
         choose_recipe(wide, policy(strategy="zorder", sort_order=",".join(names)))
 
 

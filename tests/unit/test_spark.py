@@ -86,7 +86,7 @@ def test_a_stage_that_was_begun_once_is_believed() -> None:
 
 def test_a_stage_that_was_begun_again_is_done_anew() -> None:
     session = Session(SimpleNamespace(currentAttemptId=1, numCompletedTasks=1))
-    with pytest.raises(StorageError, match="again and again"):
+    with pytest.raises(StorageError, match="repeated the work too often"):
         exchange(session)
     assert session.runs == RUNS
 

@@ -457,9 +457,9 @@ def test_columns_are_the_primitive_ones_of_the_top() -> None:
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("ids", "is no column of this table; columns are: id, at.home, tags, shape, point, point.x"),
-        ("tags", "is of type list: no statistics are kept of that"),
-        ("shape", "is of type geometry: no statistics are kept of that"),
+        ("ids", "is not a column of this table; columns are: id, at.home, tags, shape, point, point.x"),
+        ("tags", "is of type list, for which there are no statistics"),
+        ("shape", "is of type geometry, for which there are no statistics"),
     ],
 )
 def test_a_column_that_does_not_fit_is_bad_usage(name: str, why: str) -> None:
@@ -599,7 +599,7 @@ def test_a_pass_that_nobody_asked_for_reads_columns_anew_only_once_enough_change
 
     few = Staleness(rows_changed=30, rows=1000)
     assert why_not_yet(planned({}), few) == (
-        "30 rows changed since statistics were computed, 3 % of 1000; they are computed anew from 10 % on"
+        "30 rows changed since statistics were computed, 3 % of 1000; they are computed again from 10 % on"
     )
     # Those of appended files are cheap to complete, and those of the same rows to carry over.
     assert why_not_yet(planned({1: stored}), few) is None

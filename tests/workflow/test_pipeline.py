@@ -274,7 +274,7 @@ def test_a_detection_that_dies_each_time_bars_no_later_run(lake: LocalLake, monk
     assert (execution.error, errors) == ("DetectionFailed", ["Runtime.ExitError", "Runtime.ExitError"])
     report = lake.stack.control(f"runs/{execution.name}/report.json")
     assert report["status"] == "failed"
-    assert report["summary"].startswith("the run got no further than this: Runtime.ExitError")
+    assert report["summary"].startswith("the run ended early: Runtime.ExitError")
     monkeypatch.undo()
     assert result_of(lake, lake.stack.run({}))["status"] == "succeeded"
 

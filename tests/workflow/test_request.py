@@ -179,8 +179,8 @@ def test_a_run_that_cannot_be_started_leaves_the_request(laptop: Laptop) -> None
     answer = laptop("--state-machine", gone)
     assert (answer.code, one_sentence(answer.err)) == (
         2,
-        f"there is no state machine {gone}: take the stack's output StateMachineArn; "
-        "the request stays filed, and the next scheduled run takes it first",
+        f"state machine {gone} does not exist: take the stack's output StateMachineArn; the request stays filed, and "
+        "the next scheduled run takes it first",
     )
     assert len(laptop.pending) == 1
 

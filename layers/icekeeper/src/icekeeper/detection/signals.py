@@ -236,7 +236,7 @@ def statistics_signals(metadata: TableMetadata, head: Snapshot, policy: Policy) 
     elif found.rows_changed is None or found.rows is None:
         yield Signal("it is unknown how many rows changed since statistics were computed", statistics_weight())
     elif found.rows_changed and found.share >= MIN_CHANGED_SHARE:
-        yield Signal(found.told(), statistics_weight(float(found.share)))
+        yield Signal(found.sentence(), statistics_weight(float(found.share)))
 
 
 SweepPlanner = Callable[[TableIdentity, SweepRecord], None]

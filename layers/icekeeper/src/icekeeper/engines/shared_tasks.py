@@ -1,8 +1,8 @@
-"""An engine for many small tables at once: little work of several tables shares one task of the workers.
+"""An engine for many small tables at once: small pieces of work of several tables share a task of the workers.
 
-The rewrite of a tiny table waits for the object store nearly all of its time, and would occupy a core of a worker
-meanwhile.  So while all cores are taken, little works wait, and those that wait are then done together: in threads of
-one task.
+The rewrite of a tiny table spends nearly all of its time waiting for the object store, but would occupy a core of a
+worker.  So while all cores are taken, small pieces of work wait, and the next free core does several of them together,
+in threads of one task.
 """
 
 from __future__ import annotations
@@ -27,26 +27,29 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 Part = TypeVar("Part")
 
-# Both as ReadsBytes counts them: with 256 KB for each file that is opened.  Together they are bounded like the groups
-# of one table that share a task, so that a worker's memory is (rule: bounded-worker-memory).
-_LITTLE_BYTES = 16 * 1024**2
+# Bytes as ReadsBytes counts them, with 256 KB for each opened file: the most of a small piece of work, and of all
+# pieces in a task.  The latter is the bound for groups of one table that share a task; it bounds a worker's memory
+# (rule: bounded-worker-memory).
+_SMALL_WORK_BYTES = 16 * 1024**2
 _TOGETHER_BYTES = 32 * 1024**2
 _TOGETHER = 8
 _LONGEST_S = 120.0
-"""For all of a task.  What takes longer is given up, so that it does not hold up the others beside it."""
+"""The time limit of a shared task: work that takes longer is abandoned, so that it does not delay the other work in the
+task."""
 _POOL = "icekeeper-small-tables"
 
 
 class SharedTasks:
-    """Hands work to the engine of workers, little work of several threads together; threads share it.
+    """Passes work to the engine of the workers, small pieces from several threads together; safe to share between
+    threads.
 
-    Whatever befalls a task that several share, befalls all of them: it raises StorageError, and whoever tries again
-    should do so on the engine of workers itself, alone.
+    If a shared task fails, all work in it fails with StorageError.  A caller that tries again should use the engine of
+    the workers directly, so that the work has a task of its own.
     """
 
     def __init__(self, workers: Engine) -> None:
         self._workers = workers
-        self._waiting = deque[_Little]()
+        self._waiting = deque[_SmallWork]()
         self._running = 0
         self._lock = Lock()
         self._threads = ThreadPoolExecutor(64, thread_name_prefix="icekeeper-shared-tasks")
@@ -65,13 +68,13 @@ class SharedTasks:
     ) -> list[Result]:
         """See :class:`icekeeper.engines.engine.Engine`."""
         size = total_input_bytes(tasks)
-        if not tasks or size is None or size > _LITTLE_BYTES:
+        if not tasks or size is None or size > _SMALL_WORK_BYTES:
             return self._workers.map(function, tasks, on_done)
-        little = _Little(_Work(function, tuple(tasks)), size)
+        small = _SmallWork(_Work(function, tuple(tasks)), size)
         with self._lock:
-            self._waiting.append(little)
+            self._waiting.append(small)
         self._threads.submit(self._dispatch)
-        results, sent = little.done.result()
+        results, sent = small.done.result()
         if (count := current_count()) is not None:
             count.add_all(sent)
         on_done(len(tasks))
@@ -89,12 +92,12 @@ class SharedTasks:
         return self._workers.exchange(split, tasks, merge, parts, on_done)
 
     def _dispatch(self) -> None:
-        """Have the workers do what waits, as long as one of them is free."""
+        """Pass waiting work to the workers as long as a worker is free."""
         while True:
             slots = self._workers.slots
             with self._lock:
                 if not self._waiting or self._running >= slots:
-                    return  # one that ends takes what waits by then
+                    return  # the next task that ends takes the waiting work
                 together = self._take()
                 self._running += 1
             try:
@@ -103,8 +106,8 @@ class SharedTasks:
                 with self._lock:
                     self._running -= 1
 
-    def _take(self) -> list[_Little]:
-        """The first that wait, as many as share a task."""
+    def _take(self) -> list[_SmallWork]:
+        """Take the first waiting pieces of work, as many as fit into a task."""
         together, room = [self._waiting.popleft()], _TOGETHER_BYTES
         room -= together[0].size_bytes
         while self._waiting and len(together) < _TOGETHER and self._waiting[0].size_bytes <= room:
@@ -112,30 +115,30 @@ class SharedTasks:
             room -= together[-1].size_bytes
         return together
 
-    def _do(self, together: Sequence[_Little]) -> None:
-        task = _Together(tuple(little.work for little in together))
+    def _do(self, together: Sequence[_SmallWork]) -> None:
+        task = _Together(tuple(small.work for small in together))
         try:
             with in_pool(_POOL):
                 (ends,) = self._workers.map(_do_together, [task], lambda done: None)
         except BaseException as error:
             ends = [f"{type(error).__name__}: {error}"] * len(together)
-        for little, end in zip(together, ends, strict=True):
+        for small, end in zip(together, ends, strict=True):
             if isinstance(end, str):
-                little.done.set_exception(StorageError(f"a task of several tables failed: {end}"))
+                small.done.set_exception(StorageError(f"a task shared by several tables failed: {end}"))
             else:
-                little.done.set_result(end)
+                small.done.set_result(end)
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What one caller wants done."""
+    """The work of a single caller."""
 
     function: Callable[[Any], Any]
     tasks: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Little:
+class _SmallWork:
     work: _Work
     size_bytes: int
     done: Future[tuple[list[Any], dict[RequestKind, int]]] = field(default_factory=Future)
@@ -143,12 +146,12 @@ class _Little:
 
 @dataclass(frozen=True, slots=True)
 class _Together:
-    """One task of a worker."""
+    """A task of a worker, shared by several callers."""
 
     works: tuple[_Work, ...]
 
     def in_attempt(self, attempt: int) -> _Together:
-        """The same works, whose files are named by that attempt."""
+        """The same work, with files named by that attempt."""
         return _Together(
             tuple(_Work(work.function, tuple(_in_attempt(task, attempt) for task in work.tasks)) for work in self.works)
         )
@@ -159,14 +162,16 @@ def _in_attempt(task: Any, attempt: int) -> Any:
 
 
 def _do_together(together: _Together) -> list[Any]:
-    """Results and requests of each work, or why it has none."""
+    """Results and request counts of each piece of work, or the error."""
     running = [in_daemon_thread(partial(_counted, work), "icekeeper-shared") for work in together.works]
     ends, began_s = list[Any](), time.monotonic()
-    for one in running:
+    for work in running:
         try:
-            ends.append(one.result(max(0.0, began_s + _LONGEST_S - time.monotonic())))
+            ends.append(work.result(max(0.0, began_s + _LONGEST_S - time.monotonic())))
         except Exception as error:
-            ends.append(f"{type(error).__name__}: {error}" if one.done() else f"it did not end within {_LONGEST_S:g} s")
+            ends.append(
+                f"{type(error).__name__}: {error}" if work.done() else f"it did not end within {_LONGEST_S:g} s"
+            )
     return ends
 
 

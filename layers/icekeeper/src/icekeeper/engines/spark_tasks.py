@@ -86,7 +86,7 @@ class SparkTasks:
     def merging(
         self, merge: Callable[[Part, Iterator[Item]], Result], parts: Sequence[Part]
     ) -> Callable[[int, Iterable[tuple[int, Any]]], Iterator[Done[Result]]]:
-        """For ``RDD.mapPartitionsWithIndex``: the result, and the requests of it and of the splits."""
+        """For ``RDD.mapPartitionsWithIndex``: the result, and the requests of the merge and of the splits."""
 
         def work(number: int, items: Iterable[tuple[int, Any]]) -> Iterator[Done[Result]]:
             with on_cores(self._cores()), counting() as sent:

@@ -1,9 +1,9 @@
 """Worker processes on this machine.
 
 On Linux they are forked from a server process that has imported the modules of the work once, so that a worker starts
-in some milliseconds.  The server has one thread and only imports, so forking it is safe.  Forking this process is not:
-Arrow's and boto3's threads would not survive (platform: forked-workers-start-cheap).  On other systems each worker is a
-new interpreter.
+within a few milliseconds.  The server has one thread and only imports, so forking it is safe.  Forking this process is
+not: Arrow's and boto3's threads would not survive (platform: forked-workers-start-cheap).  On other systems each worker
+is a new interpreter.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def workers_ignore_signals() -> Iterator[None]:
 
 
 def end_worker_server() -> None:
-    """End the server of the workers and wait for it; the next pool starts a new one.
+    """End the server of the workers and wait for it; the next pool starts a new server.
 
     Only afterwards do measurements of this process include its workers.
     """
@@ -111,7 +111,7 @@ def _end_server_at_exit(process: int) -> None:
 
 
 def _begin_worker(environment: Mapping[str, str]) -> None:
-    """Take over the parent's environment, because that of the server is from its start.
+    """Take over the parent's environment, because the server's environment is from its start.
 
     The worker ends when its parent ends; otherwise it would wait for ever after its parent was killed.
     """

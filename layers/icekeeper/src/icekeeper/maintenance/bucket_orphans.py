@@ -1,7 +1,7 @@
-"""The orphans of a whole bucket: one listing, compared with the references of all tables of a catalog.
+"""The orphans of a whole bucket: a single listing, compared with the references of all tables of a catalog.
 
 Each table has its own policy and checks, as in a pass of its own.  The differences: all tables share one listing, and a
-file that any table references is no orphan.  Users of Iceberg asked for this (issue 7111).
+file that any table references is not an orphan.  Users of Iceberg asked for this (issue 7111).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from icekeeper.storage.storage import FileSource, ListedLocations, Storage
 _OPERATION = Operation.REMOVE_ORPHANS
 _FIRST_PATHS = 20
 _AT_ONCE = 10_000
-# The most folders of foreign tables to report; one metadata file of a folder shows its table.
+# The most folders of foreign tables to report; a single metadata file of a folder identifies its table.
 _FOREIGN_FOLDERS = 1_000
 
 
@@ -59,7 +59,7 @@ class _TableSearch:
     candidates: OrphanCandidates = field(default_factory=OrphanCandidates)
     older_than_ms: int = 0
     elsewhere: tuple[str, ...] = ()
-    """Folders of its data path outside its location that are swept, too."""
+    """Folders of the table's data path outside its location, which are also swept."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class _Outside:
     size: int = 0
     first: list[str] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
-    """Folder → one metadata file in it."""
+    """Folder → a metadata file in it."""
 
     def add(self, found: ListedObject) -> None:
         self.files += 1
@@ -107,7 +107,7 @@ def run_bucket_pass(
     except PartlyListed as error:  # each sweep checks whether an unlisted table may need files
         warnings.append(str(error))
     tables = load_all(catalog, listed, state, recorded_claims(state, catalog))
-    if not any(may_be_under(one.table.metadata.location, bucket) for one in tables.tables):
+    if not any(may_be_under(known.table.metadata.location, bucket) for known in tables.tables):
         raise PolicyError(f"catalog {catalog.id} has no table whose location is below {bucket}")
     outcomes: dict[str, OperationOutcome] = {
         str(name): refused(_OPERATION, f"{name} cannot be loaded: {reason}") for name, reason in tables.unreadable
@@ -117,19 +117,19 @@ def run_bucket_pass(
     outcomes |= unsearched
     outside, foreign = _Outside(), list[ForeignMetadata]()
     if searches:
-        one = next(iter(searches.values()))
-        storage = one.context.stores.storage(one.table).operators()  # an operator names the bucket
+        search = next(iter(searches.values()))
+        storage = search.context.stores.storage(search.table).operators()  # an operator names the bucket
         source = _source(storage, bucket, inventory)
         _assign_to_tables(source.objects(), tables, searches, outside, referenced)
         unlisted = referenced.unlisted()
         owners = (metadata_owner(storage, path) for path in outside.metadata.values())
         foreign += (owner for owner in owners if owner is not None)
-        for name, one in searches.items():
-            outcome, strangers = _delete_in_turn(one, unlisted, is_current=source.is_current)
+        for name, search in searches.items():
+            outcome, strangers = _delete_in_turn(search, unlisted, is_current=source.is_current)
             outcomes[str(name)] = outcome
             foreign += strangers
             if not dry_run:
-                warnings += _recorded(one.context, outcome)
+                warnings += _recorded(search.context, outcome)
     return BucketOutcome(
         catalog=catalog.id.name,
         bucket=bucket,
@@ -137,7 +137,7 @@ def run_bucket_pass(
         dry_run=dry_run,
         tables=dict(sorted(outcomes.items())),
         outside={"files": outside.files, "bytes": outside.size, "first": outside.first},
-        foreign=_by_table(foreign, {one.table.metadata.uuid for one in tables.tables}),
+        foreign=_by_table(foreign, {known.table.metadata.uuid for known in tables.tables}),
         warnings=tuple(warnings),
     )
 
@@ -156,13 +156,13 @@ def _prepared(
 ) -> tuple[dict[TableName, _TableSearch], dict[str, OperationOutcome]]:
     """The loaded tables that are searched, and the outcomes of the others.
 
-    Adds the references of all, because the files of a table that is not swept may be in the location of another.  If a
-    table has several catalog entries, only the first is searched.
+    Adds the references of all tables, because the files of a table that is not swept may be in another table's
+    location.  If a table has several catalog entries, only the first is searched.
     """
     searches: dict[TableName, _TableSearch] = {}
     outcomes: dict[str, OperationOutcome] = {}
     first_of: dict[tuple[str, str], TableName] = {}
-    for table in (one.table for one in tables.tables):
+    for table in (known.table for known in tables.tables):
         name = table.name
         try:
             search = _TableSearch(make_context(table), table)
@@ -183,7 +183,8 @@ def _prepared(
 def _know_references(
     search: _TableSearch, bucket: str, referenced: ReferencedPaths, context: OperationContext
 ) -> OperationOutcome:
-    """Add a table's references to those of the whole bucket; skipped, with the reason, if it is not to be swept."""
+    """Add a table's references to those of the whole bucket; skipped, with the reason, if the table must not be
+    swept."""
     table, references, location = search.table, search.references, search.table.metadata.location
     reader, snapshots = context.reader(table), table.metadata.snapshots.values()
     referenced.update(documents(table.metadata, table.metadata_location))
@@ -214,8 +215,8 @@ def _assign_to_tables(
 ) -> None:
     locations = TableLocations(
         (
-            *((one.table.name, one.table.metadata.location) for one in tables.tables),
-            *((name, folder) for name, one in searches.items() for folder in one.elsewhere),
+            *((known.table.name, known.table.metadata.location) for known in tables.tables),
+            *((name, folder) for name, search in searches.items() for folder in search.elsewhere),
         )
     )
     rest = iter(objects)
@@ -227,21 +228,21 @@ def _assign_to_tables(
             if not owners:
                 outside.add(found)
             searched = [owner for owner in owners if owner in searches]
-            for owner in searched:  # tables that share a location are refused at the deletion
+            for owner in searched:  # the deletion refuses tables that share a location
                 of_searches[owner].append(found)
             if not searched:
                 of_others.append(found)
         for owner, files in of_searches.items():
             searches[owner].candidates.add(files, referenced, searches[owner].older_than_ms)
-        # These are no candidates, but a searched table may reference them, so they must not count as missing.
+        # These files are not candidates, but a searched table may reference them, so they must not count as missing.
         if of_others:
             referenced.unreferenced(of_others)
 
 
 def _delete_in_turn(
-    one: _TableSearch, unlisted: UnlistedPaths, *, is_current: bool
+    search: _TableSearch, unlisted: UnlistedPaths, *, is_current: bool
 ) -> tuple[OperationOutcome, list[ForeignMetadata]]:
-    """Delete the orphans of one table under its lease; a table that another run maintains now is skipped
+    """Delete the orphans of a table under its lease; a table that another run maintains now is skipped
     (rule: lost-lease-changes-nothing).
 
     References and listing are older than the lease; the deletion checks again.
@@ -249,25 +250,27 @@ def _delete_in_turn(
     found: list[ForeignMetadata] = []
 
     def delete(context: OperationContext) -> OperationOutcome:
-        candidates = replace(one.candidates, unlisted=unlisted)
+        candidates = replace(search.candidates, unlisted=unlisted)
         paths = [file.path for file in candidates.metadata_files]
-        found.extend(foreign_metadata(context.stores.storage(one.table), one.table.metadata, paths))
-        listed = TableCandidates(one.table, candidates, one.references, one.older_than_ms, is_current, tuple(found))
+        found.extend(foreign_metadata(context.stores.storage(search.table), search.table.metadata, paths))
+        listed = TableCandidates(
+            search.table, candidates, search.references, search.older_than_ms, is_current, tuple(found)
+        )
         return delete_orphans(context, listed)
 
-    if one.context.dry_run:
-        return run_operation(_OPERATION, one.context, delete), found
+    if search.context.dry_run:
+        return run_operation(_OPERATION, search.context, delete), found
     try:
-        with leased(one.context, Turn(command="icekeeper orphans")) as lease:
-            return run_operation(_OPERATION, replace(one.context, limits=PassLimits(lease=lease)), delete), found
+        with leased(search.context, Turn(command="icekeeper orphans")) as lease:
+            return run_operation(_OPERATION, replace(search.context, limits=PassLimits(lease=lease)), delete), found
     except LeaseHeld as held:
-        return skipped(_OPERATION, f"it is left to the run at work: {held}"), []
+        return skipped(_OPERATION, f"another run maintains the table: {held}"), []
     except StorageError as error:
         return failed(_OPERATION, str(error)), []
 
 
 def _by_table(foreign: Iterable[ForeignMetadata], known: Container[str | None]) -> tuple[dict[str, str | None], ...]:
-    """The tables that the catalog does not know, each once; an unreadable metadata file counts as one."""
+    """The tables that the catalog does not know, each once; an unreadable metadata file counts as a table."""
     by_table = {
         (found.uuid, found.location or found.path): {
             "uuid": found.uuid,

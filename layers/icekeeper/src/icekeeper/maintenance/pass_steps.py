@@ -1,6 +1,6 @@
-"""The steps of a pass: begin it, run one operation, and record its end.
+"""The steps of a pass: begin it, run an operation, and record how it ended.
 
-The command runs them in one process, the pipeline each in a function or job.
+The command runs all of them in one process; the pipeline runs each in a function or job.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class PassStart:
     head_id: int | None
     started_ms: int
     digest: str | None = None
-    """Of what decides the pass (:meth:`.ResolvedPolicy.digest_over`); ``None``: the pass was not about all that its
-    settings ask for, so what it saw is not recorded."""
+    """Digest of the settings that decide the pass (:meth:`.ResolvedPolicy.digest_over`); ``None``: the pass did not do
+    all that the settings ask for, so what it saw is not recorded."""
     looked_ms: int | None = None
     """When files were looked at; ``None``: at ``started_ms``."""
 
@@ -75,8 +75,8 @@ def begin(context: OperationContext, *, loaded: LoadedTable | None = None) -> Lo
     ``loaded``: the table if just loaded.
 
     Raises:
-        PolicyError: there is no such table, or the policy does not fit it.
-        PlanStale: it is not the table that the context was made for.
+        PolicyError: the table does not exist, or the policy does not fit it.
+        PlanStale: another table has replaced the table of the context.
         StorageError: the table cannot be loaded.
     """
     loaded = loaded or context.load()
@@ -139,7 +139,7 @@ def take_over(operation: Operation, context: OperationContext) -> None:
     Does nothing in a dry run.
 
     Raises:
-        OperationRefused: it could not be switched off, and two must not do the same work.
+        OperationRefused: it could not be switched off, and bucket and pass must not do the same work.
     """
     built_in = context.resolved.owners.taken_over.get(operation)
     maintenance = context.catalogs.own.built_in_maintenance
@@ -156,7 +156,7 @@ def take_over(operation: Operation, context: OperationContext) -> None:
 
 
 OPERATIONS: Mapping[Operation, tuple[str, ...]] = {
-    # No operation imports another one, so it gets compaction's filter as an argument.
+    # Operations do not import each other, so this operation gets compaction's filter as an argument.
     Operation.EXPIRE_PARTITIONS: ("expire_partitions.expire_partitions", "compaction.plan.where.whole_partitions"),
     Operation.COMPACT: ("compaction.compact.compact",),
     Operation.REWRITE_POSITION_DELETES: ("position_deletes.rewrite_position_deletes.rewrite_position_deletes",),
@@ -165,9 +165,9 @@ OPERATIONS: Mapping[Operation, tuple[str, ...]] = {
     Operation.REWRITE_MANIFESTS: ("manifests.rewrite_manifests.rewrite_manifests",),
     Operation.COMPUTE_STATISTICS: ("statistics.compute_statistics.compute_statistics",),
 }
-"""The function of each operation below ``operations/``, and then the functions that it gets as arguments.
+"""The function of each operation, below ``operations/``, followed by the functions that it gets as arguments.
 
-They are imported when they run: a function of the pipeline runs one operation and must not import all
+They are imported when they run: a function of the pipeline runs a single operation and must not import all
 (platform: function-import-time).
 """
 
@@ -180,11 +180,11 @@ def run_operation(
     options: Mapping[str, Any] = MappingProxyType({}),
     reraised: tuple[type[Exception], ...] = (),
 ) -> OperationOutcome:
-    """Run one operation of a pass, unless it is switched off; an error becomes its outcome.
+    """Run an operation of a pass unless it is switched off; an error becomes its outcome.
 
     ``options``: keyword arguments of this operation's function.
 
-    ``work``: what a sweep of a whole bucket does as this operation; the sweep has checked whether it may.
+    ``work``: replaces the operation in a sweep of a whole bucket, which has checked whether the operation may run.
     ``reraised``: errors that are raised to the caller, unless they are refusals.
     """
     if work is None and (reason := context.resolved.why_not(operation) or context.limits.why_stop()):
@@ -237,7 +237,7 @@ def _outcome_of(error: Exception, operation: Operation, table: TableName) -> Ope
     if isinstance(error, PolicyError):  # the table was dropped meanwhile, or a property is malformed
         return failed(operation, str(error))
     if not isinstance(error, MaintenanceError):  # a bug in one operation must not stop the others
-        log.exception("%s: %s broke", table, operation.value)
+        log.exception("%s: %s failed unexpectedly", table, operation.value)
     return failed(operation, f"{type(error).__name__}: {error}")
 
 
@@ -261,8 +261,8 @@ def remember_sweep(
     """
     if outcome.operation is not Operation.REMOVE_ORPHANS:
         return
-    # Two reasons to skip a sweep are only found by trying it: a store that cannot list or delete, and metadata of a
-    # dropped table at the same location.
+    # Only an attempt shows two reasons to skip a sweep: a store that cannot list or delete, and metadata of a dropped
+    # table at the same location.
     is_former = FORMER_TABLES in outcome.metrics
     is_impossible = outcome.status is Status.SKIPPED and (
         is_former or "remove_orphans.orphans_known" in outcome.metrics
@@ -303,8 +303,8 @@ def conclude(
     try:
         record_outcome(state, started, outcome, engine, finished_ms, is_whole=is_whole)
     except StorageError as error:
-        log.warning("%s: the pass could not be recorded: %s", outcome.table, error)
-        return replace(outcome, warnings=(*outcome.warnings, f"the pass could not be recorded: {error}"))
+        log.warning("%s: cannot record the pass: %s", outcome.table, error)
+        return replace(outcome, warnings=(*outcome.warnings, f"cannot record the pass: {error}"))
     return outcome
 
 
@@ -319,8 +319,8 @@ def record_outcome(
 ) -> Mapping[str, int]:
     """Write a pass that changed something into the journal, and record sweeps and what it saw.
 
-    ``is_whole``: whether the pass is evidence that the table needs nothing more; else the next one looks again.
-    Returns in how many passes in a row each operation has failed that failed in this one.
+    ``is_whole``: whether the pass is evidence that the table needs nothing more; else the next pass looks again.
+    Return, for each operation that failed, in how many consecutive passes it has failed.
 
     Raises:
         StorageError: the state cannot be written; the caller can try again.
@@ -347,14 +347,15 @@ def record_outcome(
         started.identity,
         started.digest,
         LastSeen(
-            # The head before the pass: a commit during the pass may not have been planned on, so it must be new.
+            # The head before the pass: the pass may not have seen a commit that landed meanwhile, so that commit must
+            # count as new.
             snapshot_id=started.head_id,
             looked_ms=started.started_ms if started.looked_ms is None else started.looked_ms,
             finished_ms=finished_ms,
             is_done=is_whole and outcome.is_done,
         ),
         started_ms=started.started_ms,
-        failed={one.operation.value: one.status is Status.FAILED for one in outcome.operations},
+        failed={done.operation.value: done.status is Status.FAILED for done in outcome.operations},
     )
 
 
@@ -365,5 +366,5 @@ def _count(state: StateStore, started: PassStart, outcome: PassOutcome, finished
     identity = started.identity
     try:
         state.totals.add(identity.catalog, amounts_of(outcome, finished_ms - started.started_ms))
-    except StorageError as error:  # figures only
+    except StorageError as error:  # the totals are only statistics
         log.warning("%s: the pass is missing in the totals: %s", outcome.table, error)

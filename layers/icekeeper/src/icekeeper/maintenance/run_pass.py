@@ -1,8 +1,8 @@
-"""A pass over one table by this process: take the lease, run the operations, serve the pending request.
+"""A pass over a table by this process: take the lease, run the operations, serve the pending request.
 
 :func:`maintain_table` is the entry.  :func:`run_pass` runs the operations of a policy in canonical order; an operation
-that fails does not stop the next one.  A pass that a person interrupts reports which commits landed, and what a later
-pass will clean.
+that fails does not stop the next operation.  A pass that a person interrupts reports which commits landed and what a
+later pass will clean.
 
 A table has one pass at a time, so the pipeline, ``icekeeper maintain``, ``icekeeper run`` and ``icekeeper orphans``
 take the same lease (rule: one-lease-holder).  A pass that loses its lease changes nothing more
@@ -69,7 +69,7 @@ NOT_BEGUN = "not begun: the pass was interrupted"
 PASS_LEASE_MS = 3 * 60 * 1000
 """How long a killed pass blocks others, if its death cannot be proven (rule: one-lease-holder).
 
-A thread of the process prolongs the lease, so it can be short."""
+A thread of the process extends the lease, so it can be short."""
 _PAUSE_S = 2.0
 _MAINTAIN = "icekeeper maintain"
 
@@ -82,16 +82,17 @@ class Turn:
     wait_ms: int = 0
     """The longest time to wait for another holder of the lease."""
     notify: Callable[[str], object] = lambda sentence: None
-    """Called with one sentence about the holder when the waiting begins, and before each further attempt."""
+    """Called with a sentence about the holder when the waiting begins, and before each further attempt."""
     why_not: Callable[[str], str | None] = lambda digest: None
-    """Called with the digest of the pass once we have the lease: why it is no longer needed, ``None`` to begin."""
+    """Called with the digest of the pass once the lease is held: returns why the pass is no longer needed, ``None`` to
+    begin."""
     why_stop: Callable[[], str | None] = lambda: None
-    """Called before each operation: why it must not begin, ``None`` to continue."""
+    """Called before each operation: returns why it must not begin, ``None`` to continue."""
     is_proposed: bool = False
     """Whether only detection proposed the pass."""
     timeout_s: float | None = None
-    """Since ``begun_s``, for all attempts together (``job_timeout_s``): then no further operation or round of file
-    groups begins; ``None``: no limit."""
+    """The time since ``begun_s``, for all attempts together, after which no further operation or round of file groups
+    begins (``job_timeout_s``); ``None``: no limit."""
     retries: int = 0
     """Further attempts after a failed pass (``job_retry_limit``)."""
     wait: Callable[[float], object] = sleep
@@ -100,14 +101,14 @@ class Turn:
     """By :func:`time.monotonic`."""
 
     def why_over(self) -> str | None:
-        """Why no further operation may begin; ``None``: it may."""
+        """Why no further operation may begin; ``None`` if one may."""
         is_late = self.timeout_s is not None and monotonic() > self.begun_s + self.timeout_s
         return self.why_stop() or (f"job_timeout_s {self.timeout_s:g} is over" if is_late else None)
 
 
 @contextmanager
 def leased(context: OperationContext, turn: Turn) -> Iterator[HeldLease]:
-    """Hold the lease of the context's table during the block; a thread prolongs it.
+    """Hold the lease of the context's table during the block; a thread extends it.
 
     Raises:
         LeaseHeld: another holder still has it after the time that ``turn`` allows.
@@ -115,7 +116,7 @@ def leased(context: OperationContext, turn: Turn) -> Iterator[HeldLease]:
     """
     leases, holder = context.state.leases, holder_name(turn.command, context.run_id)
     key, name = context.memory.identity.lease_key, str(context.table)
-    left_s, is_told = turn.wait_ms / 1000, False
+    left_s, is_reported = turn.wait_ms / 1000, False
     while True:
         try:
             lease = leases.acquire(key, holder, now_ms=context.clock(), ttl_ms=PASS_LEASE_MS, name=name)
@@ -125,9 +126,9 @@ def leased(context: OperationContext, turn: Turn) -> Iterator[HeldLease]:
                 waited = f", also after waiting for {turn.wait_ms // 1000} s" if turn.wait_ms else ""
                 hint = "; --wait 10m waits for it" if turn.command == _MAINTAIN and not turn.wait_ms else ""
                 raise LeaseHeld(f"{held}{waited}; nothing was begun{hint}") from held
-            if not is_told:
+            if not is_reported:
                 turn.notify(f"waiting: {held}")
-                is_told = True
+                is_reported = True
         context.sleep(min(_PAUSE_S, left_s))
         left_s -= _PAUSE_S
     with kept_alive(HeldLease(leases, lease, PASS_LEASE_MS, context.clock)) as ours:
@@ -156,7 +157,7 @@ class AskedPass:
     def pending(self, loaded: LoadedTable, policy: Policy | None) -> MaintenanceRequest | None:
         """The table's pending request, if the pass does all that it asks for.
 
-        The pass must run every requested operation, and have the same other settings.  If its settings are wrong
+        The pass must run every requested operation, and its other settings must be the same.  If its settings are wrong
         (``policy`` is ``None``), it serves a request with equal settings.
         """
         if self.saved is not None:
@@ -166,7 +167,9 @@ class AskedPass:
         if request is None:
             return None
         asked = request.settings
-        others = [{key: value for key, value in one.items() if key != _OPERATIONS} for one in (asked, self.settings)]
+        others = [
+            {key: value for key, value in settings.items() if key != _OPERATIONS} for settings in (asked, self.settings)
+        ]
         if others[0] != others[1]:
             return None
         if asked.get(_OPERATIONS) == self.settings.get(_OPERATIONS):
@@ -188,7 +191,7 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
     A pass that fails is tried again as often as its turn says, until the turn is over; the last outcome is returned.
 
     Raises:
-        PolicyError: there is no such table, or its settings are wrong.
+        PolicyError: the table does not exist, or its settings are wrong.
         LeaseHeld: another run maintains the table now.
         PlanStale: the pass is no longer needed, or the table was replaced; nothing was begun.
         StorageError: the table cannot be loaded, or the state cannot be written.
@@ -207,7 +210,7 @@ def maintain_table(asked: AskedPass) -> PassOutcome:
             if turn is None or not left or outcome.status is not PassStatus.FAILED or turn.why_over():
                 return outcome
             failure = outcome.summary
-        turn.notify(f"the pass failed and is tried again in {_RETRY_PAUSE_S:g} s: {failure}")
+        turn.notify(f"the pass failed; next attempt in {_RETRY_PAUSE_S:g} s: {failure}")
         asked = replace(asked, turn=replace(turn, why_not=lambda digest: None))  # it would see the previous attempt
         left -= 1
         turn.wait(_RETRY_PAUSE_S)
@@ -264,10 +267,10 @@ def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
 def why_needless(
     state: StateStore, identity: TableIdentity, digest: str, detected_ms: int, *, now_ms: int, is_pending: bool | None
 ) -> str | None:
-    """Why a table needs no pass of this digest any more: another run has done one since it was detected.
+    """Why a table no longer needs a pass of this digest: another run has done so since the table was detected.
 
     ``is_pending``: whether its request is still pending; ``None``: no request.  A pass that ended in the future was
-    recorded by a wrong clock, and is ignored.
+    recorded with a wrong clock and is ignored.
 
     Raises:
         StorageError: the state does not answer.
@@ -281,7 +284,7 @@ def why_needless(
 
 
 class PassInterrupted(KeyboardInterrupt):
-    """A person interrupted a pass (Ctrl-C); the message is one sentence, ``outcome`` the pass so far."""
+    """A person interrupted a pass (Ctrl-C); the message is a single sentence, ``outcome`` the pass so far."""
 
     def __init__(self, sentence: str, outcome: PassOutcome) -> None:
         super().__init__(sentence)
@@ -328,21 +331,21 @@ def _landed(
     if context.dry_run:
         return (), "the table is unchanged (dry run)"
     if running is not None and not FACTS[running].commits:
-        return (), "it makes no commit, and deletes only what nothing needs"
+        return (), "it makes no commit and deletes only unneeded files"
     try:
         now = context.load()
     except MaintenanceError as error:
-        return (), f"whether a commit landed is not known, because the table cannot be read ({error})"
+        return (), f"it is unknown whether a commit landed, because the table cannot be read ({error})"
     if now.metadata_location == before.metadata_location:
-        return (), "nothing landed, the table is unchanged"
+        return (), "no commit landed, the table is unchanged"
     known = {snapshot_id for outcome in done for snapshot_id in outcome.snapshot_ids}
     ours = tuple(i for i in snapshots_of_run(context.run_id, now.metadata) if i not in known)
     if ours:
-        return ours, f"{len(ours)} commit(s) of it landed, every one of them whole"
+        return ours, f"{len(ours)} complete commit(s) of it landed"
     expired = before.metadata.snapshots.keys() - now.metadata.snapshots.keys()
     if running is Operation.EXPIRE_SNAPSHOTS and expired:
         return (), "the commit that expired snapshots landed"
-    return (), "nothing of it landed"
+    return (), "no commit of it landed"
 
 
 def _left_to_clean(context: OperationContext) -> str:
@@ -352,12 +355,12 @@ def _left_to_clean(context: OperationContext) -> str:
         loads = [load for load in context.memory.staged_loads() if load.name.startswith(f"{context.run_id}:")]
         lists = context.memory.unfinished_deletions()
     except StorageError as error:
-        return f"what is left to clean cannot be read ({error})"
+        return f"cannot read what is left to clean ({error})"
     left = []
     if count := sum(load.file_count for load in loads if load.state is LoadState.FAILED):
-        left.append(f"those of its {count} output file(s) that no snapshot has are removed, now or by a later pass")
+        left.append(f"this or a later pass deletes those of its {count} output file(s) that no snapshot references")
     if count := sum(load.file_count for load in loads if load.state is LoadState.PENDING):
-        left.append(f"what was written of {count} output file(s) is on record, and a later pass deletes it")
+        left.append(f"{count} output file(s) are recorded as planned; a later pass deletes those that were written")
     if lists:
         left.append("the next expire_snapshots deletes the files that are no longer referenced")
     return " and ".join(left) or "nothing is left to clean"
@@ -377,9 +380,9 @@ def other_state_warning(context: OperationContext, loaded: LoadedTable) -> tuple
     if known.seen or known.sweeps or known.loads or known.pins or context.state.history(identity, limit=1):
         return ()
     return (
-        f"run {found[1]} committed snapshot {found[0]}, and the state of this pass has seen no pass over the table: "
-        f"what is pinned or staged in another state is not protected here; name that state with {STATE_VARIABLE}, "
-        "unless it is lost",
+        f"run {found[1]} committed snapshot {found[0]}, but the state of this pass has no record of the table: pins "
+        f"and staged files in another state are not protected; name that state with {STATE_VARIABLE}, unless it is "
+        "lost",
     )
 
 
@@ -390,7 +393,7 @@ def run_pass(context: OperationContext, saved: SavedTable | None = None) -> Pass
 
     Raises:
         PolicyError: there is no such table, or the policy does not fit the table.
-        PlanStale: the table or its policy is not the one of the saved plan.
+        PlanStale: the table or its policy is not that of the saved plan.
         StorageError: the table cannot be loaded, or the state cannot be read.
         PassInterrupted: by Ctrl-C after the pass began; the journal has an entry for it.
     """
@@ -401,7 +404,7 @@ def run_pass(context: OperationContext, saved: SavedTable | None = None) -> Pass
             saved.require(loaded.metadata.uuid, context.resolved.fingerprint())
         warnings = other_state_warning(context, loaded)
         began_ms = context.started_ms if saved is None else context.clock()
-        # What a saved plan leaves alone may be due, so its pass is no evidence that the table needs nothing.
+        # Work outside a saved plan may be due, so its pass is not evidence that the table needs nothing.
         digest = context.resolved.digest_over(loaded.metadata) if saved is None else None
         started = PassStart(context.memory.identity, head_id(context, loaded), began_ms, digest)
         log.info("pass over %s started, run %s", context.table, context.run_id)
@@ -419,7 +422,7 @@ def run_pass(context: OperationContext, saved: SavedTable | None = None) -> Pass
                 else:
                     outcome = run_operation(operation, context)
                 done.append(outcome)
-            # This is no operation, and cannot be switched off.
+            # This is not an operation, and cannot be switched off.
             staged = clean_staged_files(context) if saved is None else None
         except KeyboardInterrupt:
             interrupted, sentence = interrupted_outcome(context, loaded, operations, done)
@@ -439,7 +442,7 @@ def run_pass(context: OperationContext, saved: SavedTable | None = None) -> Pass
 
 
 def _announce(context: OperationContext, operations: Sequence[Operation]) -> None:
-    """Say what percentages of progress refer to."""
+    """Report the operations to which the percentages of progress refer."""
     for note in (context.progress, context.share.note):
         note(PASS + ",".join(operation.value for operation in operations), 0, 0)
 
@@ -474,12 +477,12 @@ def _planned(operation: Operation, context: OperationContext, planned: PlannedTa
 def _reviewed(
     operation: Operation, context: OperationContext, planned: Reviewed | OperationOutcome
 ) -> OperationOutcome:
-    """Run an operation of a saved plan, which may change only the plan's files; say how many of them it left."""
+    """Run an operation of a saved plan, which may change only the plan's files; report how many of them it left."""
     if not isinstance(planned, Reviewed):
         return planned
     done = run_operation(operation, replace(context, reviewed=planned))
     left = len(planned.files.difference(done.files_planned))
     if not left or done.status not in (Status.SUCCEEDED, Status.SKIPPED):
         return done
-    note = f"left {left} file(s) of the plan alone: they are gone, done already, or needed now"
+    note = f"left {left} file(s) of the plan unchanged: they no longer exist, are already done, or are needed now"
     return replace(done, summary=f"{done.summary}; {note}")

@@ -1,8 +1,8 @@
-"""A plan that a person saves, reviews and applies: what its file says, and when it no longer holds.
+"""A plan that a person saves, reviews and applies: the content of its file, and when it is stale.
 
-The file names every file that each operation may rewrite or delete.  Applying it is a pass of its own: it plans again,
-under the table's policy of then, as of the time of the plan, and every operation refuses a file that the plan does
-not name (rule: apply-only-what-was-reviewed).  So a changed file can make a pass do less, never more than the policy
+The file names every file that each operation may rewrite or delete.  Applying it is a pass of its own: it plans again
+under the table's current policy, as of the time of the plan, and every operation refuses a file that the plan does not
+name (rule: apply-only-what-was-reviewed).  So a changed file can make a pass do less, never more than the policy
 allows.
 """
 
@@ -25,14 +25,14 @@ from icekeeper.text import masked_document
 
 HOLDS_MS = 24 * HOUR_MS
 """How long a saved plan can be applied."""
-# Clocks of two machines may differ a little.
+# The clocks of two machines may differ by this much.
 _AHEAD_MS = 5 * 60 * 1000
 _STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedOperation:
-    """What a dry run says about one operation, planned after the earlier ones."""
+    """The dry run of an operation, planned after the earlier operations."""
 
     __pydantic_config__ = _STRICT
 
@@ -40,7 +40,8 @@ class SavedOperation:
     status: str
     summary: str
     files: tuple[str, ...]
-    """All files that it may rewrite or delete; those that an earlier operation will write have no name yet."""
+    """All files that it may rewrite or delete, except files that an earlier operation will write: they have no name
+    yet."""
     snapshots: tuple[int, ...]
     """The snapshots that it may expire."""
     refs: tuple[str, ...]
@@ -49,7 +50,7 @@ class SavedOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedTable:
-    """The plan for one table."""
+    """The plan for a table."""
 
     __pydantic_config__ = _STRICT
 
@@ -57,38 +58,39 @@ class SavedTable:
     table: str
     uuid: str | None
     run_id: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
-    """The run of the pass that applies it: a repeated one knows its own snapshots by it."""
+    """The run id of the pass that applies the plan; a repeated pass recognises its own snapshots by it."""
     settings: Mapping[str, str]
-    """Those of the call; they do no more than the table's policy."""
+    """The settings of the call; they permit no more than the table's policy."""
     policy: str
     """The fingerprint of the policy."""
     planned_ms: int
-    """Ages of snapshots, partitions and orphans count until then, also when the plan is applied later."""
+    """The time at which the plan was made; the ages of snapshots, partitions and orphans count until then, however late
+    the plan is applied."""
     snapshot_id: int | None
     """The head of the policy's branch."""
     bytes_reclaimable: int
     operations: tuple[SavedOperation, ...]
 
     def require(self, uuid: str | None, policy: str) -> None:
-        """Raises PlanStale: the table or its policy is not the one that was planned."""
+        """Raise PlanStale if the table or its policy has changed since the plan was saved."""
         if uuid != self.uuid:
-            raise PlanStale(f"{self.table} is not the table of the plan, but another one of that name; save a new plan")
+            raise PlanStale(f"{self.table} was replaced by another table since the plan was saved; save a new plan")
         if policy != self.policy:
             raise PlanStale(f"the policy of {self.table} has changed since the plan was saved; save a new plan")
 
     def of(self, operation: Operation) -> Reviewed | OperationOutcome:
         """What an operation may do, or the outcome if the plan has nothing for it."""
-        for one in self.operations:
-            if one.operation == operation.value:
-                if one.status == Status.SUCCEEDED:
-                    return Reviewed(frozenset(one.files), frozenset(one.snapshots), frozenset(one.refs))
-                return skipped(operation, f"not in the plan, where it was {one.status}: {one.summary}")
+        for saved in self.operations:
+            if saved.operation == operation.value:
+                if saved.status == Status.SUCCEEDED:
+                    return Reviewed(frozenset(saved.files), frozenset(saved.snapshots), frozenset(saved.refs))
+                return skipped(operation, f"not in the plan, where it was {saved.status}: {saved.summary}")
         return skipped(operation, "not in the plan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
-    """The plans for some tables, saved together."""
+    """The plans for several tables, saved together."""
 
     __pydantic_config__ = _STRICT
 
@@ -98,14 +100,16 @@ class SavedPlan:
     tables: tuple[SavedTable, ...] = field(default=())
 
     def require(self, version: str, now_ms: int) -> None:
-        """Raises PlanStale: the plan is of another version of Icekeeper, or too old."""
+        """Raise PlanStale if the plan is of another version of Icekeeper, or too old."""
         if version != self.version:
-            raise PlanStale(f"the plan is of Icekeeper {self.version}, and this is {version}; save a new plan")
+            raise PlanStale(f"the plan was saved by Icekeeper {self.version}, but this is {version}; save a new plan")
         saved = f"the plan was saved at {iso_utc(self.saved_ms)}"
         if now_ms > self.saved_ms + HOLDS_MS:
             raise PlanStale(f"{saved}, more than {HOLDS_MS // HOUR_MS} hours ago; save a new plan")
         if now_ms < self.saved_ms - _AHEAD_MS:
-            raise PlanStale(f"{saved}, which has not come by this machine's clock; set the clock, or save a new plan")
+            raise PlanStale(
+                f"{saved}, which is in the future by this machine's clock; set the clock, or save a new plan"
+            )
 
     def to_json(self) -> dict[str, Any]:
         """The document of the file, with secrets masked and a digest of the rest."""
@@ -132,7 +136,8 @@ def saved_table(
     snapshot_id: int | None,
     bytes_reclaimable: int,
 ) -> SavedTable:
-    """The plan for one table, from the outcome of its dry run, with each operation planned after the earlier ones."""
+    """The plan for a table, from the outcome of its dry run, in which each operation is planned after the earlier
+    operations."""
     return SavedTable(
         catalog=outcome.catalog,
         table=outcome.table,
@@ -145,14 +150,14 @@ def saved_table(
         bytes_reclaimable=bytes_reclaimable,
         operations=tuple(
             SavedOperation(
-                operation=one.operation.value,
-                status=one.status.value,
-                summary=one.summary,
-                files=one.files_planned,
-                snapshots=one.expiring,
-                refs=one.expiring_refs,
+                operation=planned.operation.value,
+                status=planned.status.value,
+                summary=planned.summary,
+                files=planned.files_planned,
+                snapshots=planned.expiring,
+                refs=planned.expiring_refs,
             )
-            for one in outcome.operations
+            for planned in outcome.operations
         ),
     )
 
@@ -161,8 +166,8 @@ def read_plan(text: str | bytes, name: str) -> SavedPlan:
     """Read the file ``name`` of a saved plan.
 
     Raises:
-        PolicyError: it is no saved plan, was changed after it was saved, or plans as of a later time, when more would
-            be old enough to delete.
+        PolicyError: the file is not a saved plan, was changed after it was saved, or has a planning time after that
+            time, at which more files would be old enough to delete.
     """
     hint = "save a new plan with icekeeper plan --save"
     try:
@@ -170,10 +175,13 @@ def read_plan(text: str | bytes, name: str) -> SavedPlan:
         digest = document.pop("digest")
         plan = _ADAPTER.validate_json(json.dumps(document))
     except (ValueError, ValidationError, KeyError, AttributeError, TypeError, RecursionError):
-        raise PolicyError(f"{name} is no saved plan; {hint}") from None
-    # Both find mistakes.  The digest is no signature: a writer of the file can write its digest, too.
+        raise PolicyError(f"{name} is not a saved plan; {hint}") from None
+    # Both checks find mistakes.  The digest is not a signature: anybody who changes the file can also change its
+    # digest.
     if digest != digest_of(document):
         raise PolicyError(f"{name} was changed after it was saved; {hint}")
     if late := next((table for table in plan.tables if table.planned_ms > plan.saved_ms), None):
-        raise PolicyError(f"{name} has a plan for {late.table} that is of a time after it was saved; {hint}")
+        raise PolicyError(
+            f"{name} has a plan for {late.table} whose time is after the time at which it was saved; {hint}"
+        )
     return plan

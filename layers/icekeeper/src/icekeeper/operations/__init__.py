@@ -1,1 +1,1 @@
-"""The operations of a pass; each has its plan and its part of the work, and none knows another."""
+"""The operations of a pass; each has its own plan and work, and no operation imports another."""

@@ -1,4 +1,4 @@
-"""Deletes the files that failed loads and dead jobs staged, once nobody needs them.
+"""Delete the files that failed loads and dead jobs staged, once nothing needs them.
 
 Every pass does this, for recorded files and for the folders that a load declared as its own.
 """
@@ -47,15 +47,15 @@ def _files_in_folders(
     """Files below these folders, written before ``older_than_ms`` (epoch milliseconds), and not below ``protected``.
 
     A younger file may belong to a writer that reuses the folder without a record; a file of unknown age counts as
-    young.  A folder that all writers of the table share cannot belong to a load: its files are left to orphan removal,
-    and so are files whose names no Iceberg writer gives and whose ending is none of ``endings``.
+    young.  A folder that all writers of the table share cannot belong to a load: its files are left to orphan removal.
+    So are files whose name is not that of an Iceberg writer and whose ending is not in ``endings``.
 
     Returns:
         The files that may be deleted, and whether others remain for a later pass.
     """
     paths: list[str] = []
     more = False
-    shared = {normalise(one) for one in (metadata.location, metadata.data_location, metadata.metadata_directory)}
+    shared = {normalise(place) for place in (metadata.location, metadata.data_location, metadata.metadata_directory)}
     kept = PathSet(protected)
     for folder in folders:
         if normalise(folder) in shared:
@@ -75,7 +75,7 @@ def _files_in_folders(
 def _unneeded_files(
     context: OperationContext, table: LoadedTable, paths: Sequence[str]
 ) -> tuple[Sequence[str], FileNeeds]:
-    """Those of ``paths`` that nobody needs, and the :class:`FileNeeds` to ask again before each batch of deletions."""
+    """The ``paths`` that nothing needs, and the :class:`FileNeeds` that checks again before each batch of deletions."""
     needs = FileNeeds(context, table)
     if not paths:
         return (), needs
@@ -88,7 +88,7 @@ def _unneeded_files(
 
 
 def may_clean(context: OperationContext) -> bool:
-    """Whether a load has failed, or is adopted, for longer than the grace period, so that there may be work.
+    """Whether a load failed or was adopted longer ago than the grace period, so that there may be work.
 
     Raises:
         StorageError: the loads cannot be read.
@@ -98,7 +98,7 @@ def may_clean(context: OperationContext) -> bool:
 
 
 def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
-    """Delete the files of loads that failed longer ago than the grace period; ``None``: there are none.
+    """Delete the files of loads that failed longer ago than the grace period; ``None`` if there are no such loads.
 
     Errors do not fail the pass.  They are reported, and the next pass tries again.
     """
@@ -120,7 +120,7 @@ def clean_staged_files(context: OperationContext) -> StagedOutcome | None:
     except MaintenanceError as error:
         problem = str(error)
     except Exception as error:  # a bug here must not fail the pass
-        log.exception("%s: cleaning staged files broke", context.table)
+        log.exception("%s: cleaning staged files failed unexpectedly", context.table)
         problem = masked(f"{type(error).__name__}: {error}")
     log.warning("%s: staged files were not cleaned: %s", context.table, problem)
     metrics = {"staged.files_failed": sum(load.file_count for load in failed)}
@@ -173,7 +173,7 @@ def _clean(
         return _outcome(context, failed, planned=unneeded)
     result = delete_unneeded(context, loaded, unneeded, _WHAT, needs)
     for path, reason in result.failed.items():
-        log.warning("%s: staged file %s could not be deleted: %s", context.table, path, reason)
+        log.warning("%s: cannot delete staged file %s: %s", context.table, path, reason)
     deleted = [load for load in failed if result.failed.keys().isdisjoint(files[load.name])]
     done = [load for load in deleted if load.name not in unfinished]
     settled += [load for load in done if _forget(context, load)]
@@ -187,7 +187,7 @@ def _clean(
 def _as_failed(context: OperationContext, load: StagedLoad) -> StagedLoad | None:
     """Mark a dead job as failed, so that it can no longer commit the files that are being deleted.
 
-    Returns the new record, ``None`` if the job has continued meanwhile.
+    Returns the new record; ``None`` if the job has continued meanwhile.
     """
     if load.state is LoadState.FAILED:
         return load
@@ -201,7 +201,7 @@ def _forget(context: OperationContext, load: StagedLoad) -> bool:
 
 
 def _files(context: OperationContext, loaded: LoadedTable, storage: Storage, load: StagedLoad) -> list[str]:
-    """The files of a load that may be deleted; of a job only those that exist."""
+    """The files of a load that may be deleted; for a job, only those that exist."""
     files = [path for path in recorded_files(context.memory, load) if may_be_staged(loaded.metadata, path)]
     if load.origin is LoadOrigin.USER:
         return files

@@ -40,12 +40,12 @@ from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 _OPERATION = Operation.EXPIRE_PARTITIONS
 
 ChoiceOf: TypeAlias = Callable[[str, TableMetadata, int], PartitionChoice]
-"""Filter, table metadata and time (epoch milliseconds) → which partitions match with all their rows."""
+"""Filter, table metadata and time (epoch milliseconds) → a predicate for partitions of which every row matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Drop:
-    """The data and delete files to remove from one head."""
+    """The data and delete files to remove from a head."""
 
     metadata_location: str
     partitions: frozenset[PartitionKey]
@@ -60,10 +60,10 @@ def expire_partitions(context: OperationContext, matching: ChoiceOf | None = Non
     """Drop the partitions that ended longer than ``partition_retention_hours`` ago and match ``where`` completely.
 
     ``where`` without a retention drops partitions only if it was set for this operation, not as the scope of a rewrite
-    (rule: drop-only-fully-matched-partitions).  ``matching`` evaluates the filter; a filter without it is refused.
+    (rule: drop-only-fully-matched-partitions).  ``matching`` evaluates the filter; without it, a filter is refused.
 
-    The plan is made again for every head, so that all files of expired partitions are dropped, and no others.  The
-    commit deletes no file, so ``gc.enabled=false`` does not forbid it.
+    The plan is made again for every head, so that exactly the files of expired partitions are dropped.  The commit
+    deletes no file, so ``gc.enabled=false`` does not forbid it.
 
     Raises:
         OperationRefused: no partition would remain; nothing was committed.
@@ -109,7 +109,8 @@ def _moment_ms(context: OperationContext, loaded: LoadedTable) -> int:
 
 
 def _is_meant_by(resolved: ResolvedPolicy) -> bool:
-    """Whether the filter was set for this operation: both come from one source, and it is the only operation."""
+    """Whether the filter was set for this operation: filter and operation come from the same source, and it is the only
+    operation."""
     return resolved.policy.operations == (_OPERATION,) and resolved.sources["where"] == resolved.sources["operations"]
 
 
@@ -147,7 +148,7 @@ class _Attempts:
         is_chosen: PartitionChoice | None = None
         if policy.where is not None:
             if self.matching is None:
-                raise OperationRefused("where cannot be judged here, so no partition was dropped; unset it")
+                raise OperationRefused("where cannot be evaluated here, so no partition was dropped; unset it")
             is_chosen = self.matching(policy.where, metadata, self.now_ms)
         partitions: frozenset[PartitionKey] | Nothing = Nothing(NO_RETENTION)
         unparsed = 0
@@ -205,7 +206,7 @@ def _plan_by_age(
     cutoff_ms: int,
     is_chosen: PartitionChoice | None,
 ) -> tuple[frozenset[PartitionKey] | Nothing, list[ManifestFile], int]:
-    """The partitions, the manifests that may hold files of theirs, and the number of unparsed partitions."""
+    """The partitions, the manifests that may list their files, and the number of unparsed partitions."""
     times = partition_times(reader.metadata, policy)
     if isinstance(times, Nothing):
         return times, [], 0
@@ -220,7 +221,8 @@ def _plan_by_age(
 
 
 def _is_young(reader: TableReader, times: PartitionTimes, manifest: ManifestFile, cutoff_ms: int) -> bool:
-    """Whether the summaries show that no partition in a manifest has expired, so that it need not be read."""
+    """Whether the manifest's partition summaries show that none of its partitions has expired, so that it need not be
+    read."""
     fields = times.fields.get(manifest.partition_spec_id)
     if not fields or manifest.partitions is None:
         return False

@@ -1,6 +1,6 @@
-"""Which partitions are past their retention, and which delete files are dropped with them; reads nothing.
+"""Which partitions are past their retention, and which delete files are dropped with them.  Reads no files.
 
-As in Apache Paimon, the partition's own time decides, not the time when its files were written.
+As in Apache Paimon, the time in the partition's value decides, not the time when its files were written.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from icekeeper.policy.values import text_of
 
 NO_RETENTION = "no partition_retention_hours is set"
 NOTHING_TO_EXPIRE = "no partitions to expire"
-NOTHING_MATCHES = "no partitions to expire that lie whole within where"
+NOTHING_MATCHES = "no partitions to expire whose rows all match where"
 WHERE_ALONE = (
-    "no partition_retention_hours is set; where alone chooses partitions only if it comes from the same source as "
-    "operations=expire_partitions, for example from one call"
+    "no partition_retention_hours is set; without it, where chooses partitions only if it comes from the same source "
+    "as operations=expire_partitions, for example from the same call"
 )
 
 PartitionChoice: TypeAlias = Callable[[int, tuple[PartitionValue, ...]], bool]
@@ -32,16 +32,16 @@ PartitionChoice: TypeAlias = Callable[[int, tuple[PartitionValue, ...]], bool]
 
 @dataclass(slots=True)
 class LivePartitions:
-    """Collects the partitions of live data files; once all are added, :meth:`plan` decides which expire."""
+    """Collects the partitions of live data files; once all partitions are added, :meth:`plan` decides which expire."""
 
     times: PartitionTimes
     ends: dict[PartitionKey, int] = field(default_factory=dict)
     unparsed: set[PartitionKey] = field(default_factory=set)
     """The partitions that are kept because the time pattern does not match their value."""
     has_younger: bool = False
-    """A partition that was not added is known to be younger than those that expire."""
+    """Whether a partition that was not added is known to be younger than those that expire."""
     is_chosen: PartitionChoice | None = None
-    """The partitions that may expire; ``None``: all."""
+    """Whether a partition may expire; ``None``: all may."""
     spared: set[PartitionKey] = field(default_factory=set)
 
     def add(self, spec_id: int, partition: tuple[PartitionValue, ...]) -> None:
@@ -61,7 +61,7 @@ class LivePartitions:
         """The partitions that ended before ``cutoff_ms``.
 
         Raises:
-            OperationRefused: no partition with a known time would remain: a wrong clock must not empty a table.
+            OperationRefused: no partition with a known time would remain; a wrong clock must not empty a table.
         """
         expired = sorted((end, repr(key), key) for key, end in self.ends.items() if end < cutoff_ms)
         if not expired:
@@ -69,10 +69,10 @@ class LivePartitions:
         if len(expired) == len(self.ends) and not self.has_younger:
             raise OperationRefused(
                 f"every partition of the table is past partition_retention_hours {text_of(retention_hours)}, the "
-                f"newest since {_moment(expired[-1][0])}; nothing was dropped: check the clock, or drop the last one "
-                "yourself"
+                f"newest since {_moment(expired[-1][0])}; nothing was dropped: check the clock, or drop the last "
+                "partition yourself"
             )
-        expired = [one for one in expired if one[2] not in self.spared]
+        expired = [found for found in expired if found[2] not in self.spared]
         if not expired:
             return Nothing(NOTHING_MATCHES)
         return frozenset(key for _, _, key in expired)
@@ -81,13 +81,13 @@ class LivePartitions:
 def chosen_partitions(
     live: Iterable[tuple[int, tuple[PartitionValue, ...]]], is_chosen: PartitionChoice, where: str
 ) -> frozenset[PartitionKey] | Nothing:
-    """The partitions to drop whatever their age: the chosen ones.
+    """The partitions to drop whatever their age: those that the filter chooses.
 
     ``live``: spec id and partition of each live data file.
 
     Raises:
-        OperationRefused: no partition would remain of several, or the last one would be dropped by the clock:
-            neither a wrong filter nor a wrong clock must empty a table.
+        OperationRefused: all of several partitions would be dropped, or the last partition because of the current time.
+            Neither a wrong filter nor a wrong clock must empty a table.
     """
     chosen, staying = set[PartitionKey](), set[PartitionKey]()
     for spec_id, partition in live:
@@ -98,12 +98,12 @@ def chosen_partitions(
         return Nothing(NOTHING_MATCHES)
     if not staying and len(chosen) > 1:
         raise OperationRefused(
-            f'every partition of the table matches where "{where}"; nothing was dropped: leave one out, which a '
-            "filter can drop afterwards by itself"
+            f'every partition of the table matches where "{where}"; nothing was dropped: exclude a partition from the '
+            "filter; a later filter can drop it alone"
         )
     if not staying and parse_relative(where).times:
         raise OperationRefused(
-            f'the last partition of the table matches where "{where}", which goes by the clock; nothing was '
+            f'the last partition of the table matches where "{where}", which depends on the current time; nothing was '
             "dropped: name its values to drop it"
         )
     return frozenset(chosen)
@@ -112,7 +112,8 @@ def chosen_partitions(
 def partitions_sharing_files(
     expired: Iterable[tuple[PartitionKey, str]], staying: Collection[int]
 ) -> frozenset[PartitionKey]:
-    """The partitions that share a file with another one: a file is dropped by path, so dropping one would empty both.
+    """The partitions that share a file with another partition: a file is dropped by path, so dropping it would empty
+    both.
 
     ``expired``: partition and path of each file to drop; ``staying``: the hashes of all other paths.
     """
@@ -127,7 +128,7 @@ def partitions_sharing_files(
 def goes_with(
     file: DataFile, spec_id: int, *, is_global: bool, partitions: frozenset[PartitionKey], dropped: frozenset[str]
 ) -> bool:
-    """Whether a delete file is useless once these partitions, with the data files ``dropped``, are gone.
+    """Whether a delete file is useless once these partitions, with the data files ``dropped``, are removed.
 
     If it names a data file, that file decides, whatever its own partition.  Global equality deletes are kept
     (rule: deletes-reach-one-partition, named-deletes-reach-anywhere, drop-only-fully-matched-partitions).

@@ -1,4 +1,4 @@
-"""Which recorded loads this pass cleans up; reads nothing.
+"""Which recorded loads this pass cleans up.  Reads no files.
 
 As in Modak, staged files of failed loads are deleted after the grace period, by their record and without a listing.
 """
@@ -14,18 +14,18 @@ from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.storage.paths import is_under
 
-# The most files that one pass cleans, to bound memory; a load is never divided.
+# The most files that a pass cleans, to bound memory; a load is never divided.
 MAX_FILES = 100_000
 
 
 def plan_cleaning(
     loads: Iterable[StagedLoad], *, now_ms: int, grace_ms: int
 ) -> tuple[Sequence[StagedLoad], Sequence[StagedLoad]]:
-    """Failed loads whose files may be deleted at ``now_ms`` (epoch milliseconds), longest failed first; and adopted
+    """Failed loads whose files may be deleted at ``now_ms`` (epoch milliseconds), earliest failure first; and adopted
     loads whose record may be removed.
 
-    A failed load waits for the grace period, as orphans do: until then an unknown commit may still add its files.  An
-    adopted load is protected for the same time; afterwards its files are in the table, or orphans.
+    A failed load waits for the grace period, as orphans do: until then a commit of unknown outcome may still add its
+    files.  An adopted load is protected for the same time; afterwards its files are in the table, or orphans.
     """
     due: list[StagedLoad] = []
     files = 0
@@ -38,7 +38,7 @@ def plan_cleaning(
 
 
 def may_be_staged(metadata: TableMetadata, path: str) -> bool:
-    """Whether cleaning may delete the path: it is below the table's locations, and no metadata file.
+    """Whether cleaning may delete the path: it is below the table's locations and is not a metadata file.
 
     Metadata files are excluded because some catalogs keep an incomplete metadata log.
     """
@@ -46,7 +46,7 @@ def may_be_staged(metadata: TableMetadata, path: str) -> bool:
 
 
 def require_stageable(metadata: TableMetadata, files: Iterable[str], prefixes: Iterable[str]) -> None:
-    """Raises PolicyError for a path that is not below the table's locations, or is a metadata file."""
+    """Raise PolicyError for a path that is not below the table's locations or is a metadata file."""
     owned = owned_locations(metadata)
     for path in files:
         if not may_be_staged(metadata, path):

@@ -1,6 +1,6 @@
-"""Checks that a policy fits a table: the branches, columns and filters that it names must exist there.
+"""Check that a policy fits a table: the branches and columns that it names must exist, and its filters must fit them.
 
-Used before a pass, when a setting is stored with a table, and for its health; only the metadata document is read.
+Used before a pass, when a setting is stored in a table, and for the table's health; reads only the metadata document.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from icekeeper.policy import Operation, Policy, ResolvedPolicy
 
 
 def fitting(metadata: TableMetadata, resolved: ResolvedPolicy) -> ResolvedPolicy:
-    """The policy itself, if passes under it could begin.
+    """Return the policy if a pass under it can begin.
 
     Raises:
         PolicyError: as :func:`check_fit`.
@@ -41,5 +41,5 @@ def check_fit(metadata: TableMetadata, policy: Policy, operations: Collection[Op
     if Operation.COMPUTE_STATISTICS in operations:
         statistics_columns(metadata, policy.statistics_columns)
     if Operation.COMPACT in operations:
-        with suppress(TableUnsupported):  # the operation reports it
+        with suppress(TableUnsupported):  # the operation reports the error
             choose_recipe(metadata, policy)

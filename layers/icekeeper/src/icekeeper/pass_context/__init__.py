@@ -1,1 +1,1 @@
-"""What every operation of a pass is handed: its seams, its settings, its running job."""
+"""What every operation of a pass receives: stores and catalogs, settings, and the running job."""

@@ -19,7 +19,7 @@ from icekeeper.pass_context.context import OperationContext
 
 @dataclass(frozen=True, slots=True)
 class GroupsRefused:
-    """Groups that must not be committed on this head after all, and why."""
+    """Groups that must not be committed on this head, each with the reason."""
 
     reasons: Mapping[int, str]
 
@@ -42,7 +42,7 @@ class Rewrite:
     groups: Sequence[GroupClaim]
     outputs: Mapping[int, Sequence[str]]
     operation: str = REPLACE
-    """Of the snapshot."""
+    """The operation of the snapshot."""
 
 
 def commit_rewrite(

@@ -1,4 +1,4 @@
-"""The context of one pass over one table, which every operation gets."""
+"""The context of a pass over a table, which every operation receives."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Reviewed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassLimits:
-    """What ends a pass before its work is done."""
+    """What may end a pass before its work is done."""
 
     lease: HeldLease | None = None
-    """The table's lease, held by this pass; ``None`` if it changes nothing, or no other run is possible."""
+    """The table's lease, held by this pass; ``None`` if the pass changes nothing, or no other run is possible."""
     why_stop: Callable[[], str | None] = lambda: None
-    """Called before each operation: why it must not begin, ``None`` to continue."""
+    """Called before each operation: returns why it must not begin, ``None`` to continue."""
     left_s: Callable[[], float] | None = None
     """The remaining lifetime of this process in seconds; ``None``: unlimited."""
 
@@ -65,11 +65,11 @@ class PassLimits:
         return self.lease is not None and self.lease.is_lost
 
     def require_lease(self) -> None:
-        """Prolong the table's lease; called just before each swap and deletion.
+        """Extend the table's lease; called just before each swap and deletion.
 
         Raises:
             LeaseLost: another run maintains the table now (rule: lost-lease-changes-nothing).
-            StorageError: the lease cannot be prolonged.
+            StorageError: the lease cannot be extended.
         """
         if self.lease is not None:
             self.lease.require()
@@ -81,10 +81,10 @@ class PassLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext:
-    """One pass over one table, as every operation gets it; ``Runtime.context`` makes it.
+    """A pass over a table, as every operation receives it; ``Runtime.context`` creates it.
 
-    An operation asks it for the newest head (:meth:`load`, :meth:`reader`), for settings (``policy``), for files
-    (``stores``), protects a rewrite by :meth:`job`, and commits (:meth:`commit`, :func:`commit_rewrite`).
+    An operation gets the newest head (:meth:`load`, :meth:`reader`), settings (``policy``) and files (``stores``) from
+    it, protects a rewrite with :meth:`job`, and commits (:meth:`commit`, :func:`commit_rewrite`).
     """
 
     table: TableName
@@ -123,11 +123,11 @@ class OperationContext:
     require_allowed: Callable[[], None]
     """Raises LocationRefused if the table's own locations are outside its bound (rule: bound-every-table)."""
     is_proposed: bool = False
-    """Whether only detection proposed the pass; then work with its own interval waits until it is due."""
+    """Whether only detection proposed the pass; then work that has an interval of its own waits until it is due."""
     asked_by_name: frozenset[str] = frozenset()
-    """The operations that a person asked for by name, for this table alone; ``all`` names none."""
+    """The operations that a person requested by name, for this table alone; empty for ``all``."""
     reviewed: Reviewed | None = None
-    """What the operation may do by a saved plan; ``None``: there is no such plan."""
+    """What a saved plan permits the operation to do; ``None``: no plan is applied."""
 
     @property
     def policy(self) -> Policy:
@@ -149,7 +149,7 @@ class OperationContext:
         why = self.resolved.why_stopped(self.operation, newest.metadata.properties, self.clock())
         if why is not None:
             self.stopped.append(why)
-            raise SwitchedOff(f"{why}; that was set while the pass ran")
+            raise SwitchedOff(f"{why}; the property was set while the pass ran")
 
     def would_commit(self, operation: Operation, change: Callable[[], object]) -> None:
         """In a dry run, note how an operation would change the table, for the plans of later operations."""
@@ -157,7 +157,8 @@ class OperationContext:
             self.planned.note(operation, change)
 
     def is_written(self, path: str) -> bool:
-        """Whether a file that the table names exists, and is not only expected from an earlier operation."""
+        """Whether a file that the table names exists; false for a file that an earlier operation of a dry run would
+        write."""
         return self.planned is None or self.planned.is_written(path)
 
     def reader(self, loaded: LoadedTable) -> TableReader:
@@ -173,7 +174,7 @@ class OperationContext:
         return TableReader(metadata, read, partial(self.footprint.see, own=data_folders(metadata)))
 
     def snapshot_writer(self, head: LoadedTable) -> SnapshotWriter:
-        """A writer for one attempt to commit to the policy's branch of this head."""
+        """A writer for a single commit attempt on the policy's branch of this head."""
         return SnapshotWriter(
             head.metadata,
             self.reader(head),
@@ -188,7 +189,7 @@ class OperationContext:
     def require_reviewed(self, head: LoadedTable, paths: Iterable[str]) -> None:
         """Check the files that an operation is about to rewrite or delete against the saved plan, if there is one.
 
-        Files that earlier commits of the same run wrote are in no plan, and allowed
+        Files that earlier commits of the same run wrote are allowed without being in the plan
         (rule: apply-only-what-was-reviewed).
 
         Raises:
@@ -199,18 +200,18 @@ class OperationContext:
         extra = set(paths) - self.reviewed.files
         if extra and (extra := extra - set(self._written_by_run(head))):
             raise OperationRefused(
-                f"it would now change {len(extra)} file(s) that the plan does not name, such as {min(extra)}; nothing "
-                "was changed; save a new plan"
+                f"the operation would change {len(extra)} file(s) that the plan does not name, such as {min(extra)}; "
+                "nothing was changed; save a new plan"
             )
 
     def _written_by_run(self, head: LoadedTable) -> Iterator[str]:
         """The files that this run has written into the table, and those that it has recorded for deletion."""
         metadata, reader = head.metadata, self.reader(head)
         own = {*snapshots_of_run(self.run_id, metadata)}
-        for snapshot in (metadata.snapshots[one] for one in own):
+        for snapshot in (metadata.snapshots[snapshot_id] for snapshot_id in own):
             if snapshot.manifest_list is not None:
                 yield snapshot.manifest_list
-            added = [one for one in reader.manifests(snapshot) if one.added_snapshot_id in own]
+            added = [listed for listed in reader.manifests(snapshot) if listed.added_snapshot_id in own]
             yield from (manifest.manifest_path for manifest in added)
             for _, entries in reader.entries(added):
                 yield from (entry.file.file_path for entry in entries if entry.snapshot_id in own)
@@ -258,7 +259,7 @@ class OperationContext:
     ) -> Committed | Nothing:
         """Prepare and swap on the newest head until an attempt lands; files of attempts that did not land are removed.
 
-        A lost swap is tried again ``max_commit_retries`` times, or longer within ``patience_s`` seconds.
+        A lost swap is retried ``max_commit_retries`` times, or for ``patience_s`` seconds if that is longer.
 
         Raises:
             SwitchedOff: the newest head's properties stop the operation; nothing was committed.
@@ -301,8 +302,8 @@ class OperationContext:
     ) -> Committed | Nothing:
         """Commit the ``outputs`` that workers report for a rewrite of ``planned``.
 
-        They are removed if nothing landed, also after an interrupt, and kept if they may be live.  Files of earlier
-        attempts at a task are cleaned from the job's record.
+        The outputs are deleted if no commit landed, also after an interrupt, and kept if they may be live.  Files of
+        earlier attempts at a task are cleaned from the job's record.
 
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.
@@ -339,7 +340,7 @@ class OperationContext:
             self.running.leaves_files()
 
     def discard(self, loaded: LoadedTable, paths: Iterable[str]) -> None:
-        """Remove files that certainly no commit names; files that cannot be removed are left to a later pass."""
+        """Delete files that are certain to be in no commit; files that cannot be deleted are left to a later pass."""
         if self.dry_run:
             return
         report = self.stores.storage(loaded).delete(paths)

@@ -1,4 +1,4 @@
-"""Where a pass has seen data files of its table: the roots of their paths."""
+"""The roots of the data files that a pass has seen."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def spelled_root(path: str) -> str:
 
 
 def data_folders(metadata: TableMetadata) -> tuple[str, ...]:
-    """The normalised folders in which the table keeps only data files; each counts as one root."""
+    """The normalised folders in which the table keeps only data files; each counts as a root."""
     places = {normalise(metadata.data_location), normalise(f"{metadata.location}/data")}
     others = (metadata.location, metadata.metadata_directory)
     return tuple(sorted(place for place in places if not any(may_be_under(other, place) for other in others)))
@@ -65,7 +65,7 @@ class Footprint:
     def __init__(self) -> None:
         self._folders: set[str] = set()
         self._roots: set[str] = set()
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def see(self, path: str, own: Sequence[str] = ()) -> None:
         """Note a data or delete file; ``own``: the table's :func:`data_folders`."""
@@ -93,6 +93,6 @@ class Footprint:
 
     def news(self) -> frozenset[str]:
         """The roots seen since the last call."""
-        new = self.roots() - self._told
-        self._told |= new
+        new = self.roots() - self._reported
+        self._reported |= new
         return new

@@ -19,16 +19,17 @@ from icekeeper.state.table_memory import TableMemory
 
 log = logging.getLogger(__name__)
 
-# A job that shows no progress for three quarters of its lease may lose it.
+# A job without progress for three quarters of its lease may lose it.
 _RENEWALS_PER_LEASE = 4
 
 
 class Job:
     """A running rewrite, protected from passes of other processes (rule: rewrites-pin-and-record).
 
-    A pin in the state store keeps the planning snapshot and all newer ones from expiry.  A staged load records the
-    files that the rewrite will write, *before* it writes them.  So orphan removal skips them, and if this process dies,
-    they are cleaned from the record.  Both expire by themselves.  Modak protects its readers and loads likewise.
+    A pin in the state store protects the planning snapshot and all newer snapshots from expiry.  A staged load records
+    the files that the rewrite will write, *before* it writes them.  So orphan removal skips them, and if this process
+    dies, a later pass deletes them by the record.  Pin and record expire by themselves.  Modak protects its readers and
+    loads likewise.
     """
 
     def __init__(self, memory: TableMemory, pin: Pin, lease_ms: int, began_s: float) -> None:
@@ -38,9 +39,9 @@ class Job:
         self._load: StagedLoad | None = None
         self._leaves_files = self._may_have_landed = False
         self.is_swapping = False
-        """Whether a commit of the files was sent whose outcome is not known yet."""
+        """Whether a commit of the files was sent and its outcome is still unknown."""
         self.began_s = began_s
-        """By the context's ``monotonic_s``."""
+        """The start of the job by the context's ``monotonic_s``."""
 
     @contextmanager
     def protected(self) -> Iterator[None]:
@@ -64,7 +65,7 @@ class Job:
             try:
                 self._memory.store.remove_pin(self._memory.identity, self._pin.name)
             except StorageError as error:
-                log.warning("the pin of job %s could not be removed, and runs out by itself: %s", self._pin.name, error)
+                log.warning("cannot remove the pin of job %s; it expires by itself: %s", self._pin.name, error)
 
     def will_write(self, records: Iterable[str]) -> None:
         """Record files before they are written: paths, or records of planned files for all attempts at a task.
@@ -93,7 +94,7 @@ class Job:
         self._may_have_landed = True
 
     def renew(self) -> None:
-        """Prolong pin and record once a quarter of the lease has passed; called before every commit.
+        """Extend pin and record once a quarter of the lease has passed; called before every commit.
 
         Raises:
             PlanStale: the record expired, and another pass cleaned the files as those of a dead job.
@@ -104,10 +105,12 @@ class Job:
             return
         expires_ms = now_ms + self._lease_ms
         if self._load is not None:
-            prolonged = replace(self._load, expires_ms=expires_ms)
-            if not self._memory.store.staging.change(self._load, prolonged):
-                raise PlanStale(f"job {self._pin.name} stood still for so long that its files were cleaned; plan again")
-            self._load = prolonged
+            extended = replace(self._load, expires_ms=expires_ms)
+            if not self._memory.store.staging.change(self._load, extended):
+                raise PlanStale(
+                    f"job {self._pin.name} made no progress for so long that its files were deleted; plan again"
+                )
+            self._load = extended
         self._pin = replace(self._pin, expires_ms=expires_ms)
         self._memory.store.add_pin(self._pin)
 
@@ -127,5 +130,5 @@ class Job:
                 staging.change(self._load, replace(self._load, state=LoadState.FAILED, changed_ms=now_ms))
             else:
                 staging.forget(self._load)
-        except StorageError as error:  # the work is done; the record runs out by itself
-            log.warning("the record of what job %s staged could not be settled: %s", self._pin.name, error)
+        except StorageError as error:  # the work is done; the record expires by itself
+            log.warning("cannot update the record of the files that job %s staged: %s", self._pin.name, error)

@@ -17,14 +17,14 @@ from icekeeper.storage.storage import Storage
 
 
 def metadata_folders(metadata: TableMetadata) -> tuple[str, ...]:
-    """The folders of the table's metadata files: ``write.metadata.path`` and the default one.
+    """The folders of the table's metadata files: ``write.metadata.path`` and the default folder.
 
     Another head of the table may have set or removed the property.  Some writers keep the slash at the end of a
-    location, and the default folder of their files is another one in S3 (rule: any-spelling-protects).
+    location; in S3 the default folder of their files then has another key (rule: any-spelling-protects).
     """
     own, usual = metadata.metadata_directory, f"{metadata.location}/metadata"
     literal = f"{metadata.document['location']}/metadata"
-    by_key = {(place.authority, place.key): one for one in (literal, usual, own) for place in [compared(one)]}
+    by_key = {(place.authority, place.key): folder for folder in (literal, usual, own) for place in [compared(folder)]}
     return tuple(reversed(by_key.values()))
 
 
@@ -33,7 +33,7 @@ def listed_metadata(
 ) -> Sequence[ListedObject] | None:
     """The metadata files in the table's metadata folders; ``None``: a folder cannot be listed, as in S3 table buckets.
 
-    ``apart_from``: a folder that the caller has listed already, with all below it.
+    ``apart_from``: a folder that the caller has already listed with all its subfolders.
 
     Raises:
         StorageError: the store does not answer.
@@ -50,7 +50,7 @@ def listed_metadata(
 
 
 def read_listed_metadata(storage: Storage, path: str) -> TableMetadata | None:
-    """The content of a listed metadata file; ``None``: it is gone by now, or damaged.
+    """The content of a listed metadata file; ``None``: it no longer exists or is damaged.
 
     Raises:
         StorageError: the store does not answer.
@@ -65,12 +65,12 @@ def read_listed_metadata(storage: Storage, path: str) -> TableMetadata | None:
         raise
 
 
-# If the age of the current metadata file is unknown, this many of the youngest others are read.
+# How many of the youngest unknown metadata files are read if the age of the current metadata file is unknown.
 _MOST = 16
 
 
 def newer_metadata(storage: Storage, table: LoadedTable) -> Iterator[TableMetadata]:
-    """The metadata files that the table does not know and that are not older than its current one.
+    """The metadata files that the table does not know and that are not older than its current metadata file.
 
     They show commits that a lagging replica of the catalog hides; a store does not lag.  Read only if a refused commit
     may have landed (rule: keep-files-while-commit-may-land).  Empty if nothing can be listed.
@@ -105,8 +105,8 @@ def metadata_of_other_entries(state: StateStore, catalogs: ServedCatalogs, head:
     With ``write.metadata.delete-after-commit.enabled``, a commit deletes the metadata files that leave the log.  An
     entry of the table in another catalog, or under another name, may still point at one of them.  A copy with the
     table's UUID and location looks like such an entry, so the files in its log are kept, too
-    (rule: metadata-deleted-only-if-own).  If an entry cannot be loaded, or the look of this run missed a table that
-    no rule keeps apart, the whole log is kept.
+    (rule: metadata-deleted-only-if-own).  If an entry cannot be loaded, or if this run's look did not see some table
+    that may share files, the whole log is kept.
 
     Raises:
         StorageError: the state store failed.
@@ -114,7 +114,7 @@ def metadata_of_other_entries(state: StateStore, catalogs: ServedCatalogs, head:
     if not deletes_after_commit(head.metadata):
         return
     looks = [look for look in state.claims.looks() if look.run == catalogs.run.name]
-    yield from (one.pointer for look in looks for one in look.unseen if one.pointer)
+    yield from (entry.pointer for look in looks for entry in look.unseen if entry.pointer)
     if any(look.is_blind(head.is_kept_apart_from) for look in looks):
         yield from (str(entry["metadata-file"]) for entry in head.metadata.metadata_log)
         return
@@ -132,6 +132,6 @@ def metadata_of_other_entries(state: StateStore, catalogs: ServedCatalogs, head:
                 yield there.metadata_location
                 yield from (str(entry["metadata-file"]) for entry in there.metadata.metadata_log)
                 continue
-        except MaintenanceError:  # also if it is missing: it may be hidden
+        except MaintenanceError:  # also if the table is missing: the catalog may hide it
             pass
         yield from (str(entry["metadata-file"]) for entry in head.metadata.metadata_log)

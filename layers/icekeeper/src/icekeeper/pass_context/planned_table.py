@@ -1,8 +1,8 @@
 """The table in memory, as the operations of a dry run would leave it.
 
-Each operation of a pass plans on the result of earlier ones.  In a dry run, an operation notes how it would change the
-table, with the files that it expects to write.  The change is applied to a copy when a later operation loads the table.
-Manifests are encoded and kept in memory; nothing is written or committed.
+Each operation of a pass plans on the result of earlier operations.  In a dry run, an operation notes how it would
+change the table, with the files that it expects to write.  The change is applied to a copy when a later operation loads
+the table.  Manifests are encoded and kept in memory; nothing is written or committed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class PlannedTable:
-    """The changes of a dry run so far; if one cannot be applied, later plans see the table as it is."""
+    """The changes of a dry run so far; if a change cannot be applied, later plans see the current table."""
 
     before: tuple[Operation, ...] = ()
     """The operations whose changes are in the table as last loaded."""
@@ -34,12 +34,13 @@ class PlannedTable:
     _files: dict[str, bytes] = field(default_factory=dict)
     """Manifests and manifest lists of the planned snapshots."""
     _names: set[str] = field(default_factory=set)
-    """Paths of files that do not exist: those, and the data and delete files of the planned snapshots."""
+    """Paths of files that do not exist: these manifests and lists, and the data and delete files of the planned
+    snapshots."""
     _is_given_up: bool = False
 
     @property
     def is_as_it_is(self) -> bool:
-        """Whether plans see the table as it is, because no change was noted."""
+        """Whether plans see the current table, because no change was noted."""
         return not self._noted and not self.before and not self._is_given_up
 
     def note(self, operation: Operation, change: Callable[[], object]) -> None:
@@ -50,15 +51,15 @@ class PlannedTable:
         """The table with all noted changes, or ``now`` (the catalog's state) if they cannot be applied."""
         self._base = self._base or now.metadata_location
         if now.metadata_location != self._base:
-            self._give_up("another commit landed meanwhile")
+            self._give_up("another commit landed during the dry run")
         noted, self._noted = self._noted, []
         for operation, change in noted:
             if self._is_given_up:
                 break
             try:
                 change()
-            except Exception as error:  # report the plan; later operations plan on the table as it is
-                self._give_up(f"what {operation.value} would leave cannot be told: {type(error).__name__}: {error}")
+            except Exception as error:  # report the plan; later operations plan on the current table
+                self._give_up(f"cannot predict the result of {operation.value}: {type(error).__name__}: {error}")
             if not self._is_given_up:
                 self.before = (*self.before, operation)
         return now if self._table is None else self._table
@@ -78,7 +79,7 @@ class PlannedTable:
         self._names.update(paths)
 
     def is_written(self, path: str) -> bool:
-        """Whether the file is no expected file of a planned snapshot."""
+        """Whether the file exists and is not merely expected in a planned snapshot."""
         return path not in self._names
 
     def commit(
@@ -99,5 +100,5 @@ class PlannedTable:
         return Committed(table, prepared, 1)
 
     def _give_up(self, why: str) -> None:
-        log.info("the rest of the dry run is planned on the table as it is: %s", why)
+        log.info("the rest of the dry run plans on the current table: %s", why)
         self._table, self.before, self._is_given_up = None, (), True

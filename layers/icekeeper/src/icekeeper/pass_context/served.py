@@ -21,9 +21,9 @@ class SharedRun:
         self.lock = Lock()
         """Held by the pass that looks at the tables; other passes of this process wait."""
         self.claims: tuple[Mapping[CatalogId, int], Sequence[TableClaims]] | None = None
-        """When each catalog was looked at, and the claims of all tables after that; ``None``: not read yet."""
+        """When each catalog was looked at, and the claims of all tables after that look; ``None``: not read yet."""
         self.same_buckets: dict[tuple[str, str], bool] = {}
-        """Two names of S3 buckets → whether both name one bucket (rule: second-names-of-buckets)."""
+        """Two names of S3 buckets → whether both name the same bucket (rule: second-names-of-buckets)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class ServedCatalogs:
 
     own: Catalog
     other: Callable[[CatalogId], Catalog | None]
-    """Opens another served catalog; ``None``: there is none."""
+    """Opens another served catalog; ``None`` if it is not served."""
     run: SharedRun
 
     def open(self, recorded: CatalogId) -> Catalog | None:

@@ -1,4 +1,4 @@
-"""The stores of one pass and their clocks, and what its operations read once and share."""
+"""The stores of a pass and their clocks, and the metadata files that its operations read once and share."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _MOST_BYTES = 32 * 1024 * 1024
 class MetadataCache:
     """Keeps manifests and manifest lists by store and path until it is full; safe to share between threads.
 
-    They never change (specification, "File System Operations").  Files that the pass writes are read from the store,
-    too: a truncated file must stop deletions (rule: cache-only-immutable-metadata).  Another catalog's store may have a
-    different file at the same path, so the store is part of the key (rule: cache-only-immutable-metadata).
+    These files never change (specification, "File System Operations").  Files that the pass writes are also read from
+    the store, because a truncated file must stop deletions (rule: cache-only-immutable-metadata).  Another catalog's
+    store may have a different file at the same path, so the store is part of the key.
 
     Nothing is evicted.  Operations read the same files in the same order, so evicting the oldest file would always
-    remove the next one that is needed.
+    remove the next file to be read.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
@@ -90,7 +90,7 @@ _current: ContextVar[SharedReads | None] = ContextVar("icekeeper_shared_reads", 
 
 @contextmanager
 def sharing_reads() -> Iterator[None]:
-    """Contexts that are made inside the (outermost) block share what they read, metadata files included.
+    """Contexts created inside the (outermost) block share what they read, including metadata files.
 
     The operations of ``icekeeper maintain`` share one context; the steps of the pipeline need this block.
     """
@@ -117,26 +117,27 @@ class _Skew:
     steady_ms: int
 
     @property
-    def is_told(self) -> bool:
+    def is_reported(self) -> bool:
         """Whether the difference is large enough to report."""
         return abs(self.ahead_ms) > LOGGED_SKEW_MS
 
     @property
     def ahead_s(self) -> int:
-        """In seconds, towards zero."""
+        """The difference in seconds, rounded towards zero."""
         return int(self.ahead_ms / 1000)
 
     def holds_at(self, ours_ms: int, steady_ms: int) -> bool:
-        """Whether our clock has not been set since: it advanced as much as the steady clock."""
+        """Whether our clock was not set since the measurement: it advanced as much as the steady clock."""
         return ahead_ms(ours_ms - self.ours_ms, steady_ms - self.steady_ms) == 0
 
 
 class Stores:
-    """The stores of one pass, and the time by the clock of each.
+    """The stores of a pass, and the time by the clock of each store.
 
-    Only a store's own clock shows how old a file is: a machine whose clock is days ahead would take files in flight for
-    old ones.  So each store is asked once for its time, and again if our clock was set meanwhile.  Between, its time is
-    our clock minus the difference.  A difference of more than a minute is reported.
+    Only a store's own clock shows how old a file is: a machine whose clock is days ahead would mistake files that are
+    just being written for old files.  So the pass asks each store for its time once, and again if our clock was set
+    meanwhile.  In between, the store's time is our clock minus the difference.  A difference of more than a minute is
+    reported.
     """
 
     def __init__(
@@ -150,7 +151,7 @@ class Stores:
     ) -> None:
         """``may_write``: whether a probe may be written to find the time; ``shared``: has the clients.
 
-        ``as_of_ms``: nothing counts as older than it was then.
+        ``as_of_ms``: ages count until this time at most.
         """
         self._as_of_ms = as_of_ms
         self._shared = shared or SharedReads()
@@ -158,7 +159,7 @@ class Stores:
         """The manifests and manifest lists that this pass has read."""
         self._clock, self._store_clock, self._may_write = clock, store_clock, may_write
         self._measured: dict[str, _Skew] = {}
-        self._told: list[int] = []
+        self._reported: list[int] = []
 
     def storage(self, loaded: LoadedTable) -> Storage:
         """Access to the table's files."""
@@ -170,7 +171,7 @@ class Stores:
         return ours_ms - skew.ahead_ms
 
     def aged_until_ms(self, loaded: LoadedTable) -> int:
-        """The time until which ages count: :meth:`now_ms`, or that of the plan which the pass applies."""
+        """The time until which ages count: :meth:`now_ms`, or the time of the saved plan that the pass applies."""
         now_ms = self.now_ms(loaded)
         return now_ms if self._as_of_ms is None else min(now_ms, self._as_of_ms)
 
@@ -181,7 +182,7 @@ class Stores:
             OperationRefused: our clock and the store's differ by more than the period.
         """
         skew, _ = self._look(loaded)
-        if skew.is_told and abs(skew.ahead_ms) > period_ms:
+        if skew.is_reported and abs(skew.ahead_ms) > period_ms:
             raise OperationRefused(
                 f"{skew_sentence(skew.ahead_s)}, or the store's: with a difference of more than {key} "
                 f"({period_ms / HOUR_MS:g} h) no age can be trusted; nothing was deleted"
@@ -191,7 +192,7 @@ class Stores:
     @property
     def metrics(self) -> Mapping[str, int]:
         """The largest reported difference of clocks so far."""
-        return {CLOCK_SKEW: max(self._told, key=abs)} if self._told else {}
+        return {CLOCK_SKEW: max(self._reported, key=abs)} if self._reported else {}
 
     def _look(self, loaded: LoadedTable) -> tuple[_Skew, int]:
         """The current difference, and our time (epoch milliseconds); a large difference is logged once."""
@@ -203,7 +204,7 @@ class Stores:
             ours_ms = self._clock()
             skew = _Skew(ahead_ms(ours_ms, stores_ms), ours_ms, int(steady_s() * 1000))
             self._measured[location] = skew
-            if skew.is_told:
-                self._told.append(skew.ahead_s)
+            if skew.is_reported:
+                self._reported.append(skew.ahead_s)
                 log.warning("%s: %s", location, skew_sentence(skew.ahead_s))
         return skew, ours_ms

@@ -1,4 +1,4 @@
-"""One table and its state, for commands outside a pass: pins, staged loads, settings, claims."""
+"""A table and its state, for commands outside a pass: pins, staged loads, settings, claims."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def user_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableHandle:
-    """Catalog, state store and clocks for one table, for commands outside a pass."""
+    """Catalog, state store and clocks for a table."""
 
     catalog: Catalog
     table: TableName
@@ -46,7 +46,7 @@ class TableHandle:
         """The newest state of the table.
 
         Raises:
-            PolicyError: there is no such table.
+            PolicyError: the table does not exist.
             StorageError: it cannot be loaded.
         """
         return self.catalog.load(self.table)
@@ -81,10 +81,10 @@ class TableHandle:
         memory: TableMemory,
         prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
     ) -> Committed | Nothing:
-        """Commit changes of refs or properties, without new files.
+        """Commit changes of refs or properties that write no data files or manifests.
 
-        It deletes no metadata files, whatever the table's properties say, because only passes check who else needs
-        them; orphan removal deletes them later (rule: metadata-deleted-only-if-own).
+        Whatever the table's properties say, the commit deletes no metadata files, because only passes check who else
+        needs them; orphan removal deletes them later (rule: metadata-deleted-only-if-own).
 
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.

@@ -1,4 +1,4 @@
-"""The policy of one table, from the deployment's settings, the policy file and the table's properties
+"""The policy of a table, from the deployment's settings, the policy file and the table's properties
 (rule: properties-never-loosen)."""
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class TablePolicies:
     def of_requests(self, of_call: Mapping[str, str], asks: str = "a request") -> TablePolicies:
         """The same policies for requests, whose settings override those of the operator's call (``of_call``).
 
-        ``asks`` names in messages what asks for a pass.
+        ``asks``: how messages name the origin of the request.
 
-        If all overrides are already from requests, so is ``of_call``, which then does not apply to other requests.
+        If all overrides already come from requests, ``of_call`` does too, and then does not apply to other requests.
         """
         if self._of_requests:
             return self
@@ -83,7 +83,7 @@ class TablePolicies:
     def of(
         self, catalog: Catalog, loaded: LoadedTable, overrides: Mapping[str, str], *, unsafe: bool = False
     ) -> ResolvedPolicy:
-        """The policy of one table, including which operations the table bucket does itself.
+        """The policy of a table, including which operations the table bucket does itself.
 
         Raises:
             PolicyError: wrong settings.
@@ -131,9 +131,9 @@ class TablePolicies:
 
 
 def _key_of(layers: Sequence[Layer], *, unsafe: bool) -> Hashable | None:
-    """A cache key for settings; ``None``: a value has no reliable equality.
+    """A cache key for settings; ``None`` if a value has no reliable equality.
 
-    The key includes types, because ``True == 1``, but only one of them is a boolean setting.
+    The key includes types, because ``True == 1``, but only ``True`` is a boolean setting.
     """
     if any(type(value) not in _PLAIN for layer in layers for value in layer.values.values()):
         return None
@@ -154,17 +154,17 @@ def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPo
     if resolved.why_disabled() is not None:
         return False
     wanted = owners.owned.keys() & {*resolved.policy.operations}
-    return any(FACTS[one].built_in in bucket.is_enabled for one in wanted)
+    return any(FACTS[operation].built_in in bucket.is_enabled for operation in wanted)
 
 
 def read_policy_file(address: str, storage: Storage | None = None) -> PolicyRules:
-    """Read the policy file at an address; without an address, or without such an object in the bucket, it is empty.
+    """Read the policy file at an address; empty without an address, or if the bucket has no such object.
 
     A deployed stack always names an object of its control bucket, which may be created later.  A local file must exist.
 
     Raises:
         PolicyError: the file is malformed, or a local file does not exist.
-        StorageError: it cannot be read, or the bucket does not exist, which must not count as an empty file.
+        StorageError: the file cannot be read, or the bucket does not exist, which must not count as an empty file.
     """
     if not address:
         return ()
@@ -183,7 +183,7 @@ def read_policy_file(address: str, storage: Storage | None = None) -> PolicyRule
     try:
         return parse_policy_file(data.decode(), address)
     except UnicodeDecodeError as error:
-        raise PolicyError(f"policy file {address} is no UTF-8 text") from error
+        raise PolicyError(f"policy file {address} is not UTF-8 text") from error
 
 
 def _has_order(metadata: TableMetadata) -> bool:

@@ -1,4 +1,4 @@
-"""The control bucket: JSON documents by which the functions and jobs of a run hand their work to each other."""
+"""The control bucket: JSON documents with which the functions and jobs of a run pass work to each other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Checked = TypeVar("Checked")
 
 
 class ControlBucket:
-    """One bucket, or a local folder in tests; every method raises StorageError when the store fails."""
+    """The deployment's bucket, or a local folder in tests; every method raises StorageError when the store fails."""
 
     def __init__(self, address: str, storage: Storage | None = None) -> None:
         """``address`` is ``s3://BUCKET`` or a folder."""
@@ -39,11 +39,11 @@ class ControlBucket:
 
     @property
     def name(self) -> str:
-        """The bucket's name, as Step Functions wants it."""
+        """The bucket's name, as Step Functions expects it."""
         return self.address.removeprefix("s3://")
 
     def write(self, key: str, document: Any) -> str:
-        """Write a JSON document, replacing one under that key; returns its SHA-256 in hexadecimal digits."""
+        """Write a JSON document, replacing any under that key; return its SHA-256 in hexadecimal digits."""
         data = _encoded(document)
         try:
             self._storage.write(self._path(key), data)
@@ -54,14 +54,14 @@ class ControlBucket:
         return _digest(data)
 
     def write_page(self, html: str) -> None:
-        """Write the report page of the deployment, replacing the last one."""
+        """Write the deployment's report page, replacing the previous page."""
         self._storage.write(self._path(PAGE), html.encode())
 
     def read(self, key: str, digest: str) -> Any:
         """The document under a key, if its SHA-256 is ``digest``.
 
         Raises:
-            OperationRefused: another document is there by now.
+            OperationRefused: the document has been replaced.
         """
         data = self._storage.read(self._path(key))
         if _digest(data) != digest:
@@ -71,10 +71,10 @@ class ControlBucket:
         return _parse(data, self._path(key))
 
     def find(self, key: str) -> Any | None:
-        """The document under a key, ``None`` when there is none.
+        """The document under a key; ``None`` when the key does not exist.
 
         Raises:
-            StorageError: it cannot be read, or there is no such bucket.
+            StorageError: the document cannot be read, or the bucket does not exist.
         """
         path = self._path(key)
         try:
@@ -88,11 +88,11 @@ class ControlBucket:
         return _parse(data, path)
 
     def find_object(self, key: str, shape: type[BaseModel]) -> Mapping[str, Any] | None:
-        """As :meth:`find`, for a JSON object that has at least the fields of ``shape``
+        """As :meth:`find`, for a JSON object that must have at least the fields of ``shape``
         (rule: documents-are-not-trusted).
 
         Raises:
-            StorageError: it has not: somebody changed it.
+            StorageError: also when a field is missing or malformed, because somebody changed the document.
         """
         found: Mapping[str, Any] | None = self.find(key)
         if found is not None:
@@ -105,7 +105,7 @@ class ControlBucket:
         return None if found is None else self._checked(key, found, shape)
 
     def find_objects(self, key: str, shape: type[AnyShape]) -> list[AnyShape]:
-        """The objects of a JSON list; none when there is no document.
+        """The objects of a JSON list; an empty list when there is no document.
 
         Raises:
             StorageError: as :meth:`find_object`.
@@ -120,11 +120,11 @@ class ControlBucket:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"])) or "the document"
             raise StorageError(
-                f"{self._path(key)} is not as this run wrote it ({where}: {first['msg']}); start another run"
+                f"{self._path(key)} was changed after this run wrote it ({where}: {first['msg']}); start another run"
             ) from error
 
     def find_hint(self, key: str) -> Any | None:
-        """As :meth:`find`, for a document that only saves work: ``None`` also when it is no JSON."""
+        """As :meth:`find`, for a document that only saves work: also ``None`` when it is not JSON."""
         try:
             return self.find(key)
         except StorageError as error:
@@ -133,7 +133,7 @@ class ControlBucket:
             return None
 
     def listings(self, folder: str) -> ListingWriter:
-        """A writer for lists of files that are too long to stand in an outcome; each becomes a document in a folder."""
+        """A writer for file lists that are too long for an outcome; each list becomes a document in a folder."""
 
         def write(name: str, files: Mapping[str, Sequence[str]]) -> str:
             key = f"{folder}/{name}.files.json"
@@ -145,7 +145,7 @@ class ControlBucket:
     def _gone(self) -> StorageError:
         return StorageError(
             f"the control bucket {self.name} does not exist; correct ICEKEEPER_CONTROL_BUCKET, or deploy the stack "
-            "again, which makes it"
+            "again, which creates it"
         )
 
     def _path(self, key: str) -> str:
@@ -153,12 +153,12 @@ class ControlBucket:
 
 
 def is_damaged(error: StorageError) -> bool:
-    """Whether a document could be read, but somebody changed it so that it is none."""
+    """Whether a document was read but is malformed, because somebody changed it."""
     return isinstance(error.__cause__, ValueError)
 
 
 def proposals_key(run_id: str) -> str:
-    """The key of a run's tables, a list of :class:`Item`, which the map that plans them reads."""
+    """The key of a run's tables: a list of :class:`Item`, which the planning map reads."""
     return f"runs/{run_id}/proposals.json"
 
 
@@ -168,14 +168,14 @@ def stage_key(run_id: str, stage: Stage) -> str:
 
 
 def report_key(run_id: str) -> str:
-    """The key of a run's report; a run that has one has ended."""
+    """The key of a run's report; a run that has a report has ended."""
     return f"runs/{run_id}/report.json"
 
 
 def table_folder(run_id: str, spelling: str) -> str:
-    """The key prefix of the documents of one table of a run, without the last slash.
+    """The key prefix of the documents of a table of a run, without the last slash.
 
-    ``spelling`` is the table's :attr:`TableIdentity.spelling`, of which it has one within a run; it is hashed, because
+    ``spelling`` is the table's :attr:`TableIdentity.spelling`, which stays the same within a run. It is hashed, because
     table names may have characters that keys should not have.
     """
     return f"runs/{run_id}/{hashlib.sha256(spelling.encode()).hexdigest()[:32]}"
@@ -193,47 +193,48 @@ def _parse(data: bytes, path: str) -> Any:
     try:
         return parsed_json(data, FileLimits(path))
     except ValueError as error:
-        raise StorageError(f"{path} is no JSON document: {error}") from error
+        raise StorageError(f"{path} is not a JSON document: {error}") from error
 
 
-# What the documents hold (rule: documents-are-not-trusted): whoever may write to the bucket may have changed them, so
-# each is checked when it is read, and none can make a step do more than the table's own policy, which every step reads
-# anew.  The work of a job is read by its digest, because it holds the deployment's settings.
+# What the documents hold (rule: documents-are-not-trusted).  Anybody with write access to the bucket may have changed
+# them.  So each document is checked when it is read, and no document makes a step do more than the table's own policy
+# permits; every step reads that policy again.  The work of a job is read by its digest, because it holds the
+# deployment's settings.
 
 
 class _Document(BaseModel):
-    """A JSON object; fields that are not named here are as they were written."""
+    """A JSON object; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class PlanDocument(_Document):
-    """What planning found out about one table of a run.
+    """What planning found out about a table of a run.
 
-    It holds no pins, staged loads or grace periods.  Every step reads pins and staged loads from the state, when it
-    plans and before each batch of deletions (rule: one-object-decides-deletions); a step does nothing under a policy
-    that changed since the table was planned.
+    It holds no pins, staged loads or grace periods. Every step reads pins and staged loads from the state when it plans
+    and before each batch of deletions (rule: one-object-decides-deletions). A step does nothing if the policy has
+    changed since the table was planned.
     """
 
     requested_ms: int | None = Field(default=None, ge=0, le=LAST_MS)
-    """When the request that the pass serves was filed (epoch milliseconds); ``None``: the pass serves none."""
+    """When the request that the pass serves was filed (epoch milliseconds); ``None``: the pass serves no request."""
     started_ms: int = Field(default=0, ge=0, le=LAST_MS)
     """The beginning of the run, epoch milliseconds, for the journal."""
     needless: str = ""
-    """Why the table needs no pass any more."""
+    """Why the table no longer needs a pass."""
     head_id: int | None = None
-    """The snapshot at the head of the maintained branch; ``None`` for an empty branch.  If files are not looked at, the
-    one at which they were looked at last."""
+    """The snapshot at the head of the maintained branch; ``None`` for an empty branch.  If this pass does not look at
+    the files, the snapshot at which a pass last did."""
     looked_ms: int | None = Field(default=None, ge=0, le=LAST_MS)
-    """If files are not looked at: when they were last."""
+    """When a pass last looked at the files (epoch milliseconds), if this pass does not."""
     fingerprint: str = ""
     """Digest of the policy."""
     digest: str = ""
     """Digest of the policy and the table's own settings, under which the pass is recorded."""
     routes: Mapping[str, Route] = Field(default_factory=dict)
-    """Where each step runs, by the step's name; a step that is not named does not run."""
+    """Where each step runs, by the step's name; a step without an entry does not run."""
     outcomes: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
-    """Of operations that need no step, because planning found out how they end."""
+    """The outcomes of operations whose end planning already knows; they need no step."""
     size_bytes: int = Field(default=0, ge=0)
     """About how many bytes compaction is going to read."""
 
@@ -251,20 +252,20 @@ class WorkTable(_Document):
 
     item: Item
     steps: tuple[str, ...]
-    """What the job does of its pass, in canonical order."""
+    """The steps of its pass that the job carries out, in canonical order."""
     size_bytes: int
     """About how many bytes compaction is going to read."""
 
 
 class Work(_Document):
-    """What one run of a Glue job does; ``tables`` are in the order in which they begin."""
+    """What a run of a Glue job does; ``tables`` are in the order in which they begin."""
 
     run_id: RunId
     started_ms: int = Field(ge=0, le=LAST_MS)
     stage: Stage
     tables: tuple[WorkTable, ...]
     workers: int
-    """Of the Glue run, its driver included."""
+    """The number of workers of the Glue run, including its driver."""
     environment: Mapping[str, str]
     """The deployment's settings."""
 
@@ -277,18 +278,18 @@ class EndedStep(_Document):
 
 
 class BegunStep(_Document):
-    """What the first attempt at a step noted before it began."""
+    """What the first attempt at a step recorded before it began."""
 
     snapshot_ids: list[int]
 
 
 class StepFailure(_Document):
-    """Why the newest attempt at a step, or at planning, raised."""
+    """Why the newest attempt at a step, or at planning, raised an error."""
 
     error: str
     message: str
     requested_ms: int | None = Field(default=None, ge=0, le=LAST_MS)
-    """Of planning: when the request was filed that the pass was to serve."""
+    """For planning: when the request that the pass was to serve was filed."""
 
 
 class LeftStep(_Document):
@@ -298,12 +299,12 @@ class LeftStep(_Document):
 
 
 class ListedOrphans(_Document):
-    """What was listed for the removal of orphans."""
+    """The orphan candidates that ``list_orphans`` found."""
 
     paths: list[str]
     metrics: dict[str, int | float]
     refused: str | None = None
-    """Why others stay, of which a person must decide."""
+    """Why other files stay until a person decides about them."""
 
 
 class EndedPass(_Document):
@@ -319,9 +320,9 @@ LISTED_ORPHANS = "list_orphans"
 
 
 class PassDocuments:
-    """The documents of one table's pass, of which each is an object of the control bucket.
+    """The documents of a table's pass, each an object in the control bucket.
 
-    Each method raises StorageError when the bucket does not answer, or a document was changed so that it is none.
+    Each method raises StorageError when the bucket does not answer or a document is malformed.
     """
 
     def __init__(self, control: ControlBucket, run_id: str, item: Item) -> None:
@@ -336,31 +337,33 @@ class PassDocuments:
         self.control.write(f"{self.folder}/{PLAN}.json", document.model_dump(mode="json"))
 
     def outcome(self, step: str) -> Mapping[str, Any] | None:
-        """What a step that ended has left, as it was written."""
+        """The outcome of a step that ended, as it was written."""
         return self.control.find_object(f"{self.folder}/{step}.json", EndedStep)
 
     def write_outcome(self, step: str, document: Mapping[str, Any]) -> None:
         self.control.write(f"{self.folder}/{step}.json", document)
 
     def begun(self, step: str) -> BegunStep | None:
-        """What the first attempt at a step noted before it began; with no outcome behind it, it was broken off."""
+        """What the first attempt at a step recorded before it began; without an outcome, that attempt was
+        interrupted."""
         return self._found(f"{step}.begun.json", BegunStep)
 
     def write_begun(self, step: str, document: BegunStep) -> None:
         self.control.write(f"{self.folder}/{step}.begun.json", document.model_dump(mode="json"))
 
     def failure(self, step: str) -> StepFailure | None:
-        """Why the newest attempt at a step raised; it says nothing where a later attempt left an outcome."""
+        """Why the newest attempt at a step raised an error; meaningless if a later attempt wrote an outcome."""
         return self._found(f"{step}.failure.json", StepFailure)
 
     def write_failure(self, step: str, error: Exception, requested_ms: int | None = None) -> None:
-        """Write why an attempt raised; a failure to write is only logged, for it must not hide the error."""
+        """Write why an attempt raised an error; a failure to write is only logged, because it must not hide the
+        error."""
         sentence = masked(" ".join(str(error).split()))[:MAX_SENTENCE]
         document = StepFailure(error=type(error).__name__, message=sentence, requested_ms=requested_ms)
         try:
             self.control.write(f"{self.folder}/{step}.failure.json", document.model_dump(mode="json"))
         except StorageError as failure:
-            log.warning("why %s failed cannot be written to the control bucket: %s", step, failure)
+            log.warning("cannot write to the control bucket why %s failed: %s", step, failure)
 
     def left(self, step: str) -> str | None:
         """Why a step was left to a later run."""
@@ -371,15 +374,15 @@ class PassDocuments:
         self.control.write(f"{self.folder}/{step}.left.json", LeftStep(why=why).model_dump(mode="json"))
 
     def listed(self, digest: str) -> ListedOrphans:
-        """What was listed, by the digest that the list had when it was written.
+        """The orphan candidates, if the list still has the digest with which it was written.
 
         Raises:
-            OperationRefused: it is another list by now.
+            OperationRefused: the list has been replaced.
         """
         return ListedOrphans.model_validate(self.control.read(f"{self.folder}/{LISTED_ORPHANS}.json", digest))
 
     def write_listed(self, document: ListedOrphans) -> str:
-        """Write the list; its digest."""
+        """Write the list; return its digest."""
         return self.control.write(f"{self.folder}/{LISTED_ORPHANS}.json", document.model_dump(mode="json"))
 
     def ended(self) -> EndedPass | None:
@@ -390,21 +393,23 @@ class PassDocuments:
         self.control.write(f"{self.folder}/pass.json", document)
 
     def listings(self) -> ListingWriter:
-        """A writer for lists of files that are too long to stand in an outcome."""
+        """A writer for file lists that are too long for an outcome."""
         return self.control.listings(self.folder)
 
     def _found(self, name: str, shape: type[AnyShape]) -> AnyShape | None:
         return self.control.find_document(f"{self.folder}/{name}", shape)
 
 
-# Steps that were once too much for a function, by table; plans send them to a Glue job from then on.
+# Steps that a function once could not finish, by table; from then on plans send them to a Glue job.
 #
 # A plan chooses by what is known beforehand: the bytes and files that the table refers to.  How many files must be
-# listed, or how long rows take to sort, only shows when the step runs; a step that failed so must not fail every time.
+# listed, or how long rows take to sort, only shows when the step runs; a step that failed for this reason must not fail
+# on every pass.
 
 
 def outgrown_steps(control: ControlBucket, item: Item) -> frozenset[str]:
-    """The steps of a table that a function could not finish; forgotten with the runs' documents, after 90 days.
+    """The steps of a table that a function could not finish; the record expires with the runs' documents, after 90
+    days.
 
     Raises:
         StorageError: the control bucket does not answer.
@@ -414,16 +419,16 @@ def outgrown_steps(control: ControlBucket, item: Item) -> frozenset[str]:
 
 
 def note_outgrown(control: ControlBucket, item: Item, steps: Set[str]) -> None:
-    """Record steps that a function began and did not end: it ran out of time or memory.
+    """Record steps that a function began but could not end, because it ran out of time or memory.
 
-    A failure to write is only logged: the next pass then finds it out again.
+    A failure to write is only logged; the next pass then finds it out again.
     """
     if not steps:
         return
     try:
         control.write(_outgrown_key(item), sorted(steps | outgrown_steps(control, item)))
     except StorageError as error:
-        log.warning("%s: that %s is too much for a function was not noted: %s", item.table, ", ".join(steps), error)
+        log.warning("%s: cannot record that %s exceeds what a function can do: %s", item.table, ", ".join(steps), error)
 
 
 def _outgrown_key(item: Item) -> str:

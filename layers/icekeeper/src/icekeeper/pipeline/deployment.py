@@ -1,4 +1,4 @@
-"""One deployment, as its functions and jobs see it: settings, state, catalogs, and what it uses of AWS."""
+"""A deployment as its functions and jobs see it: settings, state, catalogs and its table buckets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.text import remember_secrets
 
 LEAST_CALL_S = 60.0
-"""No further tables are begun in the last minute of a call of a function."""
+"""A function begins no further table in the last minute of its call."""
 
 # The table buckets of an account and region, as the S3 Tables API lists them.
 
@@ -50,7 +50,7 @@ OURS_TO_MAINTAIN = "customer"
 
 @dataclass(frozen=True, slots=True)
 class TableBucket:
-    """One table bucket of this account."""
+    """A table bucket of this account."""
 
     name: str
     arn: str
@@ -63,7 +63,7 @@ def find_table_buckets(properties: Mapping[str, str] | None = None) -> Iterator[
     boto3's default chain and ``AWS_ENDPOINT_URL_S3TABLES``.  Source: Amazon S3 API reference, "ListTableBuckets".
 
     Raises:
-        StorageError: the service does not answer or refuses; the buckets given before the error exist.
+        StorageError: the service does not answer or refuses; the buckets yielded before the error exist.
     """
     chosen = dict(properties or {})
     remember_secrets(chosen)
@@ -72,7 +72,7 @@ def find_table_buckets(properties: Mapping[str, str] | None = None) -> Iterator[
         try:
             for page in clients.repeating.get_paginator("list_table_buckets").paginate(type=OURS_TO_MAINTAIN):
                 for bucket in page["tableBuckets"]:
-                    # Checked again: a server may ignore the parameter, or know no types.
+                    # Check again: a server may ignore the parameter, or have no bucket types.
                     if bucket.get("type", OURS_TO_MAINTAIN) == OURS_TO_MAINTAIN:
                         yield TableBucket(bucket["name"], bucket["arn"])
         finally:
@@ -89,12 +89,12 @@ def parse_catalog_file(text: str, source: str) -> Catalogs:
     """Properties by lower-case catalog name, from a file in the format of ``.pyiceberg.yaml``.
 
     Raises:
-        PolicyError: it is malformed.
+        PolicyError: the file is malformed.
     """
     try:
         return catalogs_of(text)
     except ValueError as error:
-        raise PolicyError(f"{source} is no catalog file: {error}") from error
+        raise PolicyError(f"{source} is not a catalog file: {error}") from error
 
 
 def fleet_catalogs(
@@ -104,17 +104,19 @@ def fleet_catalogs(
     find: Callable[[], Iterable[TableBucket]] = find_table_buckets,
     unreachable: Callable[[StorageError], None] | None = None,
 ) -> Sequence[ConfiguredCatalog]:
-    """The catalogs, to open one by one with :func:`.connect`, so that one that fails stops no other.
+    """The catalogs of the deployment, not yet connected: open each with :func:`.connect`, so that a failure does not
+    stop the others.
 
     Args:
-        environment: holds ``ICEKEEPER_CATALOGS`` and ``ICEKEEPER_TABLE_BUCKETS``; with ``all``, S3 Tables is asked.
-        catalog_file: what is configured; PyIceberg's own configuration (``PYICEBERG_CATALOG__…``) wins over it.
+        environment: holds ``ICEKEEPER_CATALOGS`` and ``ICEKEEPER_TABLE_BUCKETS``; with ``all``, S3 Tables lists the
+            buckets.
+        catalog_file: the configured catalogs; PyIceberg's own configuration (``PYICEBERG_CATALOG__…``) overrides them.
         find: lists the table buckets.
         unreachable: called with the error when the buckets cannot be listed, and for each listed bucket that clashes
             with another catalog; the other catalogs are then returned.
 
     Raises:
-        PolicyError: the settings are malformed, name the same tables twice, or give two catalogs one name.
+        PolicyError: the settings are malformed, name the same tables twice, or give two catalogs the same name.
         StorageError: the table buckets cannot be listed, and ``unreachable`` is not given.
     """
     catalogs = known_catalogs(catalog_file)
@@ -132,7 +134,7 @@ def fleet_catalogs(
     for arn in found:
         try:
             served = add_found(served, [arn], catalogs)
-        except PolicyError as error:  # whoever creates a bucket must not be able to stop the scan of all the others
+        except PolicyError as error:  # a new bucket must not stop the scan of all others
             if unreachable is None:
                 raise
             unreachable(StorageError(f"{arn} is left out: {error}"))
@@ -154,20 +156,20 @@ class PipelineSettings:
 
     control_bucket: str
     limits: Mapping[Limit, int]
-    """Up to these a Lambda function does the work, beyond them a Glue job; in bytes or files."""
+    """A Lambda function does the work up to these limits, a Glue job beyond them; in bytes or files."""
     execution_class: str
-    """Of the Glue runs of scheduled runs: ``FLEX`` costs a third less, and may begin later."""
+    """The execution class of scheduled runs' Glue jobs: ``FLEX`` costs a third less and may start later."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> PipelineSettings:
-        """Raises PolicyError for a variable that is missing or malformed, by its name."""
+        """Raises PolicyError if a variable is missing or malformed; the message names the variable."""
         bucket = environment.get(CONTROL_BUCKET, "").strip()
         if not bucket:
             raise PolicyError(f"environment variable {CONTROL_BUCKET} is not set; it names the deployment's bucket")
         return cls(
             control_bucket=bucket,
             limits={
-                # Compaction is Spark's, unless the deployment says otherwise.
+                # Compaction runs on Spark, unless the deployment sets a limit.
                 Limit.COMPACTION_BYTES: _number(environment, Limit.COMPACTION_BYTES, 0) * _MB,
                 Limit.MANIFEST_ENTRIES: _number(environment, Limit.MANIFEST_ENTRIES, 100_000),
                 Limit.ORPHAN_REFERENCES: _number(environment, Limit.ORPHAN_REFERENCES, 100_000),
@@ -183,7 +185,7 @@ class PipelineSettings:
 
 
 def travelling_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that go with the work of a job, so that it works under the same settings as the functions."""
+    """The variables that a job receives with its work, so that it has the same settings as the functions."""
     return {name: value for name, value in sorted(environment.items()) if name.startswith(_TRAVELS)}
 
 
@@ -194,10 +196,10 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
     return int(text)
 
 
-# One deployment, as its functions and jobs see it: the state, the control bucket, and the catalogs by their names.
+# A deployment as its functions and jobs see it: the state, the control bucket, and the catalogs by name.
 
-# Every call in AWS needs this module.  It is imported while a function starts, when it has the most processor, and not
-# by its first call.  What only functions need that read files is in functions/files_ahead.py
+# Every call in AWS needs this module.  Import it while a function starts, when Lambda grants the most CPU, and not
+# during its first call.  Modules that only file-reading functions need are imported in functions/files_ahead.py
 # (platform: function-import-time).
 
 
@@ -208,7 +210,7 @@ CATALOG_FILE = "ICEKEEPER_CATALOG_FILE"
 
 @dataclass(slots=True)
 class Deployment:
-    """What every use case works with; a catalog is opened when it is first asked for, and then kept.
+    """What every use case works with; a catalog is opened at its first use and then kept.
 
     Threads may share it.
     """
@@ -224,7 +226,7 @@ class Deployment:
 
     @property
     def slots(self) -> int:
-        """How many tables all scheduled runs may maintain at once; read without the policy file, which cannot set it.
+        """How many tables all scheduled runs may maintain at once; the policy file cannot set this, so it is not read.
 
         Raises:
             PolicyError: a variable is malformed.
@@ -233,7 +235,7 @@ class Deployment:
 
     @property
     def settings_of_jobs(self) -> Policy:
-        """The policy as far as no policy file and no table can set it: slots, times and repetitions of jobs.
+        """The settings that no policy file and no table can set: slots, and time limits and retries of jobs.
 
         Raises:
             PolicyError: a variable is malformed.
@@ -248,7 +250,7 @@ class Deployment:
         clock: Clock = system_clock,
         store_clock: StoreClock = store_now_ms,
     ) -> Deployment:
-        """The deployment that environment variables describe; no request is sent yet.
+        """The deployment that the environment variables describe; sends no request.
 
         Raises:
             PolicyError: a variable is missing or malformed.
@@ -276,27 +278,28 @@ class Deployment:
         return fleet_catalogs(self.environment, self._catalog_file(), unreachable=unreachable)
 
     def runtime(self, item: Item) -> Runtime:
-        """A runtime for a table of a run, whose catalog the run's detection recorded.
+        """A runtime for a table of a run; the run's detection recorded its catalog.
 
         Raises:
-            PolicyError: the deployment does not have its catalog any more.
-            StorageError: it cannot be reached.
+            PolicyError: the deployment no longer has its catalog.
+            StorageError: the catalog cannot be reached.
         """
         recorded = CatalogId(item.catalog, item.warehouse)
         return self.runtime_of(recorded_catalog(recorded, known_catalogs(self._catalog_file())))
 
     def runtime_of(self, configured: ConfiguredCatalog) -> Runtime:
-        """A runtime for the tables of one catalog.
+        """A runtime for the tables of a catalog.
 
         Raises:
-            PolicyError: its type is not supported, or its properties are incomplete.
+            PolicyError: the catalog's type is not supported, or its properties are incomplete.
             StorageError: it cannot be reached.
         """
         return Runtime(
             self._open(configured),
             self.state,
             environment=self.environment,
-            # Who starts a run, or calls a function, says the overrides (rule: requests-never-exceed-policy).
+            # The overrides come from the request that starts a run or calls a function
+            # (rule: requests-never-exceed-policy).
             policies=TablePolicies(self.environment, of_requests=True),
             clock=self.clock,
             store_clock=self.store_clock,
@@ -304,15 +307,15 @@ class Deployment:
         )
 
     def other_catalog(self, recorded: CatalogId) -> Catalog | None:
-        """Another catalog of the deployment; ``None`` where there is none of that name and warehouse.
+        """Another catalog of the deployment; ``None`` if it has no catalog with that name and warehouse.
 
         Raises:
-            StorageError: it cannot be reached.
+            StorageError: the catalog cannot be reached.
         """
         try:
             catalog = self._open(recorded_catalog(recorded, known_catalogs(self._catalog_file())))
         except PolicyError as error:
-            log.info("catalog %s is not served: %s", recorded, error)
+            log.info("the deployment does not have catalog %s: %s", recorded, error)
             return None
         return catalog if catalog.id.warehouse == recorded.warehouse else None
 
@@ -330,13 +333,13 @@ class Deployment:
             data = Storage({}).read(path)
         except StorageError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                return {}  # the template names the place; putting a file there is optional
+                return {}  # the template sets the path; the file itself is optional
             raise
         return parse_catalog_file(data.decode(errors="replace"), path)
 
 
 def pending_request(deployment: Deployment, item: Item) -> MaintenanceRequest | None:
-    """The request for this table with these very settings that nobody has served yet.
+    """The pending request for this table with exactly these settings.
 
     Raises:
         StorageError: the state does not answer.

@@ -1,4 +1,4 @@
-"""Which tables a run maintains: the one that was asked for, or those that need it most in the whole fleet."""
+"""Which tables a run maintains: the requested table, or those of the whole fleet that need it most."""
 
 from __future__ import annotations
 
@@ -29,33 +29,35 @@ _CURSOR = "detection/cursor.json"
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """Which tables a run maintains, and the counts of its scan (0 for a run that was asked for one table)."""
+    """Which tables a run maintains, and the counts of its scan (0 for a run over one requested table)."""
 
     items: tuple[Item, ...]
     reason: str
     scanned: int = 0
     not_reached: int = 0
-    """Tables that the scan had no time for."""
+    """Tables that the scan did not reach in time."""
     errors: int = 0
-    """Tables and catalogs that could not be looked at."""
+    """Tables and catalogs that could not be read."""
     empty_catalogs: int = 0
-    """Configured catalogs that list no table."""
+    """Configured catalogs without any table."""
 
 
 def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[str, Any], Detected]:
     """Find the run's tables and write them to the control bucket; the answer for the state machine refers to them.
 
     Raises:
-        OperationRefused: a run of this name has ended already.
-        PolicyError: the input or the deployment's settings are wrong, or no table's policy admits the input's.
-        StorageError: nothing can be detected, or written.
+        OperationRefused: a run of this name has already ended.
+        PolicyError: the input or the deployment's settings are wrong, or no table's policy permits the input's
+            settings.
+        StorageError: detection failed, or its result cannot be written.
     """
     _require_new_name(deployment, event.run_id)
     is_scan = event.input.table is None
     found = _scheduled(deployment, event) if is_scan else _forced(deployment, event.input)
     _write(deployment, event.run_id, found.items)
     if found.items:
-        # The list is there before the run is noted: of two runs that begin together the second one noted sees it.
+        # Write the list before the run is recorded: if two runs begin together, the run recorded second sees the list
+        # of the first.
         others = note_live_run(deployment.state.leases, event.run_id, now_ms=deployment.clock())
         if is_scan and others:
             found = _without(found, _gathered(deployment, others))
@@ -76,12 +78,12 @@ def _write(deployment: Deployment, run_id: str, items: Sequence[Item]) -> None:
 
 
 def _require_new_name(deployment: Deployment, run_id: str) -> None:
-    """Raise OperationRefused if a run of this name has ended: this run would take its documents for its own.
+    """Raise OperationRefused if a run of this name has ended: this run would mistake that run's documents for its own.
 
     Step Functions allows the name of an execution again after 90 days.
     """
     if deployment.control.find(report_key(run_id)) is not None:
-        raise OperationRefused(f"a run called {run_id} has ended already, and left its report; choose another name")
+        raise OperationRefused(f"a run named {run_id} has already ended and its report exists; choose another name")
 
 
 def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
@@ -90,9 +92,9 @@ def _forced(deployment: Deployment, wanted: MachineInput) -> Detected:
     loaded = runtime.catalog.load(name)
     settings, identity = wanted.overrides, identity_of(runtime.catalog, loaded)
     try:
-        runtime.policy(loaded, settings)  # a mistake, or too much, is told now, before anything is done
+        runtime.policy(loaded, settings)  # reject a malformed or forbidden setting now, before anything is done
     except PolicyError:
-        _claim(deployment, identity, settings)  # the error is the answer to the request: asking again changes nothing
+        _claim(deployment, identity, settings)  # the error answers the request: a retry would fail the same way
         raise
     item = Item(
         catalog=identity.catalog.name,
@@ -121,11 +123,11 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
     started_ms, patterns = deployment.clock(), event.input.patterns
     unlisted: list[StorageError] = []
     sources = [
-        CatalogSource(one.name, partial(_open, deployment, one), may_be_empty=one.is_found)
-        for one in deployment.catalogs(unreachable=unlisted.append)
+        CatalogSource(catalog.name, partial(_open, deployment, catalog), may_be_empty=catalog.is_found)
+        for catalog in deployment.catalogs(unreachable=unlisted.append)
     ]
     for why in unlisted:
-        log.error("not every table bucket is looked at: %s", why)
+        log.error("some table buckets are left out: %s", why)
     report = detect(
         sources,
         deployment.state,
@@ -136,14 +138,14 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
         run=event.run_id,
         patterns=patterns,
     )
-    if not patterns:  # else requests for other tables are not served
+    if not patterns:  # a scan of a part does not serve requests for other tables
         note_detection(deployment.state.leases, now_ms=started_ms)
     for skip in report.skipped:
         if skip.is_error:
-            log.warning("%s was not looked at: %s", f"{skip.catalog} {skip.table}".strip(), skip.reason)
+            log.warning("%s was not scanned: %s", f"{skip.catalog} {skip.table}".strip(), skip.reason)
     for warning in report.warnings:
         log.warning("%s", warning)
-    _tell(deployment, event, report)
+    _write_report(deployment, event, report)
     found = (_item(proposal, event.input, started_ms) for proposal in report.proposals)
     items = tuple(item for item in found if item is not None)
     beyond = f"; {report.beyond_limit} more, beyond max_jobs_per_detection, do" if report.beyond_limit else ""
@@ -153,21 +155,22 @@ def _scheduled(deployment: Deployment, event: DetectEvent) -> Detected:
 
 
 def _without(found: Detected, gathered: frozenset[str]) -> Detected:
-    """Without the tables of these lease keys, which other runs have."""
+    """Leave out the tables with these lease keys, which other runs maintain."""
     items = tuple(item for item in found.items if item.identity.lease_key not in gathered)
     left = len(found.items) - len(items)
-    told = f"; {left} of them are left to runs that have not ended" if left else ""
-    return replace(found, items=items, reason=f"{found.reason}{told}")
+    suffix = f"; {left} of them are left to runs that have not ended" if left else ""
+    return replace(found, items=items, reason=f"{found.reason}{suffix}")
 
 
 def _gathered(deployment: Deployment, run_ids: frozenset[str]) -> frozenset[str]:
-    """The lease keys of the tables of these runs; a list that cannot be read bars none: leases protect tables."""
+    """The lease keys of these runs' tables. A list that cannot be read excludes no table: leases still protect
+    tables."""
     found: set[str] = set()
     for run_id in sorted(run_ids):
         try:
             items = deployment.control.find_objects(proposals_key(run_id), Item)
         except StorageError as error:
-            log.warning("which tables run %s has is not known: %s", run_id, error)
+            log.warning("cannot read which tables run %s maintains: %s", run_id, error)
             continue
         found.update(item.identity.lease_key for item in items)
     return frozenset(found)
@@ -176,7 +179,8 @@ def _gathered(deployment: Deployment, run_ids: frozenset[str]) -> frozenset[str]
 def _item(proposal: Proposal, wanted: MachineInput, detected_ms: int) -> Item | None:
     """The table of a proposal, with the settings of its request if it was requested, else those of the run's input.
 
-    ``None``, with an error line, where it fits no payload: a name must not end the run of all others.
+    ``None``, with an error in the log, if it does not fit into a payload: one table's name must not end the run for all
+    others.
     """
     document = {**proposal.to_json(), "detected_ms": detected_ms}
     try:
@@ -194,14 +198,14 @@ _MOST_CURSORS = 16
 
 
 def _part(patterns: Sequence[str]) -> str:
-    """What a scan looks at, which has a cursor of its own."""
+    """The key of a scan's cursor: the patterns that the scan is limited to."""
     return ",".join(patterns) or "*"
 
 
 def _cursors(deployment: Deployment) -> dict[str, tuple[str, str]]:
-    """Catalog and table at which the last scans stopped that ran out of time, by what they looked at.
+    """The catalog and table at which scans that ran out of time stopped, by the patterns of the scan.
 
-    A scan without one, or with one that cannot be read, begins at the front.
+    A scan without a readable cursor begins at the first table.
     """
     left = deployment.control.find_hint(_CURSOR)
     after = left.get("after") if isinstance(left, dict) else None
@@ -209,8 +213,8 @@ def _cursors(deployment: Deployment) -> dict[str, tuple[str, str]]:
     return {part: (str(at[0]), str(at[1])) for part, at in found if isinstance(at, list) and len(at) == 2}
 
 
-def _tell(deployment: Deployment, event: DetectEvent, report: FleetReport) -> None:
-    """Write the cursor for the next scan, and for people why each table was proposed or not."""
+def _write_report(deployment: Deployment, event: DetectEvent, report: FleetReport) -> None:
+    """Write the cursor for the next scan, and a document for people: why each table was proposed or not."""
     cursors, part = _cursors(deployment), _part(event.input.patterns)
     cursors.pop(part, None)
     newest = [*cursors.items(), *([] if report.cursor is None else [(part, report.cursor)])][-_MOST_CURSORS:]

@@ -1,4 +1,4 @@
-"""The events that functions get, as checked models, within the limits of payloads."""
+"""The events that functions receive, as validated models within the payload limits."""
 
 from __future__ import annotations
 
@@ -27,39 +27,41 @@ from icekeeper.policy.values import TextList
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import LAST_MS, MAX_SETTINGS, requested_table
 
-# What fits into the payloads of the state machine, of which each holds 256 KB.
+# What fits into the payloads of the state machine; each holds at most 256 KB.
 # Pure.
 
 
 def fits_payloads(settings: Mapping[str, str]) -> bool:
-    """Whether these settings of a table leave enough room in the payloads of its states, each of which repeats them.
+    """Whether a table's settings leave enough room in the payloads of its states, each of which repeats them.
 
-    A single item that is too long ends the whole Distributed Map, and so every run that proposes it.
+    A single item that is too long ends the whole Distributed Map, and with it every run that proposes the table.
     """
     return len(json.dumps(dict(settings))) <= MAX_SETTINGS
 
 
-# The events that functions get, as checked models: an unknown or malformed field is a PolicyError.
+# The events as validated models: an unknown or malformed field raises PolicyError.
 #
 # The state machine (``functions/maintain_tables.asl.yaml``) builds these; people write :class:`MachineInput` in the
-# Step Functions console.  A run keeps the definition that it began with, so the functions of the next version must
-# understand these events too: a new field has a default, and no field goes (rule: runs-outlive-upgrades).
+# Step Functions console. A run keeps the definition with which it began, so the functions of the next version must
+# understand these events too: a new field has a default, and no field is removed (rule: runs-outlive-upgrades).
 
 Route = Literal["none", "function", "glue"]
 MAX_PATTERNS = 100
-"""How many patterns an input may name: each is compared with every name of the fleet."""
+"""The most patterns in an input; each is compared with every table name of the fleet."""
 MAX_SENTENCE = 500
-"""How many characters of a sentence travel through the state machine."""
+"""The most characters of a message that the state machine passes on."""
 
 
 def _run_id(value: str) -> str:
     if value in (".", "..") or not re.fullmatch(r"[^\x00-\x20\x7f-\x9f/\\]{1,80}", value):
-        raise ValueError("write 1 to 80 characters without space, slash or backslash, and not dots alone: keys hold it")
+        raise ValueError(
+            "write 1 to 80 characters without space, slash or backslash, and not only dots: keys contain it"
+        )
     return value
 
 
 RunId: TypeAlias = Annotated[str, AfterValidator(_run_id)]
-"""The name of the run's execution, which the one who starts it may choose (platform: execution-names)."""
+"""The name of the run's execution; the caller that starts the run may choose it (platform: execution-names)."""
 
 
 class _Event(BaseModel):
@@ -67,23 +69,23 @@ class _Event(BaseModel):
 
 
 class MachineInput(_Event):
-    """The input of the state machine: ``{}`` scans the fleet, ``tables`` a part of it, a table forces one pass.
+    """The input of the state machine: ``{}`` scans the fleet, ``tables`` a part of it; ``table`` forces one pass.
 
-    Operations and settings hold for every pass of the run, except for passes that were requested with their own.
+    Operations and settings apply to every pass of the run, except to requested passes that have settings of their own.
     """
 
     table: str | None = None
     tables: Annotated[TextList, Field(max_length=MAX_PATTERNS)] | None = None
-    """Patterns of the tables that a scan looks at: those that it may maintain."""
+    """Patterns of the tables that a scan may maintain."""
     catalog: str | None = None
-    """Name or warehouse of the table's catalog; may be left out where the deployment has only one."""
+    """Name or warehouse of the table's catalog; optional if the deployment has only one catalog."""
     operations: str | None = None
     settings: Mapping[str, str] = Field(default_factory=dict)
     """As ``--set``, for the passes of this run only."""
     wait: bool = False
-    """Whether to wait while another run maintains the table, rather than be refused."""
+    """Whether to wait while another run maintains the table; without it the run is refused."""
     in_job: bool = False
-    """Whether operations that have a Glue job run there, however small the table is."""
+    """Whether operations that have a Glue job run in it even for a small table."""
 
     @field_validator("table")
     @classmethod
@@ -95,18 +97,18 @@ class MachineInput(_Event):
     @model_validator(mode="after")
     def _can_be_carried_out(self) -> Self:
         for text in (self.catalog, *self.patterns, *self.overrides, *self.overrides.values()):
-            (text or "").encode()  # a lone surrogate fits no key; its error is a ValueError
+            (text or "").encode()  # a lone surrogate raises UnicodeEncodeError, a ValueError: no key can hold it
         if not fits_payloads(self.overrides):
-            raise ValueError(f"settings are longer than {MAX_SETTINGS} bytes, which no payload has room for")
+            raise ValueError(f"settings are longer than {MAX_SETTINGS} bytes and do not fit into a payload")
         if self.table is None and self.catalog is not None:
-            raise ValueError("a catalog is named, but no table in it; name both, or neither to scan the fleet")
+            raise ValueError("catalog is set, but table is not; set both, or neither to scan the fleet")
         for name in ("wait", "in_job") if self.table is None else ():
             if getattr(self, name):
-                raise ValueError(f"{name} is for a run over one table: name it")
+                raise ValueError(f"{name} is for a run over one table; set table")
         if self.tables is not None and self.table is not None:
-            raise ValueError("table names one table and tables name patterns of a scan; write one of them")
+            raise ValueError("table names one table and tables holds the patterns of a scan; set only one of them")
         if self.tables is not None and not self.tables:
-            raise ValueError("tables has no pattern; leave it out to scan the whole fleet")
+            raise ValueError("tables is empty; leave it out to scan the whole fleet")
         try:
             check_patterns(self.patterns)
             refuse_meaningless(self.settings, Scope.SCAN if self.table is None else Scope.TABLE)
@@ -116,17 +118,17 @@ class MachineInput(_Event):
 
     @property
     def patterns(self) -> tuple[str, ...]:
-        """Those of ``tables``; empty: the whole fleet, or one table."""
+        """The patterns of ``tables``; empty for the whole fleet or a single table."""
         return self.tables or ()
 
     @property
     def overrides(self) -> dict[str, str]:
-        """The settings, with ``operations`` as one of them."""
+        """The settings, including ``operations``."""
         return {**self.settings, **({} if self.operations is None else {"operations": self.operations})}
 
 
 class DetectEvent(_Event):
-    """Find the tables of one run; ``run_id`` is the name of the execution, ``started`` its beginning."""
+    """Find the tables of a run; ``run_id`` is the name of the execution, ``started`` its start time."""
 
     run_id: RunId
     started: AwareDatetime
@@ -138,7 +140,7 @@ class DetectEvent(_Event):
 
 
 class Item(_Event):
-    """One table of a run, as every state of its pass gets it."""
+    """A table of a run, as every state of its pass receives it."""
 
     catalog: str
     warehouse: str
@@ -153,11 +155,11 @@ class Item(_Event):
     wait: bool = False
     in_job: bool = False
     detected_ms: int | None = None
-    """When the scheduled detection began that proposed the table; ``None`` for a run that was asked for one table."""
+    """When the scheduled detection that proposed the table began; ``None`` for a run over one requested table."""
 
     @model_validator(mode="after")
     def _fits_keys(self) -> Self:
-        # A lone surrogate fits no key; its error is a ValueError, as that of a name without a dot.
+        # A lone surrogate raises UnicodeEncodeError, a ValueError as for a name without a dot: no key can hold it.
         f"{self.identity.spelling}{self.location}".encode()
         return self
 
@@ -168,7 +170,7 @@ class Item(_Event):
 
     @property
     def is_proposed(self) -> bool:
-        """Whether nobody asked for its pass but detection."""
+        """Whether detection proposed the pass and no person requested it."""
         return self.is_scheduled and not self.forced
 
     @property
@@ -181,24 +183,24 @@ class Item(_Event):
 
 
 class RunEvent(_Event):
-    """Work on all tables of a run: gather what its stages have to do, or clean up after failed loads."""
+    """Work on all tables of a run: gather the work of its stages, or clean up after failed loads."""
 
     run_id: RunId
     started_ms: int = Field(ge=0, le=LAST_MS)
-    """The beginning of the execution, epoch milliseconds: what ``now()`` in policies means for every step of the run,
-    however late it runs."""
+    """The start of the execution, epoch milliseconds: the value of ``now()`` in policies for every step of the run,
+    however late the step runs."""
 
 
 class TableEvent(RunEvent):
-    """Plan one table, or carry out the steps of its pass that are this function's."""
+    """Plan a table, or carry out this function's steps of its pass."""
 
     item: Item
     listed: str | None = None
-    """The digest of the list of orphans that the state before this one wrote, for their removal."""
+    """The digest of the orphan list that the previous state wrote, for the removal of the orphans."""
 
 
 class Failure(BaseModel):
-    """What Step Functions says about a task that failed."""
+    """What Step Functions reports about a task that failed."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -207,7 +209,7 @@ class Failure(BaseModel):
 
     @property
     def sentence(self) -> str:
-        """Error and message in one line; the message is taken out of the JSON that Lambda and Glue give as cause."""
+        """Error and message in one line; the message comes from the JSON that Lambda and Glue return as cause."""
         try:
             cause = json.loads(self.Cause)
             message = cause.get("errorMessage") or cause.get("ErrorMessage") or self.Cause
@@ -217,7 +219,7 @@ class Failure(BaseModel):
 
 
 class TableResult(BaseModel):
-    """How one table of a run ended."""
+    """How a table of a run ended."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -227,20 +229,20 @@ class TableResult(BaseModel):
 
 
 class RunState(BaseModel):
-    """What the state machine knows of a run when it is to be reported; it may have got no further than its input."""
+    """What the state machine knows about a run when it reports it; a run may have failed right after its input."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     failure: Failure | None = None
-    """Why the run got no further: detection failed, or the list of its tables could not be read."""
+    """Why the run ended early: detection failed, or the list of its tables could not be read."""
     input: Any = None
-    """What the execution was given, where detection failed; the schedule gives an empty object."""
+    """The input of the execution, if detection failed; the schedule sends an empty object."""
     jobs: Mapping[Stage, Failure] = Field(default_factory=dict)
-    """How the Glue runs of stages failed."""
+    """The failures of the stages' Glue runs."""
 
 
 class ReportEvent(_Event):
-    """Gather how the tables of a run ended, and end it; asked again until no table is left."""
+    """Report how the tables of a run ended and end it; the state machine repeats this until no table is left."""
 
     run_id: RunId
     state: RunState = RunState()
@@ -250,10 +252,10 @@ AnyEvent = TypeVar("AnyEvent", bound=BaseModel)
 
 
 def parse_event(model: type[AnyEvent], event: Any) -> AnyEvent:
-    """The event as a checked model.
+    """The event as a validated model.
 
     Raises:
-        PolicyError: it is malformed; the message names the field.
+        PolicyError: the event is malformed; the message names the field.
     """
     try:
         return model.model_validate(event)

@@ -1,4 +1,4 @@
-"""Executions of the deployed state machine, started and followed from outside of it through AWS Step Functions."""
+"""Executions of the deployed state machine, started and followed from outside through AWS Step Functions."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ RUNNING = frozenset({"RUNNING", "PENDING_REDRIVE"})
 # Step Functions API reference, StartExecution, "Errors".
 _MISSING = frozenset({"ExecutionDoesNotExist", "InvalidArn", "StateMachineDoesNotExist"})
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException"})
-# The machine's own states end the history; a child execution has its own.
+# The history ends with the machine's own states; a child execution has a history of its own.
 _NEWEST_EVENTS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class StateMachineArn:
-    """The name by which AWS knows a state machine, perhaps with a version or alias."""
+    """The ARN of a state machine, perhaps with a version or alias."""
 
     text: str
     region: str
 
     @classmethod
     def parse(cls, text: str) -> StateMachineArn:
-        """Raises PolicyError for another text."""
+        """Raises PolicyError if the text is not such an ARN."""
         match = re.fullmatch(r"arn:aws[a-z-]*:states:([a-z0-9-]+):[0-9]{12}:stateMachine:[^:\s]{1,80}(:[^:\s]+)?", text)
         if match is None:
             raise PolicyError(
@@ -46,7 +46,7 @@ class StateMachineArn:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """An execution as AWS describes it; ``result`` is that of its one table, where the output has it."""
+    """An execution as AWS describes it; ``result`` is that of its only table, if the output contains it."""
 
     status: str
     result: TableResult | None = None
@@ -58,7 +58,7 @@ class Execution:
 
 
 class StateMachine:
-    """One state machine; nothing is sent before the first call."""
+    """A deployed state machine; nothing is sent before the first call."""
 
     def __init__(self, arn: StateMachineArn, client: Any) -> None:
         self.arn = arn
@@ -81,10 +81,11 @@ class StateMachine:
         return cls(parsed, client)
 
     def start(self, name: str, machine_input: Mapping[str, Any]) -> str:
-        """Start an execution and return its ARN; a repetition with the same name and input starts no second one.
+        """Start an execution and return its ARN; a repetition with the same name and input does not start another
+        execution.
 
         Raises:
-            PolicyError: there is no such state machine.
+            PolicyError: the state machine does not exist.
             StorageError: AWS refuses, or does not answer.
         """
         try:
@@ -99,7 +100,7 @@ class StateMachine:
         """Status, result and failure of an execution.
 
         Raises:
-            PolicyError: there is none.
+            PolicyError: the execution does not exist.
             StorageError: AWS refuses, or does not answer.
         """
         try:
@@ -112,7 +113,7 @@ class StateMachine:
         return Execution(answer["status"], _result(answer.get("output")), failure)
 
     def explain(self, execution: str) -> Execution | None:
-        """The result or failure of an execution that failed, from its newest events: its description has neither.
+        """The result or failure of a failed execution, from its newest events: its description has neither.
 
         ``None`` when the events have neither, or may not be read (``states:GetExecutionHistory``).
         """
@@ -120,25 +121,25 @@ class StateMachine:
             answer = self._client.get_execution_history(
                 executionArn=execution, reverseOrder=True, maxResults=_NEWEST_EVENTS, includeExecutionData=True
             )
-        except AWS_ERRORS:  # the failure itself is known, only not its reason
+        except AWS_ERRORS:  # that it failed is known; only the reason is not
             return None
-        return _told(answer["events"])
+        return _newest_result(answer["events"])
 
     def is_denied(self, error: MaintenanceError) -> bool:
-        """Whether an error of these methods is for want of rights or of the state machine, so that no retry helps."""
+        """Whether an error of these methods means missing rights or a missing state machine, so that no retry helps."""
         return isinstance(error, PolicyError) or _code(error.__cause__) in _DENIED
 
     def _error(self, error: Exception, what: str, right: str) -> MaintenanceError:
         if _code(error) in _MISSING:
-            return PolicyError(f"there is no state machine {self.arn.text}: take the stack's output StateMachineArn")
+            return PolicyError(f"state machine {self.arn.text} does not exist: take the stack's output StateMachineArn")
         if _code(error) in _DENIED:
-            return StorageError(f"you may not {what} {self.arn.text}: ask for the right {right}")
+            return StorageError(f"no permission to {what} {self.arn.text}: {right} is required")
         described = describe_failure(error, self._client.meta.endpoint_url)
         return StorageError(f"AWS Step Functions {described}")
 
 
-def _told(events: Sequence[Mapping[str, Any]]) -> Execution | None:
-    """From the newest event back: the table's result, or the failure of the task that ended the execution."""
+def _newest_result(events: Sequence[Mapping[str, Any]]) -> Execution | None:
+    """The table's result, or the failure of the task that ended the execution, searched from the newest event back."""
     for event in events:
         result = _result(event.get("stateExitedEventDetails", {}).get("output"))
         if result is not None:
@@ -150,11 +151,12 @@ def _told(events: Sequence[Mapping[str, Any]]) -> Execution | None:
 
 
 def _result(output: str | None) -> TableResult | None:
-    """Parse a state's output: the result of the only table of a forced run; ``None`` where it is not there yet."""
+    """Parse a state's output: the result of the only table of a forced run; ``None`` if the output has no result
+    yet."""
     try:
         (result,) = json.loads(output or "null")["report"]["tables"]
         return TableResult.model_validate(result)
-    except (ValueError, TypeError, KeyError):  # not yet, or it never came to the table
+    except (ValueError, TypeError, KeyError):  # not yet, or the run never reached the table
         return None
 
 

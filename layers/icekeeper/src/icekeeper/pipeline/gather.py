@@ -1,4 +1,4 @@
-"""Gather what each stage of a run has to do, from the plans of its tables."""
+"""Gather the work of each stage of a run from the plans of its tables."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from icekeeper.pipeline.wave import in_order, workers_for
 log = logging.getLogger(__name__)
 
 JOB_STAGES = (Stage.COMPACTION, Stage.ORPHANS, Stage.MANIFESTS)
-"""The stages that are one run of a Glue job each; the others are lists of tables for functions."""
+"""The stages that each are a single run of a Glue job; the others are lists of tables for functions."""
 _READERS = 16
-"""Plans that are read at once: each is one request that mostly waits."""
+"""How many plans are read at once: each read is a request that mostly waits."""
 
 
 def gather(deployment: Deployment, event: RunEvent) -> Mapping[str, Any]:
-    """Write what each stage has to do to the control bucket; stage → where that is, and how much.
+    """Write the work of each stage to the control bucket; return stage → where the work is stored, and how much it is.
 
-    A stage without work has a ``count`` of 0 and nothing else.  A table that could not be planned is in no stage: why,
-    the report of the run finds.
+    A stage without work has a ``count`` of 0 and nothing else. A table that could not be planned is in no stage; the
+    report of the run says why.
 
     Raises:
         StorageError: the control bucket does not answer.
@@ -43,8 +43,10 @@ def gather(deployment: Deployment, event: RunEvent) -> Mapping[str, Any]:
     control = deployment.control
     items = control.find_objects(proposals_key(event.run_id), Item)
     with WorkThreads(_READERS, thread_name_prefix="icekeeper-gather") as threads:
-        found = [threads.submit(_plan_of, PassDocuments(control, event.run_id, item), item) for item in items]
-        plans = [(item, plan) for item, one in zip(items, found, strict=True) if (plan := one.result()) is not None]
+        futures = [threads.submit(_plan_of, PassDocuments(control, event.run_id, item), item) for item in items]
+        plans = [
+            (item, plan) for item, found in zip(items, futures, strict=True) if (plan := found.result()) is not None
+        ]
     return {
         stage.value: _job(deployment, event, stage, plans)
         if stage in JOB_STAGES
@@ -54,7 +56,7 @@ def gather(deployment: Deployment, event: RunEvent) -> Mapping[str, Any]:
 
 
 def _plan_of(documents: PassDocuments, item: Item) -> PlanDocument | None:
-    """The plan of a table; ``None`` where it has none, or somebody changed it: that stops no other table."""
+    """The plan of a table; ``None`` if it has none or the document is malformed, which must not stop other tables."""
     try:
         return documents.plan()
     except StorageError as error:
@@ -65,12 +67,12 @@ def _plan_of(documents: PassDocuments, item: Item) -> PlanDocument | None:
 
 
 def steps_in(stage: Stage, routes: Mapping[str, Route]) -> tuple[str, ...]:
-    """The steps of a plan that a stage does, in canonical order."""
+    """The steps of a plan that belong to a stage, in canonical order."""
     return tuple(step.name for step in STEP_FACTS if stage_of(step, routes.get(step.name, "none")) is stage)
 
 
 def stage_of(step: StepFacts, route: Route) -> Stage | None:
-    """The stage that does a step which has this route."""
+    """The stage that runs a step with this route; ``None`` if the step does not run."""
     if route == "glue" and step.job is not None:
         return step.job.stage
     return None if route == "none" else step.stage
@@ -101,7 +103,7 @@ def _job(
     )
     if not tables:
         return {"count": 0}
-    is_compaction = stage is Stage.COMPACTION  # the others read metadata, which is little beside data
+    is_compaction = stage is Stage.COMPACTION  # the others read metadata, which is small compared with data
     workers = workers_for(sum(table.size_bytes for table in tables) if is_compaction else 0)
     work = Work(
         run_id=event.run_id,
@@ -113,7 +115,7 @@ def _job(
     )
     key = stage_key(event.run_id, stage)
     digest = deployment.control.write(key, work.model_dump(mode="json"))
-    # Whoever asked for a table waits for it.
+    # A person waits for a requested table.
     is_urgent = any(table.item.forced and not table.item.is_scheduled for table in tables)
     execution_class = "STANDARD" if is_urgent else deployment.settings.execution_class
     return {

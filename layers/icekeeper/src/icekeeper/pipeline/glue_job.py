@@ -1,8 +1,8 @@
-"""What every Glue job does: its stage of many tables' passes, on Spark.
+"""What every Glue job does: one stage of the passes of many tables, on Spark.
 
-One driver maintains many tables at once, whose tasks share the workers of one engine.  Each table goes its own way: its
-lease, its plan on the newest head, its commits, its outcomes.  What befalls one is told in its own documents and stops
-no other.  A second attempt finds the outcomes of those that ended and does only the rest.
+One driver maintains many tables at once; their tasks share the workers of one engine. Each table has its own lease,
+plan, commits and outcomes.  Its result is written to its own documents, and a failure does not stop the other tables. A
+second attempt finds the outcomes of the steps that ended and does only the rest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from icekeeper.pipeline.control_bucket import ControlBucket, PassDocuments, Work
 from icekeeper.pipeline.deployment import CONTROL_BUCKET, Deployment, PipelineSettings
 from icekeeper.pipeline.events import parse_event
 from icekeeper.pipeline.run_leases import give_back
-from icekeeper.pipeline.run_step import RETRIED, TableWork, run_steps, tell_error
+from icekeeper.pipeline.run_step import RETRIED, TableWork, run_steps, write_error
 from icekeeper.pipeline.wave import SMALL_BYTES, last_round_s, longest_s, may_begin, tables_at_once, usable_s
 from icekeeper.report.activity import JsonLines, lines_about
 from icekeeper.runtime import open_engine
@@ -41,20 +41,20 @@ from icekeeper.text import escaped_lines, masked
 
 log = logging.getLogger(__name__)
 
-NO_TIME = "the job had no time left for it; the table is due again"
+NO_TIME = "the job had no time left for this table; the table stays due"
 
 
 class End(StrEnum):
     """How the job's part of a table's pass ended."""
 
     DONE = "done"
-    """Every step has an outcome, whichever, or is left to a later run."""
+    """Every step has an outcome of any kind, or is left to a later run."""
     LEFT_OUT = "left out"
-    """It did not begin, and is due again."""
+    """The table's part did not begin; the table stays due."""
     CUT_OFF = "cut off"
-    """It took too long, and its thread is left to itself; every step has an outcome."""
-    UNTOLD = "untold"
-    """What became of it could not be written down: the job is to be tried again."""
+    """The table took too long and its thread was abandoned; every step has an outcome."""
+    UNRECORDED = "unrecorded"
+    """The outcome could not be stored; the job must be tried again."""
 
 
 def run_work(
@@ -66,10 +66,10 @@ def run_work(
     began_s: float | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> dict[str, End]:
-    """Maintain the tables, and return how each ended, by its spelling; never raises for one of them.
+    """Maintain the tables and return how each ended, by its spelling; a table's failure is never raised.
 
-    ``shared``: the engine of first attempts, whose tasks several tables share; a table that is tried again has tasks of
-    its own.  ``began_s``: when the job began, by ``monotonic``; by default now.
+    ``shared``: the engine of first attempts, in which tables share tasks; a table that is tried again has tasks of its
+    own.  ``began_s``: when the job began, by ``monotonic``; by default now.
 
     Raises:
         PolicyError: a setting of the deployment is malformed.
@@ -83,7 +83,7 @@ def run_work(
         engine if shared is None else shared,
         engine,
         large_at_once=large,
-        # Once more at least: what failed in a task that other tables had a part in does not fail because of them.
+        # Retry at least once, in tasks of its own: a shared task may have failed because of another table.
         attempts=1 + max(1, settings.job_retry_limit),
         timeout_s=settings.job_timeout_s,
         elapsed_s=lambda: monotonic() - began_s,
@@ -102,14 +102,14 @@ class _Wave:
     deployment: Deployment
     work: Work
     engine: Engine
-    """Of a table's first attempt."""
+    """The engine of a table's first attempt."""
     engine_alone: Engine
-    """Of all others."""
+    """The engine of all further attempts."""
     large_at_once: int
     attempts: int
-    """How often a table is tried that failed for what may pass."""
+    """How often a table with a transient failure is tried."""
     timeout_s: float
-    """Of the Glue run."""
+    """The time limit of the Glue run."""
     elapsed_s: Callable[[], float]
     waiting: deque[tuple[WorkTable, int]]
     """Tables, each with the number of its next attempt."""
@@ -119,11 +119,11 @@ class _Wave:
 
     @property
     def limit_s(self) -> float:
-        """How many seconds of the job tables may be at work."""
+        """How many seconds after the start of the job tables may still be in work."""
         return usable_s(self.timeout_s)
 
     def drive(self) -> None:
-        """Take one table after the other until none is left."""
+        """Maintain one table after another until none is left."""
         while True:
             taken = self._next()
             if taken is None:
@@ -135,12 +135,12 @@ class _Wave:
             with self.lock:
                 self.large_at_work -= table.size_bytes > SMALL_BYTES
                 if end is None:
-                    self.waiting.append((table, attempt + 1))  # behind the others, which is pause enough
+                    self.waiting.append((table, attempt + 1))  # behind the others, so that the retry waits for them
                 else:
                     self.ends[spelling] = end
 
     def _next(self) -> tuple[WorkTable, int] | None:
-        """The next table that may begin; ``None``: those that wait are for other threads."""
+        """The next table that may begin; ``None`` if this thread has nothing left to do."""
         with self.lock:
             has_room = self.large_at_work < self.large_at_once
             for number, (table, attempt) in enumerate(self.waiting):
@@ -152,7 +152,7 @@ class _Wave:
             return None
 
     def _in_time(self, table: WorkTable, attempt: int) -> End | None:
-        """One attempt, which is cut off where it takes too long: nothing in Python ends a thread that hangs."""
+        """Make one attempt; cut it off when it takes too long, because Python cannot end a thread that hangs."""
         begun_s = self.elapsed_s()
         limit_s = longest_s(
             table.size_bytes,
@@ -172,7 +172,7 @@ class _Wave:
             return self._cut_off(table, limit_s)
 
     def _maintain(self, table: WorkTable, attempt: int, time_left_s: Callable[[], float]) -> End | None:
-        """One attempt at a table; ``None``: it failed for what may pass, and is to be tried again."""
+        """Make one attempt at a table; ``None``: the failure is transient, and the table is to be tried again."""
         size = table.size_bytes, self.work.workers
         try:
             if not may_begin(*size, elapsed_s=self.elapsed_s(), limit_s=self.limit_s):
@@ -180,17 +180,17 @@ class _Wave:
             return self._steps(table, attempt, time_left_s)
         except StorageError as error:  # of the state or the control bucket
             log.warning("%s: %s", table.item.table, error)
-            return None if attempt < self.attempts else End.UNTOLD
-        except Exception:  # a bug, or what no one thought of: the other tables go on
-            log.exception("%s broke", table.item.table)
-            return End.UNTOLD
+            return None if attempt < self.attempts else End.UNRECORDED
+        except Exception:  # a bug: the other tables continue
+            log.exception("%s failed unexpectedly", table.item.table)
+            return End.UNRECORDED
 
     def _steps(self, table: WorkTable, attempt: int, time_left_s: Callable[[], float]) -> End | None:
         try:
-            for step, told in run_steps(self._work(table, attempt, time_left_s), table.steps).items():
-                log.info("%s: %s", step, told)
+            for step, result in run_steps(self._work(table, attempt, time_left_s), table.steps).items():
+                log.info("%s: %s", step, result)
         except LeaseHeld as held:
-            # Also where the run was to wait for the table: here all workers would wait with it, and they are paid.
+            # Do not wait here even if the run's input says so: all workers, which cost money, would wait too.
             return self._leave_out(table, f"another run maintained the table: {held}")
         except LeaseLost as lost:
             return self._leave_out(table, str(lost))
@@ -198,37 +198,38 @@ class _Wave:
             log.warning("%s: %s", type(error).__name__, error)
             if attempt < self.attempts:
                 return None
-            self._tell(table, error)
+            self._write_error(table, error)
         return End.DONE
 
     def _cut_off(self, table: WorkTable, after_s: float) -> End:
-        """Leave a table to itself.
+        """Abandon a table's thread.
 
-        Its lease goes first: without it the thread that hangs commits and deletes nothing, should it wake up
+        Give its lease back first: without the lease the thread commits and deletes nothing if it continues
         (rule: lost-lease-changes-nothing).
         """
         item = table.item
-        why = f"its part of a wave did not end within {after_s:.0f} s of job_timeout_s {self.timeout_s:g}"
+        why = f"its part of the wave did not end within {after_s:.0f} s (job_timeout_s is {self.timeout_s:g})"
         log.error("cut off: %s", why)
         try:
             give_back(self.deployment, self.work.run_id, item)
             entry, now_ms = item.identity.entry, self.deployment.clock()
             why = cut_again(self.deployment.state.cut_offs, entry, CutWork.PASS, why, now_ms=now_ms).sentence
-            self._tell(table, StorageError(f"cut off: {why}"))
+            self._write_error(table, StorageError(f"cut off: {why}"))
         except StorageError as error:
-            log.warning("that it was cut off cannot be written down: %s", error)
-            return End.UNTOLD
+            log.warning("cannot store that the table was cut off: %s", error)
+            return End.UNRECORDED
         return End.CUT_OFF
 
-    def _tell(self, table: WorkTable, error: Exception) -> None:
-        """Write the outcome of every step that has none: it raised."""
+    def _write_error(self, table: WorkTable, error: Exception) -> None:
+        """Write the error as outcome of every step that has none."""
         documents = self._documents(table)
         for step in table.steps:
             if documents.outcome(step) is None and documents.left(step) is None:
-                tell_error(documents, self.work.run_id, step, error)
+                write_error(documents, self.work.run_id, step, error)
 
     def _leave_out(self, table: WorkTable, why: str) -> End:
-        """Write down why, for the report of the run; a table whose steps all have their outcomes is done."""
+        """Record why the table is left out, for the report of the run; a table whose steps all have outcomes is
+        done."""
         documents, end = self._documents(table), End.DONE
         for step in table.steps:
             if documents.outcome(step) is None:
@@ -253,15 +254,15 @@ class _Wave:
         )
 
 
-# What every job does with its arguments → exit code.
+# From a job's arguments to its exit code.
 
 _lines = JsonLines()
 
 
 def run_job(arguments: Sequence[str], script: str) -> int:
-    """Do the work that the arguments name, which must be that of ``glue_jobs/SCRIPT.py``.
+    """Do the work that the arguments name; it must belong to ``glue_jobs/SCRIPT.py``.
 
-    Returns the exit code: 0 when every table's end is written down.  Arguments that Glue adds itself are ignored.
+    Returns the exit code: 0 when the outcome of every table is stored.  Arguments that Glue adds itself are ignored.
 
     Raises:
         Exception: a bug.
@@ -282,28 +283,28 @@ def _carry_out(given: argparse.Namespace, script: str) -> int:
     begun_s, stage, operations = time.monotonic(), stage_of_job(script), operations_of_job(script)
     here = {**os.environ, CONTROL_BUCKET: given.control_bucket, STATE_VARIABLE: given.state}
     if given.work_key != stage_key(given.run_id, stage):
-        raise OperationRefused(f"{given.work_key!r} is not the {stage.value} of run {given.run_id}")
+        raise OperationRefused(f"{given.work_key!r} is not the {stage.value} work of run {given.run_id}")
     control = ControlBucket(PipelineSettings.read(here).control_address)
     work = parse_event(Work, control.read(given.work_key, given.work_digest))
-    strange = {step for table in work.tables for step in table.steps} - {one.value for one in operations}
+    strange = {step for table in work.tables for step in table.steps} - {operation.value for operation in operations}
     if strange:
         raise OperationRefused(f"this job does not do {', '.join(sorted(strange))}")
     _hand_on_keys(work.environment)
     deployment = Deployment.open({**here, **work.environment, STATE_VARIABLE: given.state})
     with open_engine(EngineName.SPARK) as engine:
-        engine.map(str, (), lambda done: None)  # starts it: should that fail, it is no table's failure
+        engine.map(str, (), lambda done: None)  # start it now: if that fails, the failure is not a table's
         ends = run_work(deployment, work, engine, shared=SharedTasks(engine), began_s=begun_s)
-    told = Counter(ends.values())
-    log.info("%d table(s): %s", len(work.tables), ", ".join(f"{n} {end.value}" for end, n in told.items()))
-    if told[End.UNTOLD]:
-        return _failed(StorageError(f"what became of {told[End.UNTOLD]} table(s) could not be written down"))
-    if told[End.CUT_OFF]:
-        _end_now()  # its thread would keep the process from ending
+    ends_by_kind = Counter(ends.values())
+    log.info("%d table(s): %s", len(work.tables), ", ".join(f"{n} {end.value}" for end, n in ends_by_kind.items()))
+    if ends_by_kind[End.UNRECORDED]:
+        return _failed(StorageError(f"the outcome of {ends_by_kind[End.UNRECORDED]} table(s) could not be stored"))
+    if ends_by_kind[End.CUT_OFF]:
+        _end_now()  # an abandoned thread would keep the process alive
     return 0
 
 
 def _end_now() -> None:
-    """End the process with success, without waiting for threads that hang."""
+    """End the process successfully without waiting for threads that hang."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -322,22 +323,23 @@ def start_logging() -> None:
     logging.basicConfig(level=(os.environ.get("ICEKEEPER_LOG") or "INFO").upper(), handlers=[handler])
     logging.captureWarnings(capture=True)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    sys.excepthook = _tell_bug
+    sys.excepthook = _print_bug
 
 
-def _tell_bug(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+def _print_bug(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
     """Print an uncaught exception with its traceback, as Python does, but without secrets, and escaped."""
     sys.stderr.write(escaped_lines(masked("".join(traceback.format_exception(kind, error, where)))) + "\n")
 
 
 def _hand_on_keys(environment: Mapping[str, str]) -> None:
-    """Have workers get the driver's keys where the deployment says so."""
+    """Pass the driver's keys to workers if the deployment says so."""
     if handed := environment.get(WORKER_CREDENTIALS):
         os.environ.setdefault(WORKER_CREDENTIALS, handed)
 
 
 def _use_region_of(state: str) -> None:
-    """Take the region of the state's address for all clients of this process: no document says that Glue sets one."""
+    """Use the region of the state's address for all clients of this process: no documentation says that Glue sets a
+    region."""
     address = parse_address({STATE_VARIABLE: state})
     if address is not None and address.region is not None:
         os.environ.setdefault("AWS_REGION", address.region)

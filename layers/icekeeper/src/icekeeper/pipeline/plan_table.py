@@ -1,4 +1,4 @@
-"""Plans one table's pass from its metadata document and manifest list: which steps, where each runs, and how large."""
+"""Plan a table's pass from its metadata document and manifest list: which steps run, where, and how much they read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from icekeeper.state.store import LastSeen
 
 
 def table_size(metadata: TableMetadata, head: Snapshot | None) -> Mapping[Measure, int | None]:
-    """The size of a table by each measure, from the summaries of its snapshots; ``None`` where they have no counter."""
+    """The size of a table by each measure, from the summaries of its snapshots; ``None`` if a counter is missing."""
     summary = {} if head is None else head.summary
     data_files, delete_files = (summary_counter(summary, f"total-{kind}-files") for kind in ("data", "delete"))
     total_bytes = summary_counter(summary, "total-files-size")
@@ -49,9 +49,9 @@ def table_size(metadata: TableMetadata, head: Snapshot | None) -> Mapping[Measur
 
 
 def _bytes_since_rewrite(metadata: TableMetadata, head: Snapshot | None, total_bytes: int | None) -> int | None:
-    """About how many bytes compaction is going to read: those that came since the last rewrite, at least 1.
+    """About how many bytes compaction will read: those added since the last rewrite, at least 1.
 
-    Without a rewrite among the snapshots that are kept, or if one of them has no counter, it may be all.
+    Without a rewrite among the retained snapshots, or if a snapshot has no counter: all bytes.
     """
     came = 0
     for snapshot in () if head is None else metadata.ancestors(head.snapshot_id):
@@ -74,8 +74,8 @@ def choose_routes(
 ) -> dict[str, Route]:
     """Where each step that is ``due`` runs; ``outgrown`` are the steps that a function could not finish.
 
-    An unknown size counts as too large for a function.  Position deletes are merged behind compaction, so in its job
-    where compaction has one.
+    An unknown size counts as too large for a function. Position deletes are merged after compaction, so they run in its
+    job if compaction runs in a job.
     """
     routes = {step.name: _route(step, size, limits, outgrown) for step in STEP_FACTS if step.name in due}
     compact, deletes = Operation.COMPACT.value, Operation.REWRITE_POSITION_DELETES.value
@@ -94,19 +94,20 @@ def _route(
     return "function" if fits and step.name not in outgrown else "glue"
 
 
-# Plan one table's pass.
+# Planning.
 
 
 @sharing_reads()
 def plan_table(deployment: Deployment, event: TableEvent) -> PlanDocument:
-    """Write a table's plan to the control bucket, and return it; a repetition plans anew.
+    """Write a table's plan to the control bucket and return it; a repetition plans again.
 
-    The pass serves the request that is pending for its table with the same settings.  The request stays pending until
-    the pass is reported, so that a crash leaves it to the next run.
+    The pass serves the table's pending request if that has the same settings.  The request stays pending until the pass
+    is reported, so that a crash leaves it to the next run.
 
     Raises:
         LeaseHeld, TableBusy: another run maintains the table.
-        MaintenanceError: the table, its policy or the state cannot be read; why is written beside the plan's place.
+        MaintenanceError: the table, its policy or the state cannot be read; the failure is written to the control
+            bucket.
     """
     item, requested_ms = event.item, None
     documents = PassDocuments(deployment.control, event.run_id, item)
@@ -136,7 +137,7 @@ def _plan(
     served = _served_elsewhere(deployment, item, digest, is_requested=requested_ms is not None)
     if served is not None:
         return PlanDocument(requested_ms=requested_ms, needless=served)
-    # All else that beginning a pass is for reads manifests, and each step does it under its lease.
+    # The other checks at the beginning of a pass read manifests; each step makes them under its lease.
     fitting(loaded.metadata, resolved)
     settled = _settled(context, loaded)
     known = _known_outcomes(context, loaded, is_settled=settled is not None)
@@ -152,7 +153,7 @@ def _plan(
         fingerprint=resolved.fingerprint(),
         digest=digest,
         routes=routes,
-        outcomes={step: operation_document(one, event.run_id, listing) for step, one in known.items()},
+        outcomes={step: operation_document(outcome, event.run_id, listing) for step, outcome in known.items()},
         size_bytes=(size[Measure.BYTES_TO_COMPACT] or 0) if Operation.COMPACT.value in routes else 0,
     )
 
@@ -170,8 +171,8 @@ def _context(runtime: Runtime, event: TableEvent, loaded: LoadedTable) -> Operat
 
 
 def _wanted(context: OperationContext) -> set[str]:
-    """The steps that the pass is for."""
-    # Cleaning up after failed loads is no operation that a policy could leave out.
+    """The steps of the pass."""
+    # Cleaning up after failed loads is not an operation, so no policy can leave it out.
     cleaning = {CLEAN_STAGED} if may_clean(context) else set()
     return {*cleaning, *(operation.value for operation in context.policy.operations)}
 
@@ -179,14 +180,14 @@ def _wanted(context: OperationContext) -> set[str]:
 def _known_outcomes(
     context: OperationContext, loaded: LoadedTable, *, is_settled: bool
 ) -> Mapping[str, OperationOutcome]:
-    """The outcomes of operations that need no step: metadata and manifest list alone tell that they do nothing."""
+    """The outcomes of operations that need no step: metadata and manifest list show that they would do nothing."""
     outcomes: dict[str, OperationOutcome] = {}
     sweeps = remembered_sweeps(context)
     for operation in context.policy.operations:
         reason = context.resolved.why_not(operation) or why_waiting(context, operation, sweeps)
         reason = reason or why_no_statistics(context, loaded.metadata, operation)
         if reason is None and operation in OF_FILES:
-            reason = "too little came since the last pass" if is_settled else None
+            reason = "too few changes since the last pass" if is_settled else None
             reason = reason or _why_nothing_to_rewrite(context, loaded, operation)
         if reason is not None:
             outcomes[operation.value] = skipped(operation, reason)
@@ -194,23 +195,25 @@ def _known_outcomes(
 
 
 def _why_nothing_to_rewrite(context: OperationContext, loaded: LoadedTable, operation: Operation) -> str | None:
-    """Why a table without snapshots, or without delete files to merge, needs no rewrite; ``None``: it may.
+    """Why a table needs no rewrite: it has no snapshots, or no delete files to merge; ``None`` if it may need a
+    rewrite.
 
-    The manifest list names every manifest with delete files; only the manifests tell whether these can be merged.
+    The manifest list names every manifest with delete files; only the manifests show whether these can be merged.
     """
     head = loaded.metadata.head(context.policy.branch)
     if head is None:
         return "no current snapshot"
     if operation is not Operation.REWRITE_POSITION_DELETES:
         return None
-    lists = any(one.content is ManifestContent.DELETES for one in context.reader(loaded).manifests(head))
+    lists = any(manifest.content is ManifestContent.DELETES for manifest in context.reader(loaded).manifests(head))
     return None if lists else "no position delete files eligible for merging"
 
 
 def _settled(context: OperationContext, loaded: LoadedTable) -> LastSeen | None:
-    """The last look at the table's files, if another one would find nothing; ``None``: this pass looks at them.
+    """The last pass that looked at the table's files, if another look would find nothing; ``None``: this pass looks at
+    them.
 
-    Somebody who asks for a pass wants it to look.
+    A requested pass always looks.
     """
     head = loaded.metadata.head(context.policy.branch)
     if not context.is_proposed or head is None:
@@ -221,7 +224,7 @@ def _settled(context: OperationContext, loaded: LoadedTable) -> LastSeen | None:
 
 
 def _load(runtime: Runtime, item: Item) -> LoadedTable | None:
-    """Load the table; ``None`` when it was dropped or replaced since it was detected."""
+    """Load the table; ``None`` if it was dropped or replaced since it was detected."""
     try:
         loaded = runtime.catalog.load(item.name)
     except PolicyError:

@@ -1,8 +1,8 @@
 """A pass that a person requests outside the schedule: file the request, start a run, wait
 for the pass.
 
-The request is always filed in the state, where the next scheduled run finds it.  So it outlives a run that could not be
-started, or that ended before its pass was reported.  The report of the pass that serves the request claims it.
+The request is always filed in the state, where the next scheduled run finds it. So it survives a run that did not start
+or that ended before its pass was reported.  The report of the pass that serves the request claims it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import PassRecord, StateStore
 
 FIRST_PAUSE_S = 1.0
-"""The first pause between two looks at the run, in seconds; later ones are longer, up to :data:`LONGEST_PAUSE_S`."""
+"""The first pause between two checks of the run, in seconds; later pauses are longer, up to :data:`LONGEST_PAUSE_S`."""
 LONGEST_PAUSE_S = 30.0
-# A laptop may lose its network for a while; the run does not mind.
+# A laptop may lose its network for a while, which does not affect the run.
 _ATTEMPTS = 6
 _OPERATIONS = "operations"
 
@@ -42,19 +42,20 @@ def _silent(_: str) -> None:
 
 NEXT_RUN = "the next scheduled run takes it first"
 NO_RUN = (
-    f"nothing is scheduled: no run has looked for requests here in the last {SEEN_FOR_HOURS} hours; switch the stack's "
-    "schedule on, start icekeeper run, or give --state-machine to start a run at once"
+    f"nothing is scheduled: no run has looked for requests in the last {SEEN_FOR_HOURS} hours; enable the stack's "
+    "schedule, start icekeeper run, or pass --state-machine to start a run now"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What has become of a request: ``requested``, ``running``, or how its pass ended."""
+    """The state of a request: ``requested``, ``running``, or how its pass ended."""
 
     status: str
     summary: str
     record: PassRecord | None = None
-    """The pass in the journal, where it is recorded: the journal has only passes that changed something."""
+    """The pass in the journal; ``None`` if it is not recorded, because the journal has only passes that changed
+    something."""
 
     @property
     def is_well(self) -> bool:
@@ -69,7 +70,7 @@ class Waiting:
     limit_ms: int | None = None
     """The longest time to wait; ``None``: until the pass has ended."""
     notify: Notify = _silent
-    """Called with a sentence about what goes on, after each look."""
+    """Called with a sentence about the progress after each check."""
     clock: Clock = system_clock
     sleep: Callable[[float], None] = time.sleep
 
@@ -79,7 +80,7 @@ class Waiting:
         return f"{(self.limit_ms or 0) // 1000} s"
 
     def rounds(self) -> Iterator[None]:
-        """Yields whenever it is time to look, with pauses in between; the last time at the limit."""
+        """Yield whenever a check is due, with pauses in between; the last time at the limit."""
         end_ms = None if self.limit_ms is None else self.clock() + self.limit_ms
         pause_s = FIRST_PAUSE_S
         while True:
@@ -92,25 +93,25 @@ class Waiting:
 
 
 def require_shared_state(environment: Mapping[str, str], *, is_scheduled: bool = False) -> None:
-    """Raises PolicyError when ``ICEKEEPER_STATE`` is not set: no deployment would see a request in a local file.
+    """Raise PolicyError if ``ICEKEEPER_STATE`` is not set: no deployment would see a request in a local file.
 
-    ``is_scheduled``: whether an ``icekeeper run`` of this machine looks there.
+    ``is_scheduled``: whether an ``icekeeper run`` on this machine reads that file.
     """
     if not environment.get("ICEKEEPER_STATE", "").strip() and not is_scheduled:
         raise PolicyError(
-            "ICEKEEPER_STATE is not set, so no deployment would ever see the request: "
-            "set it to the stack's output State, dynamodb://TABLE"
+            "ICEKEEPER_STATE is not set, so no deployment would see the request: set it to the stack's output State, "
+            "dynamodb://TABLE"
         )
 
 
 def file_request(runtime: Runtime, table: TableName, overrides: Mapping[str, str]) -> MaintenanceRequest:
-    """Check a request and file it, replacing the one that is pending for the table.
+    """Check a request and file it, replacing the table's pending request.
 
     Raises:
         PolicyError: unknown table, or settings that are wrong or do not fit it; nothing was filed.
         StorageError: the table or the state cannot be used; nothing was filed.
     """
-    # Raises for settings that no state machine takes: a scheduled run could not serve such a request either.
+    # Reject settings that the state machine would reject: a scheduled run could not serve such a request either.
     parse_event(MachineInput, {"table": str(table), "settings": dict(overrides)})
     loaded = runtime.catalog.load(table)
     resolved = runtime.policy(loaded, overrides)
@@ -124,8 +125,7 @@ def file_request(runtime: Runtime, table: TableName, overrides: Mapping[str, str
 def machine_input(request: MaintenanceRequest) -> dict[str, Any]:
     """The state machine's input for a request, with the request's own settings, so that the pass claims it.
 
-    The run waits while another one maintains the table: if it were refused, nobody would serve the request where no
-    schedule is set.
+    The run waits while another run maintains the table: a refused request would stay unserved without a schedule.
     """
     identity, settings = request.identity, dict(request.settings)
     operations = settings.pop(_OPERATIONS, None)
@@ -142,8 +142,8 @@ def start_pass(machine: StateMachine, request: MaintenanceRequest) -> str:
     """Start a run that serves a filed request; returns the execution's ARN.
 
     Raises:
-        PolicyError: there is no such state machine.
-        StorageError: it cannot be started; in both cases the request stays filed.
+        PolicyError: the state machine does not exist.
+        StorageError: the run cannot be started; in both cases the request stays filed.
     """
     try:
         return machine.start(f"request-{uuid.uuid4()}", machine_input(request))
@@ -154,10 +154,10 @@ def start_pass(machine: StateMachine, request: MaintenanceRequest) -> str:
 def follow_pass(
     machine: StateMachine, execution: str, state: StateStore, request: MaintenanceRequest, waiting: Waiting
 ) -> Answer:
-    """Wait until a run has ended, and say how its pass ended.
+    """Wait until a run has ended and return how its pass ended.
 
     Raises:
-        StorageError: it cannot be followed any more; it goes on all the same.
+        StorageError: the run cannot be followed any more; the run itself continues.
     """
     failures = 0
     for _ in waiting.rounds():
@@ -168,15 +168,15 @@ def follow_pass(
             failures += 1
             if failures < _ATTEMPTS and not machine.is_denied(error):
                 continue
-            raise StorageError(f"{error}; the run itself goes on: {execution}") from error
+            raise StorageError(f"{error}; the run itself continues: {execution}") from error
         if not found.is_running:
             return _ended(machine, execution, found, state, request)
         waiting.notify(_who_maintains(state, request, waiting.clock(), _run_id(execution)))
-    return Answer(status="running", summary=f"the run still goes on after {waiting.limit}: {execution}")
+    return Answer(status="running", summary=f"the run is still running after {waiting.limit}: {execution}")
 
 
 def await_pass(state: StateStore, request: MaintenanceRequest, waiting: Waiting) -> Answer:
-    """Wait until any run has served a request, and say how that pass ended.
+    """Wait until any run has served a request and return how that pass ended.
 
     Raises:
         StorageError: the state cannot be read; the request stays.
@@ -186,7 +186,7 @@ def await_pass(state: StateStore, request: MaintenanceRequest, waiting: Waiting)
             return _served(state, request, waiting.clock())
         lease = _lease(state, request, waiting.clock())
         waiting.notify(f"{lease.who} maintains the table" if lease else "waiting for the next scheduled run")
-    return Answer(status="requested", summary=f"after {waiting.limit} no run has served the request, which stays filed")
+    return Answer(status="requested", summary=f"no run has served the request within {waiting.limit}; it stays filed")
 
 
 def _ended(
@@ -195,14 +195,14 @@ def _ended(
     for record in state.history(request.identity, limit=20):
         if record.run_id == _run_id(execution):
             return _recorded(record)
-    told = found
+    explained = found
     if found.result is None and found.status != "SUCCEEDED":
-        told = machine.explain(execution) or found
-    if told.result is not None:
-        return Answer(status=told.result.status, summary=told.result.summary)
-    if told.failure is None and found.status == "SUCCEEDED":
+        explained = machine.explain(execution) or found
+    if explained.result is not None:
+        return Answer(status=explained.result.status, summary=explained.result.summary)
+    if explained.failure is None and found.status == "SUCCEEDED":
         return Answer(status="skipped", summary="the run found nothing to do")
-    why = f"the run ended as {found.status}: {execution}" if told.failure is None else told.failure.sentence
+    why = f"the run ended as {found.status}: {execution}" if explained.failure is None else explained.failure.sentence
     stays = f"; the request stays filed, and {NEXT_RUN}" if _is_pending(state, request) else ""
     return Answer(status="failed", summary=f"{why}{stays}")
 
@@ -212,8 +212,8 @@ def _recorded(record: PassRecord) -> Answer:
 
 
 def _served(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Answer:
-    """How the pass ended that claimed a request: the newest of the table, which may have been too idle for the
-    journal."""
+    """How the pass that claimed a request ended: the table's newest pass, which may have changed nothing and so be
+    missing in the journal."""
     newest = next(iter(state.history(request.identity, limit=1)), None)
     seen = state.seen(request.identity)
     # No pass ends later than now.
@@ -222,23 +222,24 @@ def _served(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Answ
         return _recorded(newest)
     if seen_ms >= request.requested_ms:
         return Answer(status="skipped", summary="the pass found nothing to change")
-    return Answer(status="failed", summary="the run that took the request has ended, and left nothing in the journal")
+    return Answer(status="failed", summary="the run that took the request ended without an entry in the journal")
 
 
 def _is_pending(state: StateStore, request: MaintenanceRequest) -> bool:
-    """Whether a request for the table waits: this one, or the one that has taken its place."""
+    """Whether a request for the table is pending: this one, or its replacement."""
     return state.requests.of_table(request.identity) is not None
 
 
 def _who_maintains(state: StateStore, request: MaintenanceRequest, now_ms: int, run_id: str) -> str:
     lease = _lease(state, request, now_ms)
-    if lease is None:  # it is held only while a function or job works on the table
-        return "the run goes on"
-    return "the table is being maintained" if lease.holder == run_id else f"waiting for {lease.who} to be done"
+    if lease is None:  # a run holds the lease only while a function or job works on the table
+        return "the run continues"
+    return "the table is being maintained" if lease.holder == run_id else f"waiting for {lease.who} to finish"
 
 
 def _lease(state: StateStore, request: MaintenanceRequest, now_ms: int) -> Lease | None:
-    """Who works on the table now; ``None`` too where the state does not say: only a person who watches asks."""
+    """The lease of the run that works on the table now; also ``None`` if the state does not answer, because it only
+    serves the progress display."""
     try:
         return state.leases.current(request.identity.lease_key, now_ms=now_ms)
     except StorageError:

@@ -1,9 +1,9 @@
-"""What a run of the state machine holds while a function or job works on a table: the table's lease, and a slot.
+"""What a run of the state machine holds while a function or job works on a table: the table's lease and a slot.
 
-Runs may overlap.  Each function and job takes the lease when it begins with a table and gives it back when it is done,
-so that no table is held while its run waits for something else.  Slots keep the limit of concurrent tables over all
-scheduled runs; a run for one table, which somebody asked for, takes none, nor does a job, which bounds its tables by
-itself.  Each of these functions raises StorageError when the state does not answer.
+Runs may overlap.  Each function and job takes the lease when it begins with a table and releases it when it is done, so
+that no table is held while its run waits for something else.  Slots keep the limit of concurrent tables over all
+scheduled runs. A run over one requested table takes no slot; a job takes none either, because it limits its tables
+itself.  Each of these functions raises StorageError if the state does not answer.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from icekeeper.pipeline.events import Item
 from icekeeper.state.leases import HeldLease, Lease, kept_alive, take_slot
 
 _LEASE_MS = 20 * 60 * 1000
-"""A function lives for 15 minutes at most; a thread of a job prolongs the lease several times before it runs out."""
+"""A function lives for 15 minutes at most; a thread of a job extends the lease several times before it expires."""
 
 
 @contextmanager
 def held_table(deployment: Deployment, run_id: str, item: Item, *, in_job: bool = False) -> Iterator[HeldLease]:
-    """The table's lease, and a slot where the table counts, for as long as the block runs.
+    """Hold the table's lease, and a slot if the table needs one, while the block runs.
 
-    A repeat by the same run has both already: of two attempts at a step, the first was killed.
+    A retry by the same run finds its own lease and slot: the first attempt at the step was killed.
 
     Raises:
-        LeaseHeld: another run maintains the table; :class:`TableBusy` where this one is to wait for it.
+        LeaseHeld: another run maintains the table; :class:`TableBusy` if this run is to wait for it.
         FleetBusy: every slot is taken.
     """
     leases, now_ms = deployment.state.leases, deployment.clock()
     slot = None
     if item.is_scheduled and not in_job:
         try:
-            holder = f"{run_id} for {item.identity.lease_key}"  # one run has a slot for each of its tables
+            holder = f"{run_id} for {item.identity.lease_key}"  # a run has a slot for each of its tables
             slot = take_slot(leases, holder, deployment.slots, now_ms=now_ms, ttl_ms=_LEASE_MS)
         except LeaseHeld as taken:
             raise FleetBusy(f"{item.table} has to wait: {taken}") from taken
@@ -47,19 +47,19 @@ def held_table(deployment: Deployment, run_id: str, item: Item, *, in_job: bool 
             yield held
     finally:
         if slot is not None:
-            with suppress(StorageError):  # it runs out by itself
+            with suppress(StorageError):  # the slot expires by itself
                 leases.release(slot)
 
 
 def require_free(deployment: Deployment, run_id: str, item: Item) -> None:
-    """Raise LeaseHeld, or TableBusy where the run is to wait, if another run maintains the table now."""
+    """Raise LeaseHeld, or TableBusy if this run is to wait, if another run maintains the table now."""
     lease = deployment.state.leases.current(item.identity.lease_key, now_ms=deployment.clock())
     if lease is not None and lease.holder != run_id:
         raise _or_busy(LeaseHeld(f"{item.table} is maintained by {lease.who}"), item)
 
 
 def give_back(deployment: Deployment, run_id: str, item: Item) -> None:
-    """Release the table's lease, if this run has it: a thread that hangs then commits and deletes nothing more
+    """Release the table's lease if this run has it: a thread that hangs then commits and deletes nothing more
     (rule: lost-lease-changes-nothing)."""
     deployment.state.leases.release(Lease(key=item.identity.lease_key, holder=run_id, expires_ms=0))
 

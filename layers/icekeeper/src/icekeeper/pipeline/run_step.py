@@ -1,7 +1,7 @@
-"""Run the steps of a table's pass: operations, and the cleaning of files that failed loads left.
+"""Run the steps of a table's pass: operations, and the cleanup of files that failed loads left.
 
-Every step writes its outcome to the control bucket.  A step that is repeated after it ended gives the same answer; one
-that is repeated after a crash finds what the crashed attempt committed (rule: failures-cost-no-row).
+Every step writes its outcome to the control bucket. A step that is repeated after it ended returns the same outcome; a
+step that is repeated after a crash finds what the crashed attempt committed (rule: failures-cost-no-row).
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from icekeeper.storage.storage import KnownFiles
 
 log = logging.getLogger(__name__)
 
-# The state machine knows these by name, and tries again.
+# The state machine retries these errors, which it knows by name.
 RETRIED = (CommitConflict, CommitStateUnknown, StorageError)
-# Metrics that only the step which lists the orphans can count.
+# Metrics that only the step that lists the orphans can count.
 _LISTING_METRICS = tuple(
     f"remove_orphans.{what}"
     for what in ("files_listed", "files_too_young", "bytes_left", "files_missing", "files_like_missing")
@@ -70,21 +70,21 @@ _LISTING_METRICS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWork:
-    """What one function or job does of one table's pass."""
+    """What a function or job does of a table's pass."""
 
     deployment: Deployment
     run_id: str
     started_ms: int
-    """The beginning of the run, epoch milliseconds: what ``now()`` in the policy means."""
+    """The start of the run, epoch milliseconds: the value of ``now()`` in the policy."""
     item: Item
     engine: Engine
     in_job: bool = False
     max_bytes: int | None = None
     """How many bytes of input this function or job can rewrite; the rest is left to a later run."""
     time_left_s: Callable[[], float] | None = None
-    """How many seconds are left for it."""
+    """How many seconds are left for the work."""
     listed: str | None = None
-    """The digest of the list of orphans that :func:`list_orphans` wrote; ``None``: removal lists them itself."""
+    """The digest of the orphan list that :func:`list_orphans` wrote; ``None``: the removal lists orphans itself."""
     progress: Progress = silent
 
     @property
@@ -94,7 +94,7 @@ class TableWork:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One step with what it needs, checked against the table's plan."""
+    """A step with everything that it needs, checked against the table's plan."""
 
     work: TableWork
     name: str
@@ -105,66 +105,66 @@ class _Step:
 
 @sharing_reads()
 def run_steps(work: TableWork, steps: Sequence[str]) -> Mapping[str, str]:
-    """Carry out steps of a planned table, in order, under its lease; step → status and summary.
+    """Carry out steps of a planned table, in order, under its lease; return step → status and summary.
 
-    What befalls one step stops no other: its outcome says that it failed.  An error that may pass is raised when all
-    have had their turn, and noted beside their outcomes; a repetition does only what has no outcome.  Steps whose plan
-    does not hold any more are left to a later run.
+    A failed step does not stop the others; its outcome records the failure. A transient error is written beside the
+    outcomes and raised after all steps; a repetition does only the steps without an outcome. A step whose plan is stale
+    is left to a later run.
 
     Raises:
         LeaseHeld, TableBusy, FleetBusy: nothing was done.
-        LeaseLost: another run maintains the table now.
-        CommitConflict, CommitStateUnknown, StorageError: to be tried again.
+        LeaseLost: another run has taken over the table.
+        CommitConflict, CommitStateUnknown, StorageError: transient; try again.
     """
-    documents, told = work.documents, dict[str, str]()
+    documents, results = work.documents, dict[str, str]()
     todo = [step for step in steps if documents.outcome(step) is None]
     plan = documents.plan() if todo else None
     if plan is None:
-        return told
+        return results
     try:
         with held_table(work.deployment, work.run_id, work.item, in_job=work.in_job) as lease:
-            passing = _in_turn(work, plan, todo, lease, told)
+            transient = _in_turn(work, plan, todo, lease, results)
     except LeaseHeld as held:
         _leave_to_other(documents, todo, held)
         raise
-    if passing:
-        raise passing[0]
-    return told
+    if transient:
+        raise transient[0]
+    return results
 
 
 def _leave_to_other(documents: PassDocuments, steps: Sequence[str], held: LeaseHeld) -> None:
-    """Write that another run maintained the table, unless this one is to wait and asks again."""
+    """Record that another run maintained the table, unless this run is to wait and tries again."""
     if not isinstance(held, TableBusy):
         for step in steps:
             documents.write_left(step, f"another run maintained the table: {held}")
 
 
 def _in_turn(
-    work: TableWork, plan: PlanDocument, steps: Sequence[str], lease: HeldLease, told: dict[str, str]
+    work: TableWork, plan: PlanDocument, steps: Sequence[str], lease: HeldLease, results: dict[str, str]
 ) -> list[MaintenanceError]:
-    """Carry out each step, and note in ``told`` what became of it; the errors that may pass."""
-    documents, passing = work.documents, list[MaintenanceError]()
+    """Carry out each step and add its status and summary to ``results``; return the transient errors."""
+    documents, transient = work.documents, list[MaintenanceError]()
     for step in steps:
         try:
-            told[step] = _run_step(work, plan, step, lease)
+            results[step] = _run_step(work, plan, step, lease)
         except (PlanStale, SwitchedOff) as stale:
             documents.write_left(step, str(stale))
-            told[step] = f"left to a later run: {stale}"
+            results[step] = f"left to a later run: {stale}"
         except (*RETRIED, LeaseLost) as error:
             documents.write_failure(step, error)
             if isinstance(error, LeaseLost):
                 raise
-            passing.append(error)
-        except Exception as error:  # a bug, or what is wrong with this very table: the other steps go on
+            transient.append(error)
+        except Exception as error:  # a bug, or a defect of this table: the other steps continue
             if not isinstance(error, MaintenanceError):
-                log.exception("%s: %s broke", work.item.table, step)
-            tell_error(documents, work.run_id, step, error)
-            told[step] = f"failed: {type(error).__name__}: {error}"
-    return passing
+                log.exception("%s: %s failed unexpectedly", work.item.table, step)
+            write_error(documents, work.run_id, step, error)
+            results[step] = f"failed: {type(error).__name__}: {error}"
+    return transient
 
 
-def tell_error(documents: PassDocuments, run_id: str, step: str, error: Exception) -> None:
-    """Write the outcome of a step that raised."""
+def write_error(documents: PassDocuments, run_id: str, step: str, error: Exception) -> None:
+    """Write the outcome of a step that raised an error."""
     sentence = f"{type(error).__name__}: {error}"
     if step == CLEAN_STAGED:
         documents.write_failure(step, error)
@@ -201,19 +201,19 @@ def _run_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease) 
 
 def _clean_staged(step: _Step) -> str:
     work = step.work
-    told, started_s = (work.item.table, step.name, work.run_id), time.monotonic()
-    operation_started(*told)
+    about, started_s = (work.item.table, step.name, work.run_id), time.monotonic()
+    operation_started(*about)
     staged = clean_staged_files(step.context)
     document = {"staged": None if staged is None else staged.to_json(work.run_id, work.documents.listings())}
     summary = "no files of failed loads to clean" if staged is None else staged.summary
     seconds = time.monotonic() - started_s
-    operation_finished(*told, status=Status.SUCCEEDED.value, summary=summary, seconds=seconds)
+    operation_finished(*about, status=Status.SUCCEEDED.value, summary=summary, seconds=seconds)
     work.documents.write_outcome(step.name, {**document, "status": Status.SUCCEEDED.value, "summary": summary})
     return summary
 
 
 def steps_for(work: TableWork, function: str) -> list[str]:
-    """The steps that a table's plan has for a function, which is named by its folder, in canonical order."""
+    """The steps that a table's plan assigns to a function, named by its folder, in canonical order."""
     plan = work.documents.plan()
     mine = frozenset[str]() if plan is None else steps_of_function(function)
     return [step for step in STEPS if step in mine and plan is not None and plan.routes.get(step) == "function"]
@@ -222,9 +222,10 @@ def steps_for(work: TableWork, function: str) -> list[str]:
 def clean_tables(
     deployment: Deployment, run_id: str, work_on: Callable[[Item], TableWork], time_left_s: Callable[[], float]
 ) -> tuple[int, int]:
-    """Clean up after the failed loads of a run's tables: how many were cleaned, and how many are left to the next run.
+    """Clean up after the failed loads of a run's tables; return how many tables were cleaned and how many are left.
 
-    ``work_on`` begins with a table.  One that fails stops no other: why is written beside its outcomes.
+    ``work_on`` creates the work of a table. A table that fails does not stop the others; its failure is written to its
+    documents.
     """
     tables = deployment.control.find_objects(stage_key(run_id, Stage.STAGED), StageItem)
     done = 0
@@ -242,12 +243,12 @@ def clean_tables(
 
 @sharing_reads()
 def list_orphans(work: TableWork) -> tuple[int, str | None]:
-    """Find the orphans of a table and write them to the control bucket; how many there are, and the list's digest.
+    """Find the orphans of a table and write them to the control bucket; return their number and the list's digest.
 
-    The removal is left out when there are none.
+    Without orphans the removal step is skipped.
 
     Raises:
-        MaintenanceError: as :func:`run_steps`; it is noted beside the outcomes.
+        MaintenanceError: as :func:`run_steps`; it is written beside the outcomes.
     """
     documents, name = work.documents, Operation.REMOVE_ORPHANS.value
     plan = documents.plan()
@@ -264,7 +265,7 @@ def list_orphans(work: TableWork) -> tuple[int, str | None]:
         _leave_to_other(documents, [name], held)
         raise
     except Exception as error:
-        if not isinstance(error, FleetBusy):  # else it is asked again
+        if not isinstance(error, FleetBusy):  # the state machine retries FleetBusy
             documents.write_failure(name, error)
         raise
 
@@ -272,13 +273,13 @@ def list_orphans(work: TableWork) -> tuple[int, str | None]:
 def _list_orphans(step: _Step) -> tuple[int, str | None]:
     work, documents = step.work, step.work.documents
     context = step.context
-    _commits_before(step)  # notes that the step has begun: a listing that is killed is too much for a function
+    _commits_before(step)  # records that the step has begun: a killed listing exceeds what a function can do
     options = {"only_lists": True}  # this function has no right to delete
     outcome = run_operation(Operation.REMOVE_ORPHANS, context, options=options, reraised=RETRIED)
-    # A refusal that kept the copies of missing files only has found what may go.
+    # A refusal that only kept copies of missing files has still found deletable files.
     is_found = outcome.status is Status.SUCCEEDED or "remove_orphans.files_like_missing" in outcome.metrics
     if not is_found or not outcome.files_planned:
-        # Nothing will follow: this is the outcome of the operation.
+        # No removal follows, so this is the outcome of the operation.
         if outcome.status is Status.SUCCEEDED:
             outcome = replace(outcome, summary="removed 0 orphan file(s)")
         documents.write_outcome(step.name, outcome.to_json(work.run_id, documents.listings()))
@@ -289,12 +290,12 @@ def _list_orphans(step: _Step) -> tuple[int, str | None]:
 
 
 def _open_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease, *, dry_run: bool = False) -> _Step:
-    """Load the newest table, and check that it is the one that was planned, under the same policy.
+    """Load the table and check that it is the planned table, under the same policy.
 
     Raises:
         PlanStale: the table was replaced, or its policy changed.
-        PolicyError: the table is gone.
-        StorageError: something cannot be read.
+        PolicyError: the table no longer exists.
+        StorageError: the table or the state cannot be read.
     """
     item = work.item
     runtime = work.deployment.runtime(item)
@@ -305,8 +306,8 @@ def _open_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease,
     if resolved.fingerprint() != plan.fingerprint:
         raise PlanStale(f"the policy of {item.table} changed since it was planned")
     if name != CLEAN_STAGED and Operation(name) not in resolved.policy.operations:
-        # Whoever may write to the control bucket may have changed the plan (rule: documents-are-not-trusted).
-        raise PlanStale(f"the policy of {item.table} does not have {name} done")
+        # Anybody with write access to the control bucket may have changed the plan (rule: documents-are-not-trusted).
+        raise PlanStale(f"the policy of {item.table} does not include {name}")
     context = replace(
         runtime.context(
             loaded,
@@ -327,7 +328,7 @@ def _open_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease,
 def _limited(context: OperationContext, max_bytes: int) -> OperationContext:
     """The context with at most ``max_bytes`` to rewrite: the table may have grown since it was planned.
 
-    What exceeds the limit waits for the next plan, which sends it to a job.
+    The rest waits for the next plan, which sends it to a job.
     """
     policy = context.resolved.policy
     allowed = max_bytes if policy.max_bytes_to_rewrite is None else min(max_bytes, policy.max_bytes_to_rewrite)
@@ -336,7 +337,7 @@ def _limited(context: OperationContext, max_bytes: int) -> OperationContext:
 
 
 def _commits_before(step: _Step) -> frozenset[int]:
-    """The ids of the snapshots that this run had committed before the step's first attempt, which records them."""
+    """The ids of the snapshots that this run committed before the step's first attempt; that attempt records them."""
     documents = step.work.documents
     begun = documents.begun(step.name)
     if begun is None:
@@ -347,10 +348,10 @@ def _commits_before(step: _Step) -> frozenset[int]:
 
 
 def _with_earlier_commits(step: _Step, outcome: OperationOutcome, before: frozenset[int]) -> OperationOutcome:
-    """The outcome, extended by what another attempt at this step committed before it crashed, or beside this one.
+    """Add the commits of another attempt at this step, which crashed or ran at the same time, to the outcome.
 
-    What failed, or found nothing to do, may have been overtaken by an attempt of the same run, whose outcome this one
-    replaces (rule: failures-cost-no-row).
+    An attempt that failed or found nothing to do may have been overtaken by another attempt of the same run, whose
+    outcome this outcome replaces (rule: failures-cost-no-row).
     """
     may_be_overtaken = outcome.status is not Status.SUCCEEDED
     metadata = (step.context.load() if may_be_overtaken else step.loaded).metadata
@@ -378,9 +379,9 @@ def _with_earlier_commits(step: _Step, outcome: OperationOutcome, before: frozen
 
 
 def _of_listed_orphans(context: OperationContext) -> OperationContext:
-    """The context for removing listed orphans; every guard checks each of them again, but for their share.
+    """The context for removing listed orphans: all guards check every file again, except the guard of their share.
 
-    The listing step has checked their share of all files; of the listed ones alone that share is always 1.
+    The listing step has checked their share of all files; among the listed files alone that share is always 1.
     """
     policy = context.resolved.policy.model_copy(update={"orphan_max_delete_ratio": 1})
     return replace(context, resolved=replace(context.resolved, policy=policy))

@@ -1,4 +1,4 @@
-"""How large a Glue run is that maintains many tables (a *wave*): its workers, and which tables are at work. Pure."""
+"""The size of a *wave*, the Glue run that maintains many tables: its workers, and how many tables are in work. Pure."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ MOST_WORKERS = 10
 _FEWEST_WORKERS = 2
 """The driver of a Glue run is one of its workers."""
 CORES_PER_WORKER = 4
-"""Of G.1X, the smallest worker: a DPU (AWS Glue developer guide, "Worker types")."""
+"""Cores of G.1X, the smallest worker: one DPU (AWS Glue developer guide, "Worker types")."""
 MB_PER_CPU_SECOND = 60
-"""What Spark's workers read and write again by the decoding path (docs/performance.md); copying is much faster."""
+"""What a core reads and writes per second when it decodes rows (docs/performance.md); copying is much faster."""
 BUSY = 0.75
-"""The part of its time in which a core works: every table ends with a commit, and its last group is one task."""
+"""The share of its time in which a core works: every table ends with a commit, and its last group is a single task."""
 _BYTES_PER_CORE_SECOND = int(MB_PER_CPU_SECOND * BUSY * 1024**2)
-# What a worker does in some five minutes: long enough that its start-up is a small part of what it costs.
+# What a worker does in about five minutes: long enough that its start-up is a small part of its cost.
 _BYTES_PER_WORKER = 50 * 1024**3
-# A driver has 16 GB, and needs up to some hundred megabytes for the manifests of a large table.
+# A driver has 16 GB and needs up to a few hundred megabytes for the manifests of a large table.
 _LARGE_AT_ONCE = 16
-# The threads of small tables mostly wait for answers.  With so many of them a driver's Python is busy all the time.
+# The threads of small tables mostly wait for answers.  This many threads keep a driver's Python busy.
 _SMALL_AT_ONCE = 32
 SMALL_BYTES = 64 * 1024**2
-"""Up to so many bytes a table counts as small: its manifests are, too."""
-# What a table needs beside its bytes: planning, commit, and what its neighbours take of the workers.
+"""A table up to this size counts as small; its manifests are small, too."""
+# The seconds that a table needs besides its bytes: for planning, for the commit, and while other tables use the
+# workers.
 _ROUND_S = 120
 _SAFETY = 2
 _LEAST_S = 60.0
 _USABLE = 0.9
-"""The part of a Glue run's time in which tables are at work: before it Spark starts, and behind it the job tells how
-they ended; Glue kills what takes longer than its whole time."""
+"""The share of a Glue run's time in which tables are in work.  Spark starts before it, and the job reports the outcomes
+after it; Glue kills a run that exceeds its whole time."""
 _LAST_ROUND = 0.95
-"""The part of a table's time after which it begins nothing new; what it is at has the rest to end and to commit."""
+"""The share of a table's time after which it begins no new group; the rest is for ending and committing those in
+work."""
 
 
 class Sized(Protocol):
@@ -45,7 +47,7 @@ AnySized = TypeVar("AnySized", bound=Sized)
 
 
 def workers_for(size_bytes: int) -> int:
-    """How many workers a Glue run has that rewrites so many bytes, its driver included."""
+    """How many workers, including the driver, a Glue run needs to rewrite this many bytes."""
     wanted = 1 + -(-size_bytes // _BYTES_PER_WORKER)
     return max(_FEWEST_WORKERS, min(MOST_WORKERS, wanted))
 
@@ -53,7 +55,7 @@ def workers_for(size_bytes: int) -> int:
 def tables_at_once(sizes: Sequence[int], workers: int) -> tuple[int, int]:
     """How many tables the driver maintains at the same time, and how many of them may be large.
 
-    Enough to keep executors busy where each large table has one group, and where small ones share their tasks.
+    Enough to keep executors busy if each large table has only one group and small tables share their tasks.
     """
     small = sum(size <= SMALL_BYTES for size in sizes)
     large = min(len(sizes) - small, 2 * _cores(workers), _LARGE_AT_ONCE)
@@ -61,22 +63,23 @@ def tables_at_once(sizes: Sequence[int], workers: int) -> tuple[int, int]:
 
 
 def in_order(tables: Iterable[AnySized]) -> tuple[AnySized, ...]:
-    """The largest first: one that began last would keep all workers waiting for it, and they are paid meanwhile.
+    """The largest table first: if it began last, all workers, which cost money, would wait for it.
 
-    Tables of one size stay in the order of their need.
+    Tables of the same size keep their order of priority.
     """
     return tuple(sorted(tables, key=lambda table: -table.size_bytes))
 
 
 def usable_s(job_timeout_s: float) -> float:
-    """How many seconds of a job, from its beginning, tables may be at work."""
+    """How many seconds after the start of a job tables may be in work."""
     return _USABLE * job_timeout_s
 
 
 def may_begin(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float) -> bool:
-    """Whether a table that begins now will surely end within the usable time, ``limit_s``.
+    """Whether a table that begins now is certain to end within the usable time, ``limit_s``.
 
-    In the first quarter of it everything begins: what a whole run is not long enough for never would, else.
+    In the first quarter of that time every table may begin: otherwise a table that needs more than a whole run would
+    never begin.
     """
     return elapsed_s <= limit_s / 4 or elapsed_s + _needed_s(size_bytes, workers) <= limit_s
 
@@ -84,16 +87,15 @@ def may_begin(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float
 def longest_s(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float, is_alone: bool) -> float:
     """How many seconds a table that begins now may take before it is cut off (rule: cut-off-endless-tables).
 
-    Four times what surely suffices, or a quarter of the usable time, ``limit_s``; all that is left of it where no other
-    table is in the job.  Never longer than that: a job that is killed tells of no table.
+    Four times the time that is certain to suffice, or a quarter of the usable time, ``limit_s``; for the only table of
+    the job, all that is left.  Never more than what is left: a killed job reports no table.
     """
     generous_s = limit_s if is_alone else max(limit_s / 4, 4 * _needed_s(size_bytes, workers))
     return max(_LEAST_S, min(generous_s, limit_s - elapsed_s))
 
 
 def last_round_s(longest_s: float) -> float:
-    """How many of the seconds that a table has may pass before it begins nothing new, commits and reports what is
-    left."""
+    """After how many of its seconds a table begins no new group, commits, and reports what is left."""
     return _LAST_ROUND * longest_s
 
 

@@ -56,7 +56,7 @@ def _preview(context: OperationContext, loaded: LoadedTable) -> OperationOutcome
 
 
 def _run(context: OperationContext, loaded: LoadedTable) -> OperationOutcome:
-    """Plan, rewrite and commit; then remember what was learned of the table's files."""
+    """Plan, rewrite and commit; then record what the pass learned about the table's files."""
     metadata, files = loaded.metadata, RememberedFiles(context, loaded.metadata)
     state, plan = plan_table(context, loaded, files.watch, files.waiting())
     files.forget_gone(entry.file.file_path for entry in state.deletes.entries)

@@ -1,7 +1,7 @@
-"""Rewrites a plan's file groups through the engine, round by round, and commits them as they finish.
+"""Rewrite a plan's file groups through the engine, round by round, and commit them as they finish.
 
-:mod:`.rounds` decides what a round has and when to commit.  Small groups share a *batch*, which is one task of the
-engine.
+:mod:`.rounds` decides what belongs to a round and when to commit.  Small groups share a *batch*, which is a single task
+of the engine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.report.activity import REWRITING
 from icekeeper.rows.arrow_schema import leaf_columns, stored_schema
 
-# A worker finds all unreadable files of a group in one attempt, a sort in two.  More attempts mean that files vanish.
+# A worker finds all unreadable files of a group in one attempt, a sort in two attempts.  Further failures mean that
+# files disappear meanwhile.
 _ATTEMPTS_WITHOUT = 3
 
 
@@ -42,8 +43,8 @@ def rewrite_and_commit(
 ) -> tuple[CompactionPlan, GroupOutcomes]:
     """Rewrite the groups round by round and commit them as they finish, so that a killed process loses few of them.
 
-    Once time is over, what is ready is committed and the rest is left to the next run.  Returns the plan without
-    unreadable files, and the outcomes.
+    When the time limit is reached, finished groups are committed and the rest is left to the next run.  Returns the
+    plan without unreadable files, and the outcomes.
 
     Raises:
         MaintenanceError: nothing was committed.
@@ -56,7 +57,7 @@ def rewrite_and_commit(
 
 
 class _Rewriting:
-    """A plan at work: the groups that wait, and the results that are not committed yet."""
+    """A plan in progress: the groups that wait, and the results that are not committed yet."""
 
     def __init__(
         self, context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, outcomes: GroupOutcomes
@@ -64,15 +65,15 @@ class _Rewriting:
         self._context, self._loaded, self._plan, self._outcomes = context, loaded, plan, outcomes
         self._stored = stored_schema(loaded.metadata.current_schema)
         self._entries = GroupEntries(context.reader(loaded), plan)
-        # Without unreadable files, and with the row ids that a commit has given.
+        # The groups without unreadable files, and with the row ids that a commit has assigned.
         self._groups = {group.group_id: group for group in plan.groups}
         self._waiting = deque(self._works(plan.groups))
         self._ready: list[RewriteResult] = []
-        self._at_hand = 0
-        """The groups that the running round or commit decides about."""
+        self._in_work = 0
+        """The number of groups in the running round or commit."""
         self._attempts: Counter[int] = Counter()
         self._settled = 0
-        """Groups of earlier rounds."""
+        """The number of groups in earlier rounds."""
         self._settled_bytes = 0
         self._pace = Pace(context.engine.slots, self._context.limits.time_left_s())
         self._planned_bytes = sum(group.total_bytes for group in plan.groups)
@@ -80,9 +81,9 @@ class _Rewriting:
         self._committed_s = context.monotonic_s()
 
     def run(self) -> tuple[CompactionPlan, GroupOutcomes]:
-        """See :func:`rewrite_and_commit`; after an interrupt, what is ready is committed."""
+        """See :func:`rewrite_and_commit`; after an interrupt, finished groups are committed."""
         try:
-            for step in (self._rewrite_all, self._commit):  # after an error of the engine, what is ready is committed
+            for step in (self._rewrite_all, self._commit):  # commit finished groups also after an error of the engine
                 try:
                     step()
                 except MaintenanceError as error:
@@ -96,28 +97,28 @@ class _Rewriting:
         return self._plan_now(), self._outcomes
 
     def _note_end(self, error: MaintenanceError) -> None:
-        """Note why no more groups begin, and that those at hand are not committed."""
+        """Record why no more groups begin, and that the groups in work are not committed."""
         if isinstance(error, SwitchedOff):
-            self._outcomes.groups_left += self._at_hand + self._stop()
-            self._outcomes.why_left = f"as {error}"
+            self._outcomes.groups_left += self._in_work + self._stop()
+            self._outcomes.why_left = f"because {error}"
             return
         self._outcomes.errors.append(f"{type(error).__name__}: {error}")
-        self._outcomes.failed_groups += self._at_hand + self._stop()
+        self._outcomes.failed_groups += self._in_work + self._stop()
 
     def _rewrite_all(self) -> None:
         while works := self._next_round():
             self._rewrite(works)
             if self._commit_is_due():
                 self._commit()
-                self._ask_for_row_ids()
+                self._load_row_ids()
 
     def _next_round(self) -> list[Work]:
-        """The work that begins now; none if nothing waits or the pass must stop."""
+        """The work that begins now; empty if nothing waits or the pass must stop."""
         if not self._waiting:
             return []
-        count, why = 0, "for want of time"
+        count, why = 0, "because no time was left"
         if self._has_begun and (reason := self._context.limits.why_stop()) is not None:
-            why = f"as {reason}"
+            why = f"because {reason}"
         else:
             count = self._pace.next_round(self._portion(), self._context.limits.time_left_s())
         if not count:
@@ -128,13 +129,14 @@ class _Rewriting:
     def _rewrite(self, works: Sequence[Work]) -> None:
         """Rewrite a round.
 
-        Groups with unreadable files, which would block a partition, wait to be rewritten without these and their
-        deletes, which stay in the table; so does a group with nothing left to merge (rule: leave-out-unreadable-files).
+        Unreadable files must not block their partition: a group is rewritten again without its unreadable files and
+        their deletes, which stay in the table.  A group with nothing left to merge then is given up
+        (rule: leave-out-unreadable-files).
         """
         groups = [group for work in works for group in work.groups]
-        self._at_hand, began_s = len(groups), self._context.monotonic_s()
+        self._in_work, began_s = len(groups), self._context.monotonic_s()
         if self._settled:
-            # Imported here, because most plans are one round.
+            # Imported here, because most plans have a single round.
             from icekeeper.operations.compaction.land.forward_deletes import with_newest_deletes
 
             groups = with_newest_deletes(self._context, self._loaded, self._plan, groups)
@@ -144,7 +146,7 @@ class _Rewriting:
         results = rewrite_groups(counted, self._loaded, self._plan, groups, self._entries)
         self._settled += len(groups)
         self._settled_bytes += size
-        self._at_hand = 0
+        self._in_work = 0
         self._pace.note_round(works, self._context.monotonic_s() - began_s)
         again: list[FileGroup] = []
         for result in results:
@@ -163,7 +165,7 @@ class _Rewriting:
         self._waiting.extendleft(reversed(self._works(again)))
 
     def _progress(self, before: int, what: str, done: int, total: int) -> None:
-        """Progress of a round as that of the whole plan, of which ``before`` bytes were rewritten."""
+        """Report progress of a round as progress of the whole plan, of which ``before`` bytes are already rewritten."""
         self._context.progress(what, before + done, max(self._planned_bytes, before + total))
 
     def _commit_is_due(self) -> bool:
@@ -177,13 +179,14 @@ class _Rewriting:
             return
         with uninterrupted():
             results, self._ready = self._ready, []
-            self._at_hand, began_s = sum(result.error is None for result in results), self._context.monotonic_s()
+            self._in_work, began_s = sum(result.error is None for result in results), self._context.monotonic_s()
             commit_results(self._context, self._loaded, self._plan_now(), results, self._outcomes)
-            self._at_hand, self._committed_s = 0, self._context.monotonic_s()
+            self._in_work, self._committed_s = 0, self._context.monotonic_s()
             self._pace.note_commit(self._committed_s, self._committed_s - began_s)
 
-    def _ask_for_row_ids(self) -> None:
-        """After a commit to a table that was upgraded to v3, go on with the ids that it has given to all rows."""
+    def _load_row_ids(self) -> None:
+        """After a commit to a table that was upgraded to v3, continue with the row ids that the commit has assigned to
+        all rows."""
         waiting = [group for work in self._waiting for group in work.groups]
         if self._loaded.metadata.format_version >= 3 and not all(group.has_lineage for group in waiting):
             waiting = with_row_ids(self._context, waiting, self._outcomes)
@@ -192,7 +195,7 @@ class _Rewriting:
             self._waiting = deque(self._works(waiting))
 
     def _works(self, groups: Sequence[FileGroup]) -> list[Work]:
-        """The groups in their order, small ones together."""
+        """The groups in their order, small groups together."""
         clusters = self._plan.recipe is not None
         return [
             Work(tuple(some), clusters and len(some) == 1 and not self._fits_one_worker(some[0]))
@@ -204,7 +207,8 @@ class _Rewriting:
         return fits_one_worker(self._stored, group.record_count, group.total_bytes)
 
     def _portion(self) -> Iterator[Work]:
-        """What may join the next round; with ``partial_progress`` what the next commit lacks, or another portion."""
+        """The work that may join the next round; with ``partial_progress`` as much as the next commit lacks, or another
+        portion."""
         most = self._context.policy.partial_progress
         room = most if self._waiting and self._is_full() else most - len(self._ready)
         for work in self._waiting:
@@ -214,11 +218,11 @@ class _Rewriting:
             yield work
 
     def _is_full(self) -> bool:
-        """Whether, by ``partial_progress``, the next commit has no room for what waits first."""
+        """Whether, by ``partial_progress``, the next commit has no room for the first waiting work."""
         return len(self._ready) + len(self._waiting[0].groups) > self._context.policy.partial_progress
 
     def _stop(self) -> int:
-        """Begin no more groups; returns how many waited."""
+        """Begin no more groups; return how many waited."""
         waited = sum(len(work.groups) for work in self._waiting)
         self._waiting.clear()
         return waited
@@ -252,7 +256,7 @@ def rewrite_groups(
     tasks, overtaken = _tasks(context, loaded, plan, groups, entries)
     if not tasks:
         return overtaken
-    # All workers together sort a group that is too large for one.
+    # All workers together sort a group that is too large for a single worker.
     is_small = {
         task.group_id: task.recipe is None or fits_one_worker(task.schema, task.record_count, task.file_bytes)
         for task in tasks
@@ -264,7 +268,7 @@ def rewrite_groups(
     context.progress(REWRITING, 0, all_bytes)
     try:
         results = _rewrite_small(context, small, all_bytes)
-        # Under other file names, because an attempt of the first try may still run and write.
+        # Use other file names, because an attempt of the first try may still run and write.
         large += [
             replace(task, outputs=replace(task.outputs, stem=f"{task.outputs.stem}-sorted"))
             for task, result in zip(small, results, strict=True)
@@ -287,9 +291,10 @@ def rewrite_groups(
 
 
 def _rewrite_small(context: OperationContext, tasks: Sequence[RewriteTask], all_bytes: int) -> list[RewriteResult]:
-    """Rewrite groups that fit one worker each, tiny ones in batches; ``all_bytes`` is what progress counts up to."""
+    """Rewrite groups that each fit into a worker, tiny groups in batches; ``all_bytes`` is the total of the
+    progress."""
     batches = in_batches(tasks)
-    # An estimate: they end in any order.
+    # An estimate, because batches end in any order.
     ends = [0, *accumulate(sum(task.file_bytes for task in batch.tasks) for batch in batches)]
 
     def on_done(done: int) -> None:
@@ -313,9 +318,9 @@ def _tasks(
     groups: Sequence[FileGroup],
     entries: GroupEntries,
 ) -> tuple[list[RewriteTask], list[RewriteResult]]:
-    """The groups' tasks, and results for the groups whose files are no longer as planned.
+    """The groups' tasks, and results for the groups whose files differ from the plan.
 
-    Only manifests of files whose column metrics are needed are read again.
+    Only manifests with files whose column metrics are needed are read again.
     """
     stored = stored_schema(loaded.metadata.current_schema)
     has_floats = any(leaf.is_float and not leaf.repeated for leaf in leaf_columns(stored))

@@ -1,1 +1,1 @@
-"""Snapshot expiry: which snapshots go, which files that frees, and what crashes left behind."""
+"""Snapshot expiry: which snapshots expire, which files that frees, and what interrupted runs left behind."""

@@ -1,7 +1,7 @@
-"""Commits one expiry, prepared again for each newer head, then deletes the files that it freed.
+"""Commit an expiry, prepared again for each newer head, then delete the files that it freed.
 
 Some catalogs drop refs together with snapshots.  The commit asserts every known ref; dropped refs are restored
-afterwards, or a pin holds their files.
+afterwards, or a pin keeps their files.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from icekeeper.state.findings import MOST_NEEDING, RefusedExpiry
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """What one attempt to commit removes: ``files`` are the paths, ``unused`` the partition specs and schemas."""
+    """What a commit attempt removes: ``files`` are the paths, ``unused`` the partition specs and schemas."""
 
     plan: ExpiryPlan
     base: LoadedTable
@@ -111,7 +111,7 @@ def restore_refs(context: OperationContext, base: TableMetadata, plan: ExpiryPla
     def prepare(head: LoadedTable) -> PreparedCommit | Nothing:
         missing = lost(head.metadata)
         if not missing:
-            return Nothing("every ref is there")
+            return Nothing("no ref is missing")
         refs: Mapping[str, Any] = base.document.get("refs") or {}  # a v1 document has no refs, but a main branch
         return PreparedCommit(
             requirements=[ref_at(name, None) for name in missing],
@@ -135,7 +135,7 @@ def restore_refs(context: OperationContext, base: TableMetadata, plan: ExpiryPla
 
 
 class ExpiryAttempts:
-    """The attempts to commit one expiry; ``expiry`` is that of the last attempt.
+    """The attempts to commit an expiry; ``expiry`` belongs to the last attempt.
 
     Snapshots that expire only on a newer head than the first are left to the next pass.
     """
@@ -146,11 +146,11 @@ class ExpiryAttempts:
         self.cleans_metadata = context.policy.clean_expired_metadata
         """False once the catalog has refused to remove unused specs and schemas."""
         self.kept_for_writers = 0
-        """The number of snapshots kept only because a streaming writer finds its last commit by them."""
+        """The number of snapshots kept only because a streaming writer needs them to find its last commit."""
         self.due_since_plan = 0
         """The number of snapshots that are due and not in the saved plan."""
         self.lost_refs: tuple[LostRef, ...] = ()
-        """Refs that the catalog dropped with the commit without being asked to."""
+        """Refs that the catalog dropped with the commit although the commit did not remove them."""
         self.unchecked: str | None = None
         """Why it is unknown which refs the commit dropped; then nothing is deleted."""
         self._context = context
@@ -180,14 +180,14 @@ class ExpiryAttempts:
 
         Raises:
             MaintenanceError: nothing was committed.
-            CommitStateUnknown: it is unknown whether the commit landed; a later pass finds out by the references.
+            CommitStateUnknown: it is unknown whether the commit landed; a later pass finds out from the references.
         """
         # Planning may take minutes.  A catalog that checks only the assertions would drop a tag that was created
         # meanwhile with its snapshot.  So the commit is made for the newest head (rule: assert-refs-on-expiry).
         planned = self.prepare(loaded)
         if isinstance(planned, Nothing):
             return planned
-        with uninterrupted():  # between the commit and the refs that it must give back
+        with uninterrupted():  # no interrupt between the commit and restoring the refs that it dropped
             try:
                 committed = self._commit(self._context.load())
             except CommitStateUnknown:
@@ -256,7 +256,7 @@ class ExpiryAttempts:
                 base = replace(base, metadata=swap.before)
             elif self.unchecked is None:
                 self.unchecked = "the metadata log does not show on which state the commit was made"
-        # What this expiry took away comes back even if the table is paused now.
+        # Restore the refs that this expiry dropped, even if the table is paused now.
         restore_refs(replace(self._context, may_be_stopped=False), base.metadata, expiry.plan)
 
     def _plan(self, head: LoadedTable) -> ExpiryPlan | Nothing:
@@ -275,7 +275,7 @@ class ExpiryAttempts:
         if not plan:
             return Nothing(NOTHING_TO_EXPIRE)
         if self.expiry is None and not policy.named_snapshots[1] and (why := self._why_waiting(head)) is not None:
-            return Nothing(f"it waits, but for a try a week: {why}")
+            return Nothing(f"it waits and is tried once a week: {why}")
         self._context.stores.trusted_now_ms(head, policy.snapshot_retention_ms, "snapshot_retention_hours")
         if self.expiry is not None:
             before = set(self.expiry.plan.snapshot_ids)
@@ -294,7 +294,8 @@ class ExpiryAttempts:
         return refused.why if is_still_lost(self._context.reader(head), first, refused.why) else None
 
     def _freed(self, head: LoadedTable, plan: ExpiryPlan) -> Expiry:
-        """What the plan frees on this head; if the last attempt had the same snapshots, only new metadata is read."""
+        """The files that the plan frees on this head; if the last attempt had the same snapshots, only new metadata is
+        read."""
         expired, reader, before = set(plan.snapshot_ids), self._context.reader(head), self.expiry
         unused = UnusedMetadata()
         if before is not None and (before.plan, before.base.metadata_location) == (plan, head.metadata_location):

@@ -1,8 +1,8 @@
 """The ``expire_snapshots`` operation: remove snapshots by one commit, then delete the files that only they referenced
 (rule: delete-only-after-commit).
 
-The files to delete are computed before the commit, from the state that the commit replaces.  If a manifest or manifest
-list that matters cannot be read, nothing is committed and nothing is deleted.
+The files to delete are computed before the commit, from the state that the commit replaces.  If a needed manifest or
+manifest list cannot be read, nothing is committed and nothing is deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from icekeeper.machine.clock import stopwatch
 from icekeeper.metadata.document import require_writable
 from icekeeper.model import Nothing
 from icekeeper.operations.expiry.commit_expiry import Expiry, ExpiryAttempts
-from icekeeper.operations.expiry.leftovers import Leftovers, Resumed, resume, tell_lost_refs, unfinished
+from icekeeper.operations.expiry.leftovers import Leftovers, Resumed, lost_refs_sentence, resume, unfinished
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE, oldest_readable_ms
 from icekeeper.operations.expiry.unreferenced import UnusedMetadata
 from icekeeper.pass_context.context import OperationContext
@@ -73,8 +73,8 @@ def expire_snapshots(context: OperationContext) -> OperationOutcome:
             "expire_snapshots.duration_ms": elapsed_ms(),
         }
         outcome = replace(outcome, metrics=metrics)
-        # Whatever else was done, a person must decide about a lost ref.
-        return refused_besides(outcome, tell_lost_refs(lost)) if lost else outcome
+        # A person must decide about a lost ref, whatever else was done.
+        return refused_besides(outcome, lost_refs_sentence(lost)) if lost else outcome
 
 
 def _nothing_expired(nothing: Nothing, resumed: Resumed, attempts: ExpiryAttempts) -> OperationOutcome:
@@ -107,7 +107,7 @@ def _expired(context: OperationContext, expiry: Expiry, resumed: Resumed, attemp
         *_of_plan(attempts.due_since_plan),
     ]
     if attempts.unchecked is not None:
-        sentences.append(f"its files stay until it can be told which refs went with the commit: {attempts.unchecked}")
+        sentences.append(f"its files stay until it is known which refs the commit dropped: {attempts.unchecked}")
     sentences += _of_unread(expiry)
     if unused:
         sentences.append(_of_metadata("removed", unused))
@@ -158,7 +158,7 @@ def _preview(expiry: Expiry | PreparedCommit | Nothing, left: Leftovers, kept_fo
 
 
 def _floor(context: OperationContext, expiry: Expiry) -> dict[str, int]:
-    """The metric for how far back the branch can be read."""
+    """The metric for the oldest time as of which the branch can be read."""
     oldest_ms = oldest_readable_ms(expiry.base.metadata, context.policy.branch, expiry.plan)
     return {} if oldest_ms is None else {"expire_snapshots.oldest_readable_ms": oldest_ms}
 
@@ -167,11 +167,13 @@ def _of_unread(expiry: Expiry) -> list[str]:
     unread = expiry.unreferenced.unread
     if not unread:
         return []
-    return [f"what only {', '.join(unread)} named is not known and stays, until a removal of orphans finds it"]
+    return [f"files that only {', '.join(unread)} named are unknown and stay until remove_orphans finds them"]
 
 
 def _of_writers(kept: int) -> list[str]:
-    return [f"kept {kept} snapshot(s) only because streaming writers find their last commit by them"] if kept else []
+    return (
+        [f"kept {kept} snapshot(s) only because streaming writers need them to find their last commit"] if kept else []
+    )
 
 
 def _of_plan(due: int) -> list[str]:

@@ -1,8 +1,8 @@
-"""Finishes interrupted expiries: deletes the files that they freed, and pins the snapshots of lost branches and tags.
+"""Finish interrupted expiries: delete the files that they freed, and pin the snapshots of lost branches and tags.
 
 An expiry records the list of files that it will free before its commit, and removes the list after its deletions
 (rule: protection-is-written-at-once).  A later pass checks the files of such a list against all current references.
-If the commit never landed, the files are still referenced, and only the list is removed.  This works even where orphan
+If the commit never landed, the files are still referenced, and only the list is removed.  This works even if orphan
 removal is off.
 """
 
@@ -37,7 +37,7 @@ UNCHECKED = ":unchecked"
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """The names of the lists that interrupted runs left, and the files in them that nobody needs."""
+    """The names of the lists that interrupted runs left, and the files in them that nothing needs."""
 
     lists: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Leftovers:
 
 
 def list_name(run_id: str) -> str:
-    """A name for the list of one expiry, unique even if a run is repeated under the same id."""
+    """A name for the list of an expiry, unique even if a run is repeated under the same id."""
     return f"{run_id}-{uuid.uuid4().hex[:8]}{UNCHECKED}"
 
 
@@ -88,7 +88,7 @@ def delete_recorded(
     needs: FileNeeds,
     what: str = "expire_snapshots: files",
 ) -> DeletedFiles:
-    """Delete the files recorded under the names of ``lists``; those that could not be deleted stay recorded.
+    """Delete the files recorded under the names of ``lists``; files that cannot be deleted stay recorded.
 
     Raises:
         MaintenanceError: as :func:`delete_unneeded`; the lists stay.
@@ -105,13 +105,13 @@ def delete_recorded(
     return deleted
 
 
-# Which state did the commit really replace?
+# Which state did the commit actually replace?
 #
 # A REST catalog applies a commit to the newest state if the commit's requirements hold there.  So the replaced state
-# may be newer than the one that the commit was prepared for, and have refs that this run has never seen.  Each state
-# names the metadata file of its predecessor (specification, "Table Metadata Fields", ``metadata-log``).
+# may be newer than the state for which the commit was prepared, and may have refs that this run has never seen.  Each
+# state names the metadata file of its predecessor (specification, "Table Metadata Fields", ``metadata-log``).
 
-# Normally one step is enough; on a busy table as many as commits were made since a run was interrupted.
+# Normally one step is enough; on a busy table it takes as many steps as commits were made since the interrupted run.
 _MOST_STATES = 500
 
 
@@ -130,10 +130,10 @@ def find_swap(
     storage: Storage,
     known: LoadedTable | None = None,
 ) -> Swap | None:
-    """The last state for which ``is_before`` holds, and its successor; for ``now`` it must not hold.
+    """The last state for which ``is_before`` holds, and its successor; ``is_before`` must not hold for ``now``.
 
-    ``known`` is a state that was read already, usually the right one.  Returns ``None`` if the log does not reach back
-    far enough, or its files are gone.
+    ``known`` is a state that has already been read, usually the replaced state.  Returns ``None`` if the log does not
+    reach back far enough, or its files are gone.
 
     Raises:
         MetadataUnreadable: a state cannot be read or parsed.
@@ -169,11 +169,11 @@ def _read(storage: Storage, location: str) -> TableMetadata | None:
 
 
 LostRef: TypeAlias = tuple[Ref, Pin]
-"""A branch or tag that the catalog dropped with its snapshot, and the pin that holds the files.
+"""A branch or tag that the catalog dropped with its snapshot, and the pin that keeps the files.
 
 A commit asserts every known ref, but it cannot assert a ref that is created between the last load of the table and the
 commit.  REST catalogs drop such a ref with its snapshot without an error.  They do not accept the snapshot back,
-because its sequence number is too old.  So a pin holds the files until a person decides
+because its sequence number is too old.  So a pin keeps the files until a person decides
 (platform: seaweedfs-drops-refs)."""
 
 
@@ -202,12 +202,12 @@ def hold_lost_refs(memory: TableMemory, swap: Swap, dropped: Collection[str]) ->
     return tuple(lost)
 
 
-def tell_lost_refs(lost: Sequence[LostRef]) -> str:
-    """A sentence for people: what happened to each ref, and what they can do."""
+def lost_refs_sentence(lost: Sequence[LostRef]) -> str:
+    """A sentence for people about what happened to each ref and what they can do."""
     return "; ".join(
-        f"{ref.type} '{ref.name}' was made while the expiry was being committed, and the catalog dropped it "
-        f"with its snapshot {ref.snapshot_id}: its files are kept by pin '{pin.name}'; register "
-        f"{pin.metadata_location} as a table to read it, and remove the pin when it is not needed"
+        f"{ref.type} '{ref.name}' was created while the expiry was being committed, and the catalog dropped it with "
+        f"its snapshot {ref.snapshot_id}: pin '{pin.name}' keeps its files; register {pin.metadata_location} as a "
+        "table to read it, and remove the pin when it is no longer needed"
         for ref, pin in lost
     )
 
@@ -235,8 +235,8 @@ class Resumed:
 def resume(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> Resumed:
     """Find the refs that interrupted runs' commits dropped, pin their snapshots, and then delete what is left.
 
-    If the metadata log cannot be read, the lists stay.  If it does not reach back far enough, the lists are removed,
-    and their files are left to orphan removal.
+    If the metadata log cannot be read, the lists stay.  If it does not reach back far enough, the lists are removed and
+    their files are left to orphan removal.
 
     Raises:
         MaintenanceError: as :func:`delete_unneeded`; the lists stay.
@@ -244,21 +244,22 @@ def resume(context: OperationContext, loaded: LoadedTable, left: Leftovers) -> R
     unchecked = [name for name in left.lists if name.endswith(UNCHECKED)] if left.files else []
     free, lost, expired = set(map(normalise, left.files)), list[LostRef](), set[int]()
     for name in unchecked:
-        # A commit that never landed freed nothing.  The list of one that landed has its snapshots' manifest lists.
+        # A commit that never landed freed nothing.  The list of a commit that landed contains its snapshots' manifest
+        # lists.
         files = free.intersection(map(normalise, context.memory.files_to_delete(name)))
         if not files:
             continue
         try:
             swap = find_swap(loaded, partial(_has_one_of, files), context.stores.storage(loaded))
         except MetadataUnreadable as error:
-            why = f"files of an interrupted run stay until it can be told which refs went with its commit: {error}"
+            why = f"files of an interrupted run stay until it is known which refs its commit dropped: {error}"
             return Resumed(left.files, lost=tuple(lost), doubt=why)
         if swap is None:
             for given_up in unchecked:
                 context.memory.forget_deletions(given_up)
             why = (
-                f"{len(free)} file(s) of an interrupted run are left to remove_orphans, because the metadata log does "
-                "not tell any more which refs went with its commit"
+                f"{len(free)} file(s) of an interrupted run are left to remove_orphans, because the metadata log no "
+                "longer shows which refs its commit dropped"
             )
             return Resumed(left.files, lost=tuple(lost), doubt=why)
         lost += hold_lost_refs(context.memory, swap, aged_refs(swap.before, context.stores.now_ms(loaded)))

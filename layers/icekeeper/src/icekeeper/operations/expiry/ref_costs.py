@@ -1,8 +1,8 @@
-"""Computes what each branch, tag and snapshot costs: the bytes that only it holds, and that dropping it would free.
+"""Compute the cost of each branch, tag and snapshot: the bytes that only it reaches, and that dropping it would free.
 
-A branch holds every file of every snapshot in its history; a tag holds the files of its one snapshot.  A file that two
-refs reach is held by neither alone.  Each manifest is read once for all snapshots that list it.  To save memory, the
-snapshots that reach a file are one integer with a bit per snapshot, and paths are kept as hashes.  Sizes come from the
+A branch holds every file of every snapshot in its history; a tag holds the files of its only snapshot.  A file that two
+refs reach counts for neither of them.  Each manifest is read once for all snapshots that list it.  To save memory, the
+snapshots that reach a file are stored as an integer with a bit per snapshot, and paths as hashes.  Sizes come from the
 metadata.  A Puffin file counts once with its whole size, however many deletion vectors it has
 (rule: what-a-table-needs).
 """
@@ -21,10 +21,10 @@ from icekeeper.operations.expiry.unreferenced import listed_manifests
 from icekeeper.storage.paths import normalise
 
 MOST_NAMES = 20
-"""How many refs are named for a snapshot: all for each would be refs times snapshots."""
+"""How many refs are named for a snapshot; naming all would take refs times snapshots."""
 
 Weights: TypeAlias = Mapping[int, tuple[int, int]]
-"""Bit mask of snapshots, in the document's order → number and bytes of the files that exactly these reach."""
+"""Bit mask of snapshots, in the document's order → number and bytes of the files that exactly these snapshots reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class RefCost:
 class SnapshotCost:
     """A snapshot, and the files and bytes that no other snapshot reaches.
 
-    ``refs``: those that have it in their history, by name and at most ``MOST_NAMES``.
+    ``refs``: the refs that have it in their history, by name and at most ``MOST_NAMES``.
     """
 
     snapshot_id: int
@@ -145,11 +145,12 @@ def weigh(metadata: TableMetadata, weights: Weights) -> TableCosts:
 
 
 def _holders(metadata: TableMetadata) -> tuple[Mapping[int, tuple[str, ...]], Mapping[int, int]]:
-    """For each snapshot the refs in whose history it is, and the length of its own history; visits each once."""
+    """For each snapshot the refs in whose history it is, and the length of its own history; visits each snapshot
+    once."""
     parents = {i: s.parent_id for i, s in metadata.snapshots.items() if s.parent_id in metadata.snapshots}
     children = Counter(parents.values())
     children_first = [snapshot_id for snapshot_id in metadata.snapshots if not children[snapshot_id]]
-    for snapshot_id in children_first:  # grows; snapshots that are their own ancestors never enter
+    for snapshot_id in children_first:  # the list grows; snapshots that are their own ancestors never enter it
         parent = parents.get(snapshot_id)
         children[parent] -= 1
         if parent is not None and not children[parent]:
@@ -185,7 +186,7 @@ class _Reached:
         self._ids: dict[int, int] = {}
 
     def add(self, path: str, size: int, mask: int) -> None:
-        """Add the snapshots in ``mask`` to those that reach the file; its size is that of the first call."""
+        """Add the snapshots in ``mask`` to those that reach the file; the size of the first call counts."""
         key = hash(normalise(path))
         place = self._places.setdefault(key, len(self._sizes))
         if place == len(self._sizes):

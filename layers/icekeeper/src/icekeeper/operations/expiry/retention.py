@@ -1,4 +1,4 @@
-"""Which snapshots to expire: the retention rules, and the snapshots that streaming writers need; reads nothing."""
+"""Which snapshots to expire: the retention rules, and the snapshots that streaming writers need.  Reads no files."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from icekeeper.metadata.writer_marks import marks_of
 from icekeeper.policy import Policy
 
 MOST_STEPS = 500_000
-"""Branches times snapshots up to which each branch's own history is walked, which takes about a second.
+"""The most branches times snapshots for which each branch's own history is walked, which takes about a second.
 
-Beyond it each snapshot is visited once for all branches, and more are kept: each branch keeps as many and as old ones
-as any, and every recent mark of a streaming writer counts, not only the newest one of its branch.
+Beyond this number, each snapshot is visited once for all branches, and more snapshots are kept: each branch keeps as
+many and as old snapshots as any other, and every recent mark of a streaming writer counts, not only the newest mark on
+its branch.
 """
 
 # Which snapshots streaming writers need to find their last commit (rule: carry-streaming-marks).
 #
 # A writer walks from the head, from parent to parent, to the newest snapshot that it marked, and gives up at a missing
-# one.  So every snapshot on the way must be kept, not only the marked one.  A writer that has not committed for a long
-# time counts as dead, so that it cannot stop expiry for ever.
+# snapshot.  So every snapshot on the way must be kept, not only the marked snapshot.  A writer that has not committed
+# for a long time counts as dead, so that it cannot stop expiry for ever.
 
 
 def writer_chains(metadata: TableMetadata, refs: Iterable[Ref], policy: Policy, now_ms: int) -> Mapping[int, str]:
@@ -49,7 +50,7 @@ def refuse_broken_chains(metadata: TableMetadata, policy: Policy, now_ms: int) -
     """Refuse when the policy names a snapshot that a writer needs to find its last commit.
 
     Raises:
-        OperationRefused: without one of them a writer would not find its last commit.
+        OperationRefused: without such a snapshot, a writer would not find its last commit.
     """
     key, named = policy.named_snapshots
     if not named:
@@ -58,9 +59,9 @@ def refuse_broken_chains(metadata: TableMetadata, policy: Policy, now_ms: int) -
     for snapshot_id in named:
         if snapshot_id in chains:
             raise OperationRefused(
-                f"snapshot {snapshot_id} of {key} is one by which {chains[snapshot_id]} finds its last "
-                "commit, and without which it may write its data again; nothing expired: take the snapshot out, or, "
-                "if that writer is gone for good, set writer_mark_retention_hours=0"
+                f"{chains[snapshot_id]} needs snapshot {snapshot_id} of {key} to find its last commit and may write "
+                "its data again without it; nothing expired: take the snapshot out, or, if that writer no longer "
+                "exists, set writer_mark_retention_hours=0"
             )
 
 
@@ -71,7 +72,7 @@ def _chains_of(metadata: TableMetadata, head: int, oldest_ms: int) -> dict[int, 
     for snapshot in metadata.ancestors(head):
         way.append(snapshot.snapshot_id)
         for writer, committed_ms in marks_of(snapshot).items():
-            # Only the newest mark of a writer counts: older ones are never reached.
+            # Only the newest mark of a writer counts: older marks are never reached.
             if writer not in seen and committed_ms >= oldest_ms:
                 chains.update(dict.fromkeys(way, writer))
                 way = []
@@ -80,10 +81,10 @@ def _chains_of(metadata: TableMetadata, head: int, oldest_ms: int) -> dict[int, 
 
 
 def _chains_of_all(metadata: TableMetadata, heads: Iterable[int], oldest_ms: int) -> dict[int, str]:
-    """The snapshots between any of the heads and any recent mark of a writer; each is visited once."""
+    """The snapshots between any head and any recent mark of a writer; each snapshot is visited once."""
     below: dict[int | None, str | None] = {}
     for head in heads:
-        way = list(takewhile(lambda one: one.snapshot_id not in below, metadata.ancestors(head)))
+        way = list(takewhile(lambda ancestor: ancestor.snapshot_id not in below, metadata.ancestors(head)))
         for snapshot in reversed(way):
             marks = (writer for writer, committed_ms in marks_of(snapshot).items() if committed_ms >= oldest_ms)
             below[snapshot.snapshot_id] = next(marks, below.get(snapshot.parent_id))
@@ -94,14 +95,14 @@ def _chains_of_all(metadata: TableMetadata, heads: Iterable[int], oldest_ms: int
 #
 # * the specification: heads of branches and tags, and the newest ancestors of each branch by count and age;
 # * SeaweedFS's worker: the table's newest ``max_snapshots_to_keep``, and every snapshot younger than the retention;
-# * the way by which streaming writers find their last commit, which no cap shortens.
+# * the snapshots that streaming writers need to find their last commit, which no cap removes.
 #
 # A branch's own settings can only keep more snapshots.  Sources: specification, "Snapshot Retention Policy"; pinned
 # horizons as in Modak (rule: pin-is-a-horizon);
 # ``snapshot.num-retained.max`` and ``expire.limit`` of Apache Paimon.
 
 NOTHING_TO_EXPIRE = "no snapshots to expire"
-# Iceberg's table property, by default as long as a long can say: refs without a setting of their own never age.
+# Iceberg's table property; its default is the largest long, so that refs without a setting of their own never age.
 MAX_REF_AGE = "history.expire.max-ref-age-ms"
 
 
@@ -112,7 +113,7 @@ class ExpiryPlan:
     snapshot_ids: tuple[int, ...]
     refs: tuple[str, ...]
     kept_for_writers: int = field(default=0, compare=False)
-    """The number of snapshots that only a streaming writer's way to its last commit keeps."""
+    """The number of snapshots that are kept only because a streaming writer needs them to find its last commit."""
 
     def __bool__(self) -> bool:
         return bool(self.snapshot_ids or self.refs)
@@ -122,9 +123,9 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     """The plan at ``now_ms`` (epoch milliseconds), which may be empty.
 
     ``pinned`` are snapshot ids that readers or running jobs rely on: nothing at or above the oldest of them expires.
-    If the policy names snapshots (``snapshot_expire_ids``, ``snapshot_give_up_ids``), only these expire, whatever the
-    retention says.  Protected and missing ones are skipped here; :func:`check_retention`, :func:`refuse_protected` and
-    :func:`refuse_broken_chains` refuse them.
+    If the policy names snapshots (``snapshot_expire_ids``, ``snapshot_give_up_ids``), only these expire, regardless of
+    the retention.  Protected and missing snapshots are skipped here; :func:`check_retention`, :func:`refuse_protected`
+    and :func:`refuse_broken_chains` refuse them.
 
     Raises:
         PolicyError: the table's ``history.expire.max-ref-age-ms`` is malformed.
@@ -136,7 +137,7 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     refs = [ref for name, ref in metadata.refs.items() if name not in gone]
     keep = {ref.snapshot_id for ref in refs} | _kept_by_branches(metadata, refs, policy, now_ms)
     committed_last_first, retention_ms = metadata.in_commit_order[::-1], policy.snapshot_retention_ms
-    # A child may be dated before its parent: what is among the newest by either order is kept
+    # A child may have an earlier timestamp than its parent, so the newest snapshots by either order are kept
     # (rule: order-by-ancestry-not-time).
     for newest_first in committed_last_first, sorted(committed_last_first, key=_recency, reverse=True):
         keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
@@ -156,10 +157,10 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
 def only_reviewed(
     metadata: TableMetadata, plan: ExpiryPlan, snapshot_ids: Collection[int], refs: Collection[str]
 ) -> ExpiryPlan:
-    """The part of a plan with these snapshots and refs only; what another ref of the plan needs stays with it
+    """The part of a plan with only these snapshots and refs; snapshots that another ref of the plan needs stay with it
     (rule: apply-only-what-was-reviewed)."""
     staying = [metadata.refs[name].snapshot_id for name in plan.refs if name not in refs]
-    needed = {one.snapshot_id for head in staying for one in metadata.ancestors(head)}
+    needed = {ancestor.snapshot_id for head in staying for ancestor in metadata.ancestors(head)}
     return replace(
         plan,
         snapshot_ids=tuple(i for i in plan.snapshot_ids if i in snapshot_ids and i not in needed),
@@ -168,14 +169,14 @@ def only_reviewed(
 
 
 def oldest_readable_ms(metadata: TableMetadata, branch: str, plan: ExpiryPlan) -> int | None:
-    """The oldest time (epoch milliseconds) as of which a branch can be read once the plan is done, without a gap.
+    """The oldest time (epoch milliseconds) since which a branch can be read without a gap once the plan is done.
 
     ``None``: the branch has no snapshot.
     """
     head, gone = metadata.head(branch), set(plan.snapshot_ids)
     chain = () if head is None else metadata.ancestors(head.snapshot_id)
     oldest_ms = None
-    for snapshot in takewhile(lambda one: one.snapshot_id not in gone, chain):
+    for snapshot in takewhile(lambda ancestor: ancestor.snapshot_id not in gone, chain):
         oldest_ms = snapshot.timestamp_ms
     return oldest_ms
 
@@ -202,7 +203,7 @@ def check_retention(metadata: TableMetadata, policy: Policy) -> None:
     for snapshot_id in named:
         if snapshot_id not in metadata.snapshots:
             raise PolicyError(
-                f"policy key {key} names {snapshot_id}, which is no snapshot of this table, or has expired already: "
+                f"policy key {key} names {snapshot_id}, which is not a snapshot of this table or has already expired: "
                 "take it out"
             )
         if snapshot_id in heads:
@@ -213,10 +214,11 @@ def check_retention(metadata: TableMetadata, policy: Policy) -> None:
 
 
 def refuse_protected(metadata: TableMetadata, policy: Policy, pinned: Iterable[int]) -> None:
-    """Refuse if the policy names a snapshot that must be kept; those that have expired already are skipped.
+    """Refuse if the policy names a snapshot that must be kept; snapshots that have already expired are skipped.
 
     Raises:
-        OperationRefused: one is at or above the oldest pin, or has become the head of a ref since the pass began.
+        OperationRefused: a named snapshot is at or above the oldest pin, or has become the head of a ref since the pass
+            began.
     """
     behind, heads = _behind_pins(metadata, pinned), {ref.snapshot_id: ref for ref in metadata.refs.values()}
     key, named = policy.named_snapshots
@@ -227,7 +229,7 @@ def refuse_protected(metadata: TableMetadata, policy: Policy, pinned: Iterable[i
             )
         if snapshot_id in behind:
             raise OperationRefused(
-                f"snapshot {snapshot_id} of {key} is pinned, or newer than one that is; nothing expired"
+                f"snapshot {snapshot_id} of {key} is pinned or newer than a pinned snapshot; nothing expired"
             )
 
 
@@ -240,8 +242,8 @@ def _plan_named(metadata: TableMetadata, policy: Policy, now_ms: int, pinned: It
 
 
 def _behind_pins(metadata: TableMetadata, pinned: Iterable[int]) -> set[int]:
-    """The snapshots at or above the oldest pinned one: the pinned ones, those of a later time or of as high a sequence
-    number, and all descendants of these."""
+    """The snapshots at or above the oldest pinned snapshot: the pinned snapshots, those with a later time or an equal
+    or higher sequence number, and all their descendants."""
     snapshots, behind, found = metadata.snapshots, set[int](), list(pinned)
     there = [snapshots[i] for i in found if i in snapshots]
     if there:
@@ -262,7 +264,7 @@ def _named(ref: Ref) -> str:
 
 
 def _default_ref_age_ms(metadata: TableMetadata) -> int | None:
-    """How old a ref without a setting of its own may become; ``None``: for ever."""
+    """How old a ref without a setting of its own may become; ``None``: unlimited."""
     if MAX_REF_AGE not in metadata.properties:
         return None
     age_ms = metadata.property_int(MAX_REF_AGE, 0)
@@ -280,7 +282,8 @@ def _is_young(snapshot: Snapshot, now_ms: int, max_age_ms: float) -> bool:
 
 
 def _ref_is_too_old(metadata: TableMetadata, ref: Ref, now_ms: int, default_age_ms: int | None) -> bool:
-    """``main`` never is; ``verify`` reports a ref whose snapshot is missing."""
+    """Whether a ref is past its age limit; ``main`` never is.  A ref without a snapshot is not; ``verify`` reports
+    it."""
     age_ms = default_age_ms if ref.max_ref_age_ms is None else ref.max_ref_age_ms
     if ref.name == MAIN or age_ms is None or ref.snapshot_id not in metadata.snapshots:
         return False
@@ -288,7 +291,7 @@ def _ref_is_too_old(metadata: TableMetadata, ref: Ref, now_ms: int, default_age_
 
 
 def _kept_by_branches(metadata: TableMetadata, refs: Iterable[Ref], policy: Policy, now_ms: int) -> set[int]:
-    """The newest ancestors of each branch, up to the first one beyond both the branch's count and its age."""
+    """The newest ancestors of each branch, up to the first snapshot beyond both the branch's count and its age."""
     # Without its own setting the branch follows the table's age rule, which a cap may override.
     walks = {
         (
@@ -303,12 +306,12 @@ def _kept_by_branches(metadata: TableMetadata, refs: Iterable[Ref], policy: Poli
         ages_ms, counts, heads = zip(*walks, strict=True)
         walks = {(max(ages_ms), max(counts), head) for head in heads}
     kept: dict[int, int] = {}
-    """By id, how many snapshots were still to be counted from there on."""
+    """Snapshot id → how many snapshots were still to be counted from there on."""
     for age_ms, count, head in sorted(walks, reverse=True):
         for left, snapshot in zip(chain(range(count, 0, -1), repeat(0)), metadata.ancestors(head), strict=False):
             if left == 0 and not _is_young(snapshot, now_ms, age_ms):
                 break
-            if kept.get(snapshot.snapshot_id, -1) >= left:  # a branch of no lower age has kept all that this one would
+            if kept.get(snapshot.snapshot_id, -1) >= left:  # a branch of at least this age limit kept the rest
                 break
             kept[snapshot.snapshot_id] = left
     return set(kept)

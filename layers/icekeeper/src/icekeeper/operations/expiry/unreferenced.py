@@ -21,22 +21,23 @@ _MOST_FOLDERS = 10_000
 
 
 class Candidates:
-    """The files that an expiry may free: added from expired snapshots, taken out if something that stays needs them.
+    """The files that an expiry may free: added from expired snapshots, removed if something retained needs them.
 
-    A file outside the table's own locations, or held by a pin or a staged load, is never added.  To save memory, each
-    path is kept once, and its normalised form only as a hash.  Paths with the same hash are compared as text.
+    A file that is outside the table's own locations, or that a pin or staged load needs, is never added.  To save
+    memory, each path is stored once, and its normalised form only as a hash.  Paths with the same hash are compared as
+    text.
     """
 
     def __init__(self, owned: Sequence[str], is_held: Callable[[str], bool] = lambda path: False) -> None:
         self._owned, self._is_held = tuple(map(compared, owned)), is_held
-        # Hash of the normalised path without scheme and bucket → its index in the lists below, or several.
+        # Hash of the normalised path without scheme and bucket → its index in the lists below, or several indexes.
         self._places: dict[int, tuple[int, ...] | int] = {}
         self._paths: list[str | None] = []
         self._sizes = array("q")
         self._holds_rows = bytearray()
         self._is_plain = bytearray()
         self.files_left = 0
-        """The number of data and delete files; only manifest entries can still take these out."""
+        """The number of data and delete files; only manifest entries can still remove them."""
         self.size = 0
         """Bytes of all remaining candidates."""
 
@@ -59,7 +60,7 @@ class Candidates:
         self.size += size
 
     def spare(self, path: str) -> None:
-        """Take out a path that something retained references.
+        """Remove a path that something retained references.
 
         Raises:
             OperationRefused: a candidate is the same path under another scheme, bucket or host.
@@ -79,14 +80,14 @@ class Candidates:
             self._take_out(place)
 
     def leave_out(self, is_needed: Callable[[str], bool]) -> None:
-        """Take out every path that is needed."""
+        """Remove every path that is needed."""
         for place in range(len(self._paths)):
             path = self._compared(place)
             if path is not None and is_needed(path):
                 self._take_out(place)
 
     def size_of(self, paths: Collection[str]) -> int:
-        """Bytes of some of the remaining paths."""
+        """Bytes of the given remaining paths."""
         if len(paths) == sum(path is not None for path in self._paths):
             return self.size
         some = frozenset(paths)
@@ -109,7 +110,7 @@ class Candidates:
             place = (folder, spelled_root(path))
             if place in seen and is_plain and name:
                 continue
-            if len(seen) >= _MOST_FOLDERS:  # a folder for each file, as with a hash in its path
+            if len(seen) >= _MOST_FOLDERS:  # each file may have a folder of its own, as with hashes in paths
                 seen.clear()
             seen.add(place)
             yield path
@@ -135,7 +136,8 @@ INLINE_SPEC = -1
 def listed_manifests(
     reader: TableReader, snapshots: Iterable[Snapshot]
 ) -> Iterator[tuple[Snapshot, int, Sequence[ManifestFile]]]:
-    """Each snapshot with its list's size and its manifests, none of them opened; inline ones (v1) have only a path.
+    """Each snapshot with the size of its manifest list and its manifests, unopened; inline manifests (v1) have only a
+    path.
 
     Raises:
         MetadataUnreadable: a manifest list is missing or damaged.
@@ -153,7 +155,7 @@ def listed_manifests(
     yield from reader.manifest_lists(with_list)
 
 
-# Which files an expiry frees: those that expired snapshots reference and nothing retained does.
+# Which files an expiry frees: those that expired snapshots reference and no retained snapshot does.
 #
 # Snapshots share manifests, and manifests never change, so most of them need not be opened.  A manifest is *kept* if a
 # retained snapshot lists it, and *dropped* if only expired snapshots do.
@@ -161,15 +163,16 @@ def listed_manifests(
 # 1. A file can become free only if a manifest with a live entry for it is dropped.  So if no dropped manifest has live
 #    entries, no manifest is opened.
 # 2. Only live entries of dropped manifests name candidates.  DELETED entries are history.
-# 3. A candidate is kept if a kept manifest has a live entry for it.  This is possible even for a kept manifest that an
-#    expired snapshot lists *beside* a dropped one.  A path should be live once per snapshot, but Java can add files
-#    again whose snapshot has expired, and ``add_files`` can skip its check.  Then a tag may hold one of the two
-#    manifests while the other expires.  Since that is rare, these manifests are opened last.
-# 4. Once no data or delete file is left among the candidates, no further manifest is opened.
-# 5. A readable past must not expire if the present is unreadable.  So the manifests that every retained snapshot of the
-#    current branch lists, and no expired one, are opened although they decide nothing.  Usually this is one manifest.
+# 3.  A candidate is kept if a kept manifest has a live entry for it.  This is possible even for a kept manifest that an
+# expired snapshot lists *beside* a dropped manifest.  A path should be live once per snapshot, but Java can add files
+# again whose snapshot has expired, and ``add_files`` can skip its check.  Then a tag may keep one of the two manifests
+# while the other expires.  Since that is rare, these manifests are opened last.
+# 4.  As soon as no candidate is a data or delete file, no further manifest is opened.
+# 5.  Readable old snapshots must not expire if the current snapshot is unreadable.  So the manifests that every
+# retained snapshot of the current branch lists, and no expired snapshot does, are opened although they do not affect
+# the result.  Usually this is a single manifest.
 #
-# Every manifest list of the table is read once.  A file that these rules need and that cannot be read stops the expiry.
+# Every manifest list of the table is read once.  If a file that these rules need cannot be read, nothing expires.
 # Sources (rule: what-a-table-needs): specification, "Snapshots", "Deletion Vectors"; compare
 # Iceberg-Java's ReachableFileCleanup.
 
@@ -181,11 +184,12 @@ class Unreferenced:
     candidates: Candidates
     references: References
     kept_specs: frozenset[int] | None = None
-    """The partition specs of the kept manifests; ``None``: unknown without opening some."""
+    """The partition specs of the kept manifests; ``None``: unknown without opening some manifests."""
     keeps_deletes: bool = True
     """Whether a delete manifest is kept."""
     unread: tuple[str, ...] = ()
-    """Unreadable manifest lists and manifests of given up snapshots; files that only they name are unknown."""
+    """Unreadable manifest lists and manifests of snapshots that were given up; files that only they name are
+    unknown."""
 
 
 def unreferenced_files(
@@ -196,7 +200,8 @@ def unreferenced_files(
     *,
     gives_up: bool = False,
 ) -> Unreferenced:
-    """The files below ``owned``, and not ``is_held``, that become free when the snapshots of these ids expire.
+    """The files below ``owned`` that become free when the snapshots of these ids expire, without those that are
+    ``is_held``.
 
     ``gives_up``: skip metadata of expired snapshots that cannot be read; files that only it names are not freed.
 
@@ -244,15 +249,17 @@ def unreferenced_files(
 
 
 def lost_snapshots(reader: TableReader, error: str) -> list[int]:
-    """The snapshots that need the unreadable metadata which ``error`` names."""
-    return [one.snapshot_id for one in reader.metadata.snapshots.values() if _is_lost(reader, one, error)]
+    """The snapshots that need the unreadable metadata named in ``error``."""
+    return [
+        snapshot.snapshot_id for snapshot in reader.metadata.snapshots.values() if _is_lost(reader, snapshot, error)
+    ]
 
 
 def is_still_lost(reader: TableReader, snapshot_id: int, error: str) -> bool:
-    """Whether the metadata of a snapshot which ``error`` names still cannot be read."""
+    """Whether the metadata of a snapshot that is named in ``error`` still cannot be read."""
     try:
         for _, _, manifests in listed_manifests(reader, [reader.metadata.snapshots[snapshot_id]]):
-            named = [one.manifest_path for one in manifests if one.manifest_path in error]
+            named = [manifest.manifest_path for manifest in manifests if manifest.manifest_path in error]
             for _, files in reader.live_files(named):
                 deque(files, maxlen=0)
     except MetadataUnreadable:
@@ -265,26 +272,26 @@ def way_out(metadata: TableMetadata, lost: Sequence[int]) -> str:
     heads = {ref.snapshot_id: ref for ref in metadata.refs.values()}
     refs = [f"{ref.type} '{ref.name}'" for ref in map(heads.get, lost) if ref is not None]
     if refs:
-        return f"restore it, or move or drop {', '.join(refs)} first, whose head needs it"
+        return f"restore it, or first move or drop {', '.join(refs)}, whose head needs it"
     ids = ",".join(map(str, lost))
     return f"restore it, or give up the snapshots that need it: --set snapshot_give_up_ids={ids} --unsafe"
 
 
 def _is_lost(reader: TableReader, snapshot: Snapshot, error: str) -> bool:
     try:
-        listed = [one for _, _, manifests in listed_manifests(reader, [snapshot]) for one in manifests]
+        listed = [manifest for _, _, manifests in listed_manifests(reader, [snapshot]) for manifest in manifests]
     except MetadataUnreadable:
         return True
     return any(manifest.manifest_path in error for manifest in listed)
 
 
 def still_unreferenced(reader: TableReader, expired: Collection[int], before: Unreferenced) -> None:
-    """Take out of ``before``, computed on an older head, the files that the newest head references.
+    """Remove the files that the newest head references from ``before``, which was computed on an older head.
 
     Only new metadata is read: on a busy table there is no time for more.
 
     Raises:
-        MetadataUnreadable: something new cannot be read.
+        MetadataUnreadable: a new manifest list or manifest cannot be read.
         OperationRefused: as :func:`unreferenced_files`.
     """
     metadata = reader.metadata
@@ -298,10 +305,10 @@ class _Kept:
     """Manifests that a retained snapshot lists; two spellings of a path may be two objects."""
 
     is_deletes: dict[str, bool] = field(default_factory=dict)
-    """By path as spelled: whether it is a delete manifest."""
+    """Path as spelled → whether it is a delete manifest."""
     specs: set[int] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
-    """Normalised paths: a manifest with one of these is not dropped, whatever its spelling."""
+    """Normalised paths: a manifest with such a path is not dropped, whatever its spelling."""
     all_list: set[str] = field(default_factory=set)
     """Manifests that every retained snapshot of the current branch lists."""
 
@@ -343,7 +350,7 @@ def _lists(
 def _live_files(
     reader: TableReader, manifests: Sequence[str], unread: list[str] | None
 ) -> Iterator[Iterable[LiveFile]]:
-    """The live files of each manifest; ``unread`` as for :func:`_lists`: no entry of a damaged manifest counts."""
+    """The live files of each manifest; ``unread`` as for :func:`_lists`; no entry of a damaged manifest counts."""
     if unread is None:
         yield from (files for _, files in reader.live_files(manifests))
         return
@@ -361,7 +368,7 @@ def _dropped(
 
     Returns:
         The dropped manifests that may have live entries; the kept manifests that an expired snapshot lists together
-        with one of these; and all kept manifests that an expired snapshot lists.
+        with such a manifest; and all kept manifests that an expired snapshot lists.
     """
     live: list[str] = []
     beside, shared = set[str](), set[str]()
@@ -448,8 +455,8 @@ def unused_metadata(
     The model is ``cleanExpiredMetadata`` of Iceberg-Java's RemoveSnapshots.  In addition, all schemas are kept if a
     delete file, partition spec or sort order may refer to a dropped column, which only an old schema explains.
 
-    ``used_specs``: those of the manifests that the other snapshots list, ``None`` if unknown; ``has_deletes``: one of
-    these manifests holds delete files.
+    ``used_specs``: the specs of the manifests that the other snapshots list, ``None`` if unknown; ``has_deletes``: such
+    a manifest holds delete files.
     """
     if used_specs is None:
         return UnusedMetadata()
@@ -475,7 +482,7 @@ def _source_ids(meaning: Mapping[str, Any]) -> Iterator[int]:
 
 
 def _column_ids(kind: Any) -> Iterator[int]:
-    """The ids of a type's fields, including nested ones."""
+    """The ids of a type's fields, including nested fields."""
     if not isinstance(kind, Mapping):
         return
     for nested in kind.get("fields") or ():

@@ -1,1 +1,1 @@
-"""Rewriting manifests: which, in what order, by whom."""
+"""Rewriting manifests: which manifests, in which order of entries, and on which workers."""

@@ -1,6 +1,6 @@
 """What a worker does when manifests are rewritten: sample entries, send entries to lanes, or write a lane.
 
-A *lane* is a range of a group's entries in partition order, which one worker writes into manifests.  Tasks and results
+A *lane* is a range of a group's entries in partition order, which a worker writes into manifests.  Tasks and results
 are plain picklable values.
 """
 
@@ -35,7 +35,7 @@ from icekeeper.storage.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class ManifestsOfTable:
-    """One spec and content type of a table; ``document``: the table metadata that is needed to write manifests."""
+    """A spec and content type of a table; ``document``: the table metadata that is needed to write manifests."""
 
     document: Mapping[str, Any]
     spec_id: int
@@ -55,14 +55,15 @@ class SplitTask:
 
 
 EntryPart: TypeAlias = tuple[tuple[Any, ...], ...] | str
-"""Entries for one lane, or the error if a manifest cannot be read.
+"""Entries for a lane, or the error if a manifest cannot be read.
 
-The entries are columns, the places and then the fields of a stored entry: columns are pickled faster than objects."""
+The entries are stored as columns, first the places and then the fields of the entries, because columns are pickled
+faster than objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Write the entries of one lane into as few of these manifests as the target size allows."""
+    """Write the entries of a lane into as few of these manifests as the target size allows."""
 
     kind: ManifestsOfTable
     outputs: tuple[PlannedFile, ...]
@@ -75,7 +76,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class LaneResult:
-    """What one lane wrote; ``partitions``: a sample of its partitions, at even distances."""
+    """The manifests that a lane wrote; ``partitions``: a sample of its partitions, at even distances."""
 
     written: tuple[ManifestFile, ...] = ()
     partitions: tuple[PartitionOrder, ...] = ()
@@ -107,7 +108,7 @@ def sample_entries(task: tuple[ManifestsOfTable, ManifestFile]) -> list[OrderKey
 
 
 def split_entries(task: SplitTask, read: ReadBytes | None = None) -> Iterator[tuple[int, EntryPart]]:
-    """Every live entry with the number of its lane; an unreadable manifest is an error for the first lane.
+    """Yield every live entry with the number of its lane; an unreadable manifest becomes an error in the first lane.
 
     ``read``: how the planning process reads manifests; a worker reads them from the store.
     """
@@ -131,9 +132,9 @@ def _columns(entries: Sequence[tuple[Place, StoredEntry]]) -> EntryPart:
 
 
 def write_lane(lane: Lane, parts: Iterator[EntryPart], storage: Storage | None = None) -> LaneResult:
-    """Write the entries of a lane into manifests; a failed attempt removes what it wrote.
+    """Write the entries of a lane into manifests; a failed attempt deletes the manifests that it wrote.
 
-    ``storage``: the planning process's; a worker opens its own.
+    ``storage``: the storage of the planning process; a worker opens its own.
     """
     found: dict[Place, list[StoredEntry]] = defaultdict(list)
     error: str | None = None
@@ -173,7 +174,7 @@ def _write(
         sections = [*sections[:-2], [*sections[-2], *sections[-1]]]
     outputs = list(lane.outputs)
     for number, entries in enumerate(sections, start=1):
-        most = len(outputs) - (len(sections) - number)  # each later section needs one
+        most = len(outputs) - (len(sections) - number)  # each later section needs an output
         blocks = entry_blocks(entries, min(BLOCK_BYTES, room // _BLOCKS_PER_MANIFEST))
         cuts = even_cuts([b.size for b in blocks], [b.ends_partition for b in blocks], room, most)
         for start, end in itertools.pairwise([0, *cuts]):
@@ -204,7 +205,7 @@ class _Places:
 
     def __init__(self, types: Sequence[str]) -> None:
         self._types = types
-        self._named: dict[str, Place] = {}  # by repr: 0.0 and -0.0 are equal, and two partitions
+        self._named: dict[str, Place] = {}  # by repr, because 0.0 and -0.0 are equal but are two partitions
         self._seen: dict[int, tuple[Partition, Place]] = {}
 
     def of(self, partition: Partition) -> Place:
@@ -218,7 +219,7 @@ class _Places:
             place = self._named[name] = section_of(self._types, partition), partition_order(self._types, partition)
         if len(self._seen) >= _MOST_SEEN:
             self._seen.clear()
-        self._seen[id(partition)] = partition, place  # holds the object, so that no other gets its id
+        self._seen[id(partition)] = partition, place  # keeps the object alive, so that no other object gets its id
         return place
 
 

@@ -1,4 +1,5 @@
-"""How manifests divide partitions: their ranges, where to cut entries, and which manifests are settled; reads nothing.
+"""How manifests divide partitions: their ranges, where to cut entries, and which manifests are settled.  Reads no
+files.
 
 A planner opens a manifest for a partition if the bounds of every field admit its value (specification, "Manifest
 Lists", ``field_summary``).
@@ -22,7 +23,8 @@ PartitionOrder: TypeAlias = tuple[tuple[int, Any], ...]
 """Sort key of a partition's values: nulls first, NaN last."""
 
 _NULL, _NAN = (0, 0), (2, 0)
-# Readers use two orders of uuids.  Bounds in two sections are useless, because one of the orders reverses them.
+# Readers use two orders of uuids.  Bounds in different sections are useless, because one of the two orders reverses
+# them.
 _ALL_UUIDS = (1, bytes(16)), (1, b"\xff" * 16)
 _BOTH = frozenset(uuid_section(end) for _, end in _ALL_UUIDS)
 
@@ -105,7 +107,7 @@ def _sections(field: _FieldRange) -> frozenset[int]:
 
 
 def average_opened(ranges: Sequence[PartitionRange], partitions: Iterable[PartitionOrder]) -> float:
-    """The average number of manifests that a planner opens for one of these partitions; 0 without partitions."""
+    """The average number of manifests that a planner opens for a partition among these; 0 without partitions."""
     opened = [sum(found.admits(partition) for found in ranges) for partition in partitions]
     return sum(opened) / len(opened) if opened else 0.0
 
@@ -113,7 +115,7 @@ def average_opened(ranges: Sequence[PartitionRange], partitions: Iterable[Partit
 # Cuts: entries in partition order are cut into lanes, one per worker, and then into manifests.
 
 Place: TypeAlias = tuple[Section, PartitionOrder]
-"""The place of a partition in the order: section by section, since no two sections share a manifest."""
+"""The place of a partition in the order: by section first, because different sections must not share a manifest."""
 OrderKey: TypeAlias = tuple[Place, int, str] | tuple[Place]
 """Partition, data sequence number and path; a partition alone sorts before all its entries."""
 
@@ -124,8 +126,8 @@ _TOLERANCE = 8
 def even_cuts(sizes: Sequence[int], ends_partition: Sequence[bool], room: int, most: int) -> list[int]:
     """The ends of the manifests into which blocks of these sizes are put.
 
-    As few as ``room`` bytes each allow, at most ``most``, of about even size; cut at the end of a partition if one is
-    near.
+    There are as few manifests as ``room`` bytes each allow, at most ``most``, of about even size.  A cut moves to the
+    end of a partition if that is near.
     """
     totals = list(itertools.accumulate(sizes))
     count = min(len(sizes), most, max(1, math.ceil(totals[-1] / room))) if sizes else 0
@@ -165,26 +167,27 @@ def lane_bounds(sample: Sequence[tuple[Place, int, str]], lanes: int) -> list[Or
 _LEAST_SAVING = 1.25
 # A manifest of half the target size is large enough to be settled.
 _SETTLED_SHARE = 2
-# Rewriting a group pays off if planning one partition opens an eighth of its manifests; afterwards it opens about two.
+# Rewriting a group pays off if planning a scan of a partition opens an eighth of its manifests; afterwards it opens
+# about two.
 _OPENED_SHARE = 8
 _MAX_PROBES = 256
 
 
 @dataclass(frozen=True, slots=True)
 class KindLayout:
-    """The manifests of one spec and content type: which are settled, and how many are needed.
+    """The manifests of a spec and content type: which are settled, and how many are needed.
 
-    In partition order, the leading manifests that are large and end before the next one begins are *settled*: their
-    days are over.  Without partitions, the oldest large manifests are settled.
+    In partition order, the leading manifests that are large and end before the next manifest begins are *settled*:
+    their partitions probably get no more files.  Without partitions, the oldest large manifests are settled.
     """
 
     manifests: Sequence[ManifestFile]
     ranges: Mapping[str, PartitionRange]
-    """By path."""
+    """Path → range."""
     fields: Sequence[int]
-    """Positions of the partition fields, without void ones."""
+    """Positions of the partition fields, without void fields."""
     room: int
-    """Bytes of entries that one manifest of the target size holds."""
+    """Bytes of entries that a manifest of the target size holds."""
     header_bytes: int
 
     @classmethod
@@ -234,7 +237,7 @@ class KindLayout:
         return ordered[settled:]
 
     def outputs(self, manifests: Sequence[ManifestFile]) -> int:
-        """The most manifests that the live entries need, with separate ones for each section."""
+        """The most manifests that the live entries need, with separate manifests for each section."""
         if not any(m.may_have_live_files for m in manifests):
             return 0
         return max(math.ceil(self.live_bytes(manifests) / self.room), 1) + self.sections(manifests) - 1
@@ -266,9 +269,9 @@ def saves(inputs: int, outputs: int) -> bool:
 def is_badly_clustered(ranges: Sequence[PartitionRange], fields: int) -> bool:
     """Whether planners open too many manifests for a partition, probed at the corners of all manifests.
 
-    Manifests with only one partition do not count, since a large partition fills many.  Of the others, manifests that
-    are cut from entries in partition order admit a partition at most twice per field: at each end of the manifests with
-    the values of the fields before it.
+    Manifests with a single partition do not count, because a large partition fills many manifests.  Among the others,
+    manifests that are cut from entries in partition order admit a partition at most twice per field: at each end of the
+    manifests with the same values in the preceding fields.
     """
     wide = [found for found in ranges if found.is_wide]
     allowed = max(2 * fields, len(ranges) / _OPENED_SHARE)

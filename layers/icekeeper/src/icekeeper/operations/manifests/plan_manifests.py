@@ -1,11 +1,11 @@
-"""Which manifests to merge and to cluster by partition; reads nothing.
+"""Which manifests to merge and to cluster by partition.  Reads no files.
 
-The model is SeaweedFS's worker; delete manifests are merged, too.  Manifests of one spec and content type are a group.
-All manifests of a group that are not yet *settled* (:class:`.KindLayout`) are rewritten together, if that saves more
-than a fifth of them, or if a planner opens too many of them for one partition.
+The model is SeaweedFS's worker; delete manifests are merged, too.  Manifests of the same spec and content type form a
+group.  All manifests of a group that are not yet *settled* (:class:`.KindLayout`) are rewritten together, if that saves
+more than a fifth of them, or if a planner opens too many of them for a partition.
 
-The plan converges.  The number of outputs is known, since bytes are measured as written; and manifests that are cut
-from entries in partition order overlap so little that they never count as badly clustered.
+The plan converges.  The number of outputs is known, because the size of entries is measured as written.  Manifests that
+are cut from entries in partition order overlap so little that they never count as badly clustered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from icekeeper.operations.manifests.layout import KindLayout, is_badly_clustered
 from icekeeper.policy import Policy
 
 ManifestKind: TypeAlias = tuple[int, ManifestContent]
-"""One spec and one content type per manifest."""
+"""The spec and content type of a manifest, which has only one of each."""
 
 NO_SNAPSHOT = "no current snapshot"
 NO_ENTRIES = "no data entries to rewrite"
@@ -30,7 +30,7 @@ NO_ENTRIES = "no data entries to rewrite"
 
 @dataclass(frozen=True, slots=True)
 class ManifestGroup:
-    """Manifests of one kind to replace by manifests with the same live entries."""
+    """Manifests of the same kind, to be replaced by manifests with the same live entries."""
 
     kind: ManifestKind
     manifests: tuple[ManifestFile, ...]
@@ -39,7 +39,7 @@ class ManifestGroup:
     live_bytes: int
     """Bytes of the live entries, without headers."""
     room: int
-    """Bytes of entries that one manifest of the target size holds."""
+    """Bytes of entries that a manifest of the target size holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def plan_manifests(
     """Choose the groups that are worth rewriting.
 
     ``target_bytes``: the target size of a manifest; ``header_bytes``: the size of a manifest of each kind without
-    entries.  Data and delete manifests are counted separately.  The reason for nothing concerns the data manifests.
+    entries.  Data and delete manifests are counted separately.  The reason of ``Nothing`` concerns the data manifests.
 
     Raises:
         TableUnsupported: a partition transform is unknown.

@@ -83,11 +83,11 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
 
 @dataclass(slots=True)
 class _Attempts:
-    """The attempts to commit; an attempt reuses the manifests of the one before if they still fit."""
+    """The attempts to commit; an attempt reuses the manifests of the previous attempt if they still fit."""
 
     context: OperationContext
     head: LoadedTable
-    """The table for which manifests were planned last."""
+    """The table on which the current plan was made."""
     plan: ManifestPlan
     rewritten: RewrittenManifests | None = None
     outputs: list[str] = field(default_factory=list)
@@ -111,7 +111,7 @@ class _Attempts:
         return writer.replace_manifests(self.rewritten.written, self.plan.manifests, manifests)
 
     def _still_hold(self, head: TableMetadata, manifests: Sequence[ManifestFile]) -> bool:
-        """Whether the written manifests fit this head; Java's RewriteManifests reuses them likewise.
+        """Whether the written manifests fit this head; Java's RewriteManifests also reuses them.
 
         The first commit after an upgrade to v3 assigns row ids to existing manifests, which the written entries lack.
         """
@@ -193,7 +193,7 @@ def _outcome(attempts: _Attempts, committed: Committed, duration_ms: int) -> Ope
 def _opened(
     metadata: TableMetadata, manifests: Sequence[ManifestFile], partitions: Mapping[int, Sequence[PartitionOrder]]
 ) -> float:
-    """The average number of data manifests that a planner opens for one of the rewritten partitions."""
+    """The average number of data manifests that a planner opens for a rewritten partition."""
     opened = total = 0.0
     for spec_id, found in partitions.items():
         types = partition_types(metadata, spec_id)
@@ -209,12 +209,13 @@ def _opened(
 # not depend on the head: after a lost swap they can still be committed if the head lists the replaced manifests.
 
 MB = 1024 * 1024
-# Bytes of manifests in one lane; decompressed these are about 200 MB of entries, which one worker holds and sorts.
+# Bytes of manifests in a lane; decompressed these are about 200 MB of entries, which a worker keeps in memory and
+# sorts.
 _LANE_BYTES = 32 * MB
-# At least this many target sizes per lane: a lane's last manifest may be small, and would soon be merged again.
+# At least this many target sizes per lane: a lane's last manifest may be small and would soon be merged again.
 _TARGETS_PER_LANE = 4
 _SPLIT_BYTES = 8 * MB
-# Planned file names per expected manifest: a lane may be larger than its sample promised.
+# Planned file names per expected manifest: a lane may be larger than its sample showed.
 _NAMES_PER_OUTPUT = 4
 _SAMPLED_MANIFESTS = 32
 # The fields of table metadata that are needed to write manifests, without the snapshots.
@@ -232,7 +233,7 @@ _DOCUMENT = (
 
 @dataclass(slots=True)
 class RewrittenManifests:
-    """The manifests that were written for a plan; ``staged`` are the paths of all files that may have been written."""
+    """The manifests that were written for a plan; ``staged`` has the paths of all files that may have been written."""
 
     staged: list[str] = field(default_factory=list)
     written: list[ManifestFile] = field(default_factory=list)
@@ -254,7 +255,7 @@ def write_planned(
     """Write the manifests of a plan; ``into`` receives what was written, even after an error.
 
     ``reader`` and ``storage`` are this process's; workers open the store by ``io_properties``.  ``will_write`` is
-    called with the record of every file before the first one is written; ``on_done`` with the number of finished steps
+    called with the records of all files before the first file is written; ``on_done`` with the number of finished steps
     and of all steps.
 
     Raises:
@@ -308,7 +309,7 @@ def _tasks(
 def _here(
     splits: Sequence[SplitTask], lanes: Sequence[Lane], reader: TableReader, storage: Storage
 ) -> list[LaneResult]:
-    """Do the work in this process, if each group has one lane: starting workers would take longer."""
+    """Do the work in this process if each group has a single lane: starting workers would take longer."""
     parts: dict[int, list[EntryPart]] = defaultdict(list)
     for task in splits:
         for lane, part in split_entries(task, reader.read):

@@ -1,1 +1,1 @@
-"""Orphan removal: lists a table's files and deletes those that nothing references."""
+"""Orphan removal: list a table's files and delete those that nothing references."""

@@ -1,4 +1,4 @@
-"""Deletes the orphans among a table's candidates, after all checks (rule: orphans-outlive-the-grace-period)."""
+"""Delete the orphans among a table's candidates, after all checks (rule: orphans-outlive-the-grace-period)."""
 
 from __future__ import annotations
 
@@ -76,17 +76,17 @@ class TableCandidates:
     before: LoadedTable
     candidates: OrphanCandidates
     references: References
-    """The references that were read; newer ones are read in addition."""
+    """The references that were read; newer references are read in addition."""
     older_than_ms: int
-    """Epoch milliseconds; files that were modified before are past the grace period."""
+    """Epoch milliseconds; files that were modified before this time are past the grace period."""
     is_current: bool
-    """Whether the files were listed just now; else the store is asked for each file's age before its deletion."""
+    """Whether the files were listed just now; else each file's age is read from the store before its deletion."""
     foreign: tuple[ForeignMetadata, ...] | None = None
-    """The owners of the unreferenced metadata files, if they have been read already."""
+    """The owners of the unreferenced metadata files, if they have already been read."""
 
 
 def delete_orphans(context: OperationContext, found: TableCandidates) -> OperationOutcome:
-    """Check the candidates and delete those that nobody needs.
+    """Check the candidates and delete those that nothing needs.
 
     Raises:
         OperationRefused: a check found a danger; nothing (more) was deleted.
@@ -101,28 +101,28 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
     needed = ReferencedPaths(table.metadata.location, chain(new, needs.held.pinned))
     candidates = without_referenced(found.candidates, needed)
     protected = PathSet((*context.policy.orphan_protected_prefixes, *context.memory.staged_paths()))
-    # A table property protects files, but waives nothing: a waiver turns another table's data into orphans, so only
+    # A table property may protect files, but not waive them: a waiver turns another table's data into orphans, so only
     # operators may set it (rule: unknown-metadata-stops-sweeps).
     waived = PathSet((*context.resolved.waived_prefixes, *context.memory.staged_paths()))
-    unknown = [one for one in candidates.metadata_files if not waived.may_contain(one.path)]
+    unknown = [file for file in candidates.metadata_files if not waived.may_contain(file.path)]
     foreign = _foreign(context.stores.storage(table), table, found, unknown)
     folders = removable_folders(table.metadata, found.older_than_ms, protected)
     left_alone: Sequence[str] = ()
     elsewhere = folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes)
     is_alone = has_its_own_bucket(table.metadata.location) and not elsewhere
     if (candidates.unreferenced or foreign or any(map(is_empty, folders))) and not is_alone:
-        if any(may_be_under(one.path, folder) for one in candidates.unreferenced for folder in elsewhere):
+        if any(may_be_under(file.path, folder) for file in candidates.unreferenced for folder in elsewhere):
             refuse_shared_folders(context, table, elsewhere)
         left_alone = needs.ask_neighbours()
-        foreign = [one for one in foreign if one.path not in needs.shared and not needs.leave_alone(one.path)]
+        foreign = [owner for owner in foreign if owner.path not in needs.shared and not needs.leave_alone(owner.path)]
     foreign = unexplained(foreign, left_alone)
-    unparsed = {one.path for one in foreign if one.is_damaged}
-    damaged = [one for one in unknown if one.path in unparsed]
+    unparsed = {owner.path for owner in foreign if owner.is_damaged}
+    damaged = [file for file in unknown if file.path in unparsed]
     of_damaged, since_ms = kept_for_damaged(table.metadata, damaged)
-    protected.add((*(one.path for one in damaged), *of_damaged))
+    protected.add((*(file.path for file in damaged), *of_damaged))
     theirs = PathSet((*left_alone, *candidates.other_formats, *of_damaged))
     folders = [folder for folder in folders if not theirs.may_contain(folder)]
-    # Protected metadata files may belong to another head, too.
+    # Protected metadata files may also belong to another head.
     needs.look_for_other_heads(found.candidates.metadata_files if found.is_current else None)
     candidates = without_referenced(candidates, needs.shared)
     plan = plan_orphans(
@@ -138,12 +138,12 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         may_sweep=needs.may_sweep,
     )
     _refuse_prefix_mismatches(context, table, candidates, needs.shared)
-    strangers = [one for one in foreign if one.path not in unparsed]
+    strangers = [owner for owner in foreign if owner.path not in unparsed]
     former = former_tables(table.metadata, strangers)
     if former and len(former) == len(strangers):
         return _left_to_a_former_table(former)
     refuse_foreign(strangers)
-    return _delete(context, found, table, candidates, plan, _tell_damaged(damaged, since_ms), needs, folders)
+    return _delete(context, found, table, candidates, plan, _damaged_sentence(damaged, since_ms), needs, folders)
 
 
 def _left_to_a_former_table(found: Sequence[ForeignMetadata]) -> OperationOutcome:
@@ -151,9 +151,9 @@ def _left_to_a_former_table(found: Sequence[ForeignMetadata]) -> OperationOutcom
     more = f" and {counted(len(found) - 1, 'more metadata file')} of dropped tables" if len(found) > 1 else ""
     return skipped(
         _OPERATION,
-        f"{found[0].path} belongs to a table that was dropped (UUID {found[0].uuid}), at whose location this one was "
-        "created: which files here it has left cannot be told, so no orphan was removed; if none of them is needed, "
-        f"delete that metadata file{more}, or name it in {WAIVER}: its data then counts as orphans",
+        f"{found[0].path} belongs to a dropped table (UUID {found[0].uuid}), at whose location this table was "
+        "created: it is unknown which files the dropped table left, so no orphan was removed; if its files are not "
+        f"needed, delete that metadata file{more}, or name it in {WAIVER}: its data then counts as orphans",
         metrics={FORMER_TABLES: len(found)},
     )
 
@@ -168,9 +168,10 @@ def _delete(
     needs: FileNeeds,
     folders: Sequence[str],
 ) -> OperationOutcome:
-    """Delete the orphans that enough passes have seen, unless there are too many; in a dry run only report them.
+    """Delete the orphans, unless there are too many; in a dry run, only report them.
 
-    ``about_damaged``: as :func:`_tell_damaged`; ``folders``: local ones to remove if they are empty, the deepest first.
+    ``about_damaged``: as :func:`_damaged_sentence`; ``folders``: local folders to remove if they are empty, the deepest
+    first.
     """
     storage, policy = context.stores.storage(table), context.policy
     missing = _missing(context, found, table) if plan.orphans else None
@@ -192,7 +193,7 @@ def _delete(
     left = (
         _left_alone(plan, candidates)
         + about_damaged
-        + tell_unswept(table.metadata, policy.orphan_sweep_prefixes)
+        + unswept_sentence(table.metadata, policy.orphan_sweep_prefixes)
         + "".join(f"; {sentence}" for sentence in needs.shared.left)
     )
     if context.dry_run:
@@ -220,8 +221,8 @@ def _delete(
 
 
 def _reviewed(context: OperationContext, paths: tuple[str, ...], left: str) -> tuple[tuple[str, ...], str]:
-    """The paths without metadata files that a saved plan does not name, which the plan's own commits drop from the log;
-    these are added to what is ``left``."""
+    """Leave out metadata files that a saved plan does not name, because the plan's own commits drop them from the log;
+    add a sentence about them to ``left``."""
     if context.reviewed is None:
         return paths, left
     known = context.reviewed.files
@@ -234,7 +235,7 @@ def _deleted_metrics(orphans: Iterable[ListedObject], result: DeletedFiles) -> d
     deleted = frozenset(result.deleted)
     return {
         "remove_orphans.orphans_removed": len(deleted),
-        "remove_orphans.bytes_freed": sum(one.size for one in orphans if one.path in deleted),
+        "remove_orphans.bytes_freed": sum(orphan.size for orphan in orphans if orphan.path in deleted),
         "remove_orphans.files_failed": len(result.failed),
     }
 
@@ -244,7 +245,7 @@ def _still_old_paths(storage: Storage, older_than_ms: int, paths: Sequence[str])
 
 
 def _missing(context: OperationContext, found: TableCandidates, after: LoadedTable) -> MissingFiles | None:
-    """The missing files; ``None``: none is missing."""
+    """The missing files; ``None`` if no file is missing."""
     unlisted = found.candidates.unlisted
     if not unlisted:
         return None
@@ -256,15 +257,14 @@ def _missing(context: OperationContext, found: TableCandidates, after: LoadedTab
 
 
 def _with_copies(outcome: OperationOutcome, plan: OrphanPlan, missing: MissingFiles | None) -> OperationOutcome:
-    """The outcome; as a refusal if orphans are kept because they may be copies of missing files."""
+    """The outcome; a refusal if orphans are kept because they may be copies of missing files."""
     if missing is None or not plan.like_missing:
         return outcome
     for path in plan.like_missing:
         log.warning("%s stays: it has the size or the name of a missing file", path)
     sentence = (
-        f"{len(plan.like_missing)} unreferenced file(s), as {plan.like_missing[0]}, stay: they have the size or the "
-        f"name of referenced files that are missing ({missing.count}, as {missing.first}), and may be the only copies "
-        "of them"
+        f"{len(plan.like_missing)} unreferenced file(s), such as {plan.like_missing[0]}, stay: they have the size or "
+        f"the name of missing referenced files ({missing.count}, such as {missing.first}) and may be their only copies"
     )
     refused = refused_besides(outcome, sentence)
     return replace(refused, plan={"like_missing": list(plan.like_missing[:_NAMED])})
@@ -281,10 +281,10 @@ def _after(context: OperationContext, before: LoadedTable) -> LoadedTable:
 def _foreign(
     storage: Storage, table: LoadedTable, found: TableCandidates, unknown: Sequence[ListedObject]
 ) -> list[ForeignMetadata]:
-    paths = [one.path for one in unknown]
+    paths = [file.path for file in unknown]
     if found.foreign is None:
         return foreign_metadata(storage, table.metadata, paths)
-    return [one for one in found.foreign if one.path in set(paths)]
+    return [owner for owner in found.foreign if owner.path in set(paths)]
 
 
 def _left_alone(plan: OrphanPlan, candidates: OrphanCandidates) -> str:
@@ -293,34 +293,34 @@ def _left_alone(plan: OrphanPlan, candidates: OrphanCandidates) -> str:
     if plan.in_other_folders:
         count, first = len(plan.in_other_folders), plan.in_other_folders[0]
         text += (
-            f"; {count} unreferenced file(s) lie in folders where this table never had files, as {first}: they stay, "
-            "unless orphan_sweep_prefixes names their folder"
+            f"; {count} unreferenced file(s), such as {first}, are in folders where this table never had files: they "
+            "stay, unless orphan_sweep_prefixes names their folder"
         )
     if plan.of_other_formats:
         count, first = len(plan.of_other_formats), plan.of_other_formats[0]
         folder = min(folder for folder in candidates.other_formats if may_be_under(first, folder))
         text += (
-            f"; {count} unreferenced file(s), as {first}, lie in {folder}, a table of another format, which may need "
-            "them: they stay, until its log folder is removed"
+            f"; {count} unreferenced file(s), such as {first}, are in {folder}, a table of another format, which may "
+            "need them: they stay until its log folder is removed"
         )
     if plan.of_other_names:
         count, endings = len(plan.of_other_names), Counter(map(ending_of, plan.of_other_names))
         kinds = [f"{ending} {number}" for ending, number in endings.most_common(_ENDINGS_NAMED)]
         more = ", …" if len(endings) > _ENDINGS_NAMED else ""
         text += (
-            f"; {count} unreferenced file(s), as {plan.of_other_names[0]}, have names that no Iceberg writer gives "
-            f"({', '.join(kinds)}{more}): they stay, unless orphan_file_endings names their ending"
+            f"; {count} unreferenced file(s), such as {plan.of_other_names[0]}, have names that no Iceberg writer "
+            f"gives ({', '.join(kinds)}{more}): they stay, unless orphan_file_endings names their ending"
         )
     return text
 
 
-def _tell_damaged(damaged: Sequence[ListedObject], since_ms: int | None) -> str:
+def _damaged_sentence(damaged: Sequence[ListedObject], since_ms: int | None) -> str:
     """The summary's sentence about metadata files that cannot be parsed."""
     if not damaged:
         return ""
-    newer = "" if since_ms is None else ", with all that is newer than the catalog's entry of the table"
-    paths = ", ".join(one.path for one in damaged)
-    return f"; {paths} cannot be parsed, and stay(s){newer}: if no table is read by it, delete it"
+    newer = "" if since_ms is None else ", with all files that are newer than the table's metadata in the catalog"
+    paths = ", ".join(file.path for file in damaged)
+    return f"; {paths} cannot be parsed and stay(s){newer}: if no table uses it, delete it"
 
 
 def _refuse_prefix_mismatches(
@@ -334,9 +334,9 @@ def _refuse_prefix_mismatches(
     if not candidates.prefix_mismatches:
         return
     tables = (table, *shared.tables)
-    readers = ((one, TableReader(one.metadata, context.stores.storage(one).read)) for one in tables)
+    readers = ((loaded, TableReader(loaded.metadata, context.stores.storage(loaded).read)) for loaded in tables)
     needed = chain.from_iterable(
-        reachable_paths(reader, one.metadata_location, References()) for one, reader in readers
+        reachable_paths(reader, loaded.metadata_location, References()) for loaded, reader in readers
     )
     mismatch = find_prefix_mismatch(candidates.prefix_mismatches, chain(needed, context.memory.pinned_metadata()))
     if mismatch is not None:
@@ -350,9 +350,11 @@ def _metrics(
     plan: OrphanPlan,
     missing: MissingFiles | None,
 ) -> Metrics:
-    # Data and metadata paths outside the location may be shared with other tables, which a listing does not show.
+    # Data and metadata paths outside the location may be shared with other tables; a listing does not show that.
     swept = (table.metadata.location, *folders_elsewhere(table.metadata, context.policy.orphan_sweep_prefixes))
-    elsewhere = [path for path in owned_locations(table.metadata) if not any(may_be_under(path, one) for one in swept)]
+    elsewhere = [
+        path for path in owned_locations(table.metadata) if not any(may_be_under(path, folder) for folder in swept)
+    ]
     return {
         "remove_orphans.files_listed": candidates.listed,
         "remove_orphans.files_too_young": candidates.too_young,
@@ -369,8 +371,8 @@ def _metrics(
     }
 
 
-# Data files outside the table's location.  ``write.data.path`` may be any folder, and nothing there shows who owns a
-# file.  So such a folder is swept only if ``orphan_sweep_prefixes`` names it, and no known table has files in it
+# Data files outside the table's location.  ``write.data.path`` may be any folder, and nothing in it shows which table
+# owns a file.  So such a folder is swept only if ``orphan_sweep_prefixes`` names it, and no known table has files in it
 # (rule: sweep-only-table-folders).
 
 
@@ -386,33 +388,33 @@ def folders_elsewhere(metadata: TableMetadata, named: Iterable[str]) -> tuple[st
     folders: list[str] = []
     for folder in sorted(named, key=len):
         if may_be_under(folder, home) or may_be_under(home, folder):
-            continue  # it concerns the location, not the data path outside it
+            continue  # the setting concerns the location, not the data path outside it
         if may_be_under(folder, data):
             if not any(may_be_under(folder, other) for other in folders):
                 folders.append(folder)
         elif may_be_under(data, folder):
             raise OperationRefused(
-                f"orphan_sweep_prefixes names {folder}, outside of the table's location, where more lies than its "
-                f"write.data.path {data}; nothing was deleted; name that folder itself, or one in it"
+                f"orphan_sweep_prefixes names {folder}, which is outside the table's location and contains more than "
+                f"its write.data.path {data}; nothing was deleted; name that path itself, or a folder in it"
             )
     return tuple(folders)
 
 
-def tell_unswept(metadata: TableMetadata, named: Iterable[str]) -> str:
+def unswept_sentence(metadata: TableMetadata, named: Iterable[str]) -> str:
     """The summary's sentence about a data path outside the location that is not swept; else empty."""
     home, data = metadata.location, metadata.data_location
     if may_be_under(data, home) or folders_elsewhere(metadata, named):
         return ""
     if may_be_under(home, data):
-        return f"; write.data.path {data} is around the table's location and not swept"
+        return f"; write.data.path {data} contains the table's location and is not swept"
     return (
-        f"; write.data.path {data} is outside of the table's location and not swept, unless orphan_sweep_prefixes "
+        f"; write.data.path {data} is outside the table's location and is not swept, unless orphan_sweep_prefixes "
         "names it"
     )
 
 
 def refuse_shared_folders(context: OperationContext, table: LoadedTable, folders: Iterable[str]) -> None:
-    """Refuse to sweep folders in which any known table but ``table`` may have files.
+    """Refuse to sweep folders in which any known table except ``table`` may have files.
 
     Raises:
         OperationRefused: names the folder and the table.
@@ -420,10 +422,10 @@ def refuse_shared_folders(context: OperationContext, table: LoadedTable, folders
     """
     folders = tuple(folders)
     near = near_tables(context, table, list(map(normalise, folders)))
-    for one in near.tables:
-        if not one.is_table_of(table) and not one.is_kept_apart:
-            for folder in filter(one.overlap, folders):
-                _refuse(context, folder, f"{one.table.name} of catalog {one.catalog.id}")
+    for other in near.tables:
+        if not other.is_table_of(table) and not other.is_kept_apart:
+            for folder in filter(other.overlap, folders):
+                _refuse(context, folder, f"{other.table.name} of catalog {other.catalog.id}")
     for claims, reason in (*near.unreadable, *near.given_up):
         for folder in filter(claims.touch, map(normalise, folders)):
             _refuse(context, folder, f"{claims.table} of catalog {claims.catalog}, which cannot be loaded ({reason}),")
@@ -431,9 +433,9 @@ def refuse_shared_folders(context: OperationContext, table: LoadedTable, folders
 
 def _refuse(context: OperationContext, folder: str, who: str) -> None:
     raise OperationRefused(
-        f"orphan_sweep_prefixes names {folder}, in the write.data.path of {context.table}, where {who} may have files: "
-        "whose a file there is cannot be told; nothing was deleted; give each table a data path of its own, or take "
-        "the folder out of orphan_sweep_prefixes"
+        f"orphan_sweep_prefixes names {folder}, in the write.data.path of {context.table}, where {who} may have files, "
+        "so the owner of a file there is unknown; nothing was deleted; give each table a data path of its own, or "
+        "take the folder out of orphan_sweep_prefixes"
     )
 
 
@@ -443,7 +445,7 @@ def _refuse(context: OperationContext, folder: str, who: str) -> None:
 def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: PathSet) -> Sequence[str]:
     """Folders below a local table's location that may be removed once they are empty, the deepest first.
 
-    A writer creates a folder and then a file in it, and fails if the folder vanishes in between.  So a folder is
+    A writer creates a folder and then a file in it, and fails if the folder disappears in between.  So a folder is
     removable only if nothing was created or removed in it within the grace period, before any file is deleted here.
 
     Raises:
@@ -466,12 +468,12 @@ def removable_folders(metadata: TableMetadata, older_than_ms: int, protected: Pa
 
 # Missing files: referenced, but not in the listing (rule: keep-possible-last-copies).
 #
-# A faulty copy of a table has its data files under wrong names.  They look like orphans, but are the last copies of
-# rows.  So an orphan with the size or the base name of a missing file is kept, and if much of the table is missing,
-# nothing is swept.
+# A faulty copy of a table may have its data files under wrong names.  They look like orphans, but are the last copies
+# of their rows.  So an orphan with the size or the base name of a missing file is kept, and if much of the table is
+# missing, nothing is swept.
 
 _PARALLEL_LOOKS = 16
-# The store is asked for at most this many missing files, which takes about ten seconds; further ones count as missing.
+# The most missing files that are checked in the store, which takes about ten seconds; further files count as missing.
 _MOST_LOOKS = 10_000
 # A single missing file may be an accident.
 _FEWEST = 2
@@ -488,14 +490,14 @@ class MissingFiles:
     head_files: int
     """The number of all files of that head."""
     first: str
-    """The path of one missing file; empty if there is none."""
+    """The path of a missing file; empty if there is none."""
     sizes: Hashes
     """Sizes in bytes."""
     names: Hashes
     """Hashes of base names."""
 
     def resembles(self, found: ListedObject) -> bool:
-        """Whether a file has the size or the base name of a missing one."""
+        """Whether a file has the size or the base name of a missing file."""
         return bool(self.count) and (found.size in self.sizes or path_hash(_base_name(found.path)) in self.names)
 
     def refuse_too_many(self, limit: Fraction, source: str) -> None:
@@ -507,9 +509,9 @@ class MissingFiles:
         if self.in_head < _FEWEST or self.in_head <= limit * self.head_files:
             return
         raise OperationRefused(
-            f"{self.in_head} of the {self.head_files} files of the table are missing, as {self.first}, more than "
-            f"orphan_max_missing_ratio {float(limit):g} ({source}) allows: unreferenced files may be the only copies "
-            "of them; nothing was deleted; restore the missing files, or, if their rows are lost for good, run once "
+            f"{self.in_head} of the {self.head_files} files of the table are missing, such as {self.first}, more than "
+            f"orphan_max_missing_ratio {float(limit):g} ({source}) allows: unreferenced files may be their only "
+            "copies; nothing was deleted; restore the missing files, or, if their rows are permanently lost, run once "
             "with --set orphan_max_missing_ratio=1"
         )
 
@@ -517,12 +519,12 @@ class MissingFiles:
 def find_missing(
     storage: Storage, before: TableReader, after: TableMetadata, unlisted: UnlistedPaths, newest_ms: int | None
 ) -> MissingFiles:
-    """Those of the unlisted files that the store does not have, either.
+    """The unlisted files that the store does not have either.
 
     The manifests are read again, because their paths were kept only as hashes.
 
     Args:
-        storage: the table's.
+        storage: access to the table's files.
         before: reads the table as it was before the listing.
         after: the table after the listing; files of snapshots that it lacks may have been deleted meanwhile.
         unlisted: the expected paths that the listing lacks.
@@ -532,20 +534,20 @@ def find_missing(
     Raises:
         MetadataUnreadable: a manifest cannot be read.
     """
-    snapshots = {number: one for number, one in before.metadata.snapshots.items() if number in after.snapshots}
+    snapshots = {number: known for number, known in before.metadata.snapshots.items() if number in after.snapshots}
     of_head = manifests_of(before, [snapshots[number] for number in before.metadata.head_ids if number in snapshots])
-    others = {path: one for path, one in manifests_of(before, snapshots.values()).items() if path not in of_head}
+    others = {path: listed for path, listed in manifests_of(before, snapshots.values()).items() if path not in of_head}
     in_order = chain(
         ((True, file) for file in _added_before(newest_ms, before, of_head, snapshots)),
         ((False, file) for file in _added_before(newest_ms, before, others, snapshots)),
     )
-    lacking = _unlisted_ones(in_order, unlisted)
+    lacking = _unlisted_files(in_order, unlisted)
     asked = list(islice(lacking, _MOST_LOOKS))
     with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="missing-look") as pool:
         gone = list(pool.map(partial(_is_gone, storage), (file.path for _, file in asked)))
     count = in_head = 0
     first, sizes, names = "", Hashes(), Hashes()
-    for is_of_head, file in chain((one for one, is_gone in zip(asked, gone, strict=True) if is_gone), lacking):
+    for is_of_head, file in chain((found for found, is_gone in zip(asked, gone, strict=True) if is_gone), lacking):
         count, in_head, first = count + 1, in_head + is_of_head, first or file.path
         sizes.add((file.size,))
         names.add((path_hash(_base_name(file.path)),))
@@ -568,8 +570,8 @@ def _added_before(
                 yield file
 
 
-def _unlisted_ones(files: Iterable[tuple[bool, LiveFile]], unlisted: UnlistedPaths) -> Iterator[tuple[bool, LiveFile]]:
-    """Those of the files that the listing lacks, each once."""
+def _unlisted_files(files: Iterable[tuple[bool, LiveFile]], unlisted: UnlistedPaths) -> Iterator[tuple[bool, LiveFile]]:
+    """The files that the listing lacks, each once."""
     seen = bytearray(len(unlisted))
     for is_of_head, file in files:
         place = unlisted.place(file.path)

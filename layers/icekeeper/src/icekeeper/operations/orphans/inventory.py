@@ -1,4 +1,4 @@
-"""Lists files from an inventory: plain text, CSV, Parquet, ORC, or an Amazon S3 Inventory report.
+"""List files from an inventory: plain text, CSV, Parquet, ORC, or an Amazon S3 Inventory report.
 
 Source: Amazon S3 user guide, "Locating your inventory list" (manifest.json) and "Amazon S3 Inventory list" (columns).
 A report may be a day old, so every orphan that it shows is looked up in the store before its deletion.
@@ -29,7 +29,7 @@ from icekeeper.storage.paths import S3_SCHEMES, is_local, is_under, split_path
 from icekeeper.storage.storage import SourcePart, Storage
 
 _BATCH_ROWS = 10_000
-# A key has at most 1,024 bytes; URL-encoded in CSV three times as many characters.
+# A key has at most 1,024 bytes; URL-encoded in CSV it has up to three times as many characters.
 _LONGEST_LINE = 64 * 1024
 # Column names in lower case, without blanks and underscores.
 _WANTED = ("path", "bucket", "key", "size", "lastmodifieddate", "lastmodified", "islatest", "isdeletemarker")
@@ -38,10 +38,10 @@ _WANTED = ("path", "bucket", "key", "size", "lastmodifieddate", "lastmodified", 
 def file_rows(
     storage: Storage, path: str, location: str, names: Sequence[str] | None = None, bucket: str | None = None
 ) -> Iterator[ListedObject]:
-    """Every current object that an inventory file names; keys become paths with the location's scheme.
+    """Every current object that an inventory file names; keys become paths with the scheme of ``location``.
 
-    A plain text file has one path per line and no ages, so its files count as young.  An inventory's manifest states
-    ``names``, the columns of CSV files, which then have no header, and the ``bucket``.
+    A plain text file has a path per line and no ages, so its files count as young.  ``names`` and ``bucket`` come from
+    an inventory's manifest: the columns of CSV files, which then have no header, and the bucket of the keys.
 
     Raises:
         PolicyError: a column is missing, or a value is invalid.
@@ -95,7 +95,7 @@ def _csv(storage: Storage, path: str, names: Sequence[str] | None) -> Iterator[M
     for values in reader:
         row: dict[str, Any] = dict(zip(header, values, strict=False))
         if "key" in row:
-            row["key"] = unquote_plus(row["key"])  # URL-encoded in CSV, and only there
+            row["key"] = unquote_plus(row["key"])  # only CSV has URL-encoded keys
         yield row
 
 
@@ -175,12 +175,12 @@ class InventoryFiles:
 
         Raises:
             PolicyError: the inventory is invalid.
-            StorageError: it cannot be read.
+            StorageError: the inventory cannot be read.
         """
         return chain.from_iterable(part() for part in self.parts())
 
     def parts(self) -> Sequence[SourcePart]:
-        """One part per file of the inventory; errors as above."""
+        """One part per file of the inventory; errors as for :meth:`objects`."""
         if self.address.rpartition("/")[2] != "manifest.json":
             return [partial(_listed, self.storage, self.address, self.location)]
         address = self.address
@@ -193,7 +193,7 @@ class InventoryFiles:
             bucket = str(document["sourceBucket"])
         except (ValueError, KeyError, TypeError) as error:
             raise PolicyError(
-                f"policy key orphan_inventory names {address}, which is no manifest of an S3 Inventory: "
+                f"policy key orphan_inventory names {address}, which is not a manifest of an S3 Inventory: "
                 f"{type(error).__name__} {error}"
             ) from error
         files = [_data_file(self.storage, address, destination, key) for key in keys]
@@ -211,7 +211,7 @@ def _listed(
 def _data_file(storage: Storage, address: str, destination: str, key: str) -> str:
     if not is_local(address):
         return f"{split_path(address).scheme}://{destination}/{key}"
-    # A report copied to this machine: its files are next to the manifest, or in ../data/ as in the bucket.
+    # A report copied to this machine: its files are beside the manifest, or in ../data/ as in the bucket.
     folder, name = address.rpartition("/")[0], key.rpartition("/")[2]
     beside = f"{folder}/{name}"
     return beside if storage.size(beside) is not None else f"{folder.rpartition('/')[0]}/data/{name}"

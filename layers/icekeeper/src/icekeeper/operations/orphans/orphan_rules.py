@@ -1,6 +1,6 @@
-"""Which listed files are orphans: the candidates, and every reason to keep a file; reads nothing.
+"""Which listed files are orphans: the candidates, and every reason to keep a file.  Reads no files.
 
-Candidates are the listed files that the table does not reference.  The listing is streamed; only they are kept in
+Candidates are the listed files that the table does not reference.  The listing is streamed; only candidates are kept in
 memory.
 """
 
@@ -24,13 +24,13 @@ from icekeeper.policy import DEFAULT_SOURCE
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, compared, is_under, may_be_under, normalise
 
-# One mismatch is enough to refuse the deletion; more are kept because a mismatch may be a hash collision.
+# A single mismatch is enough to refuse the deletion; more are kept because a mismatch may be a hash collision.
 _MISMATCHES_KEPT = 100
 _AT_ONCE = 10_000
 
 
 class References(Protocol):
-    """Answers whether a path is referenced, as :class:`icekeeper.deletion.referenced_paths.ReferencedPaths` does."""
+    """Tells whether a path is referenced, as :class:`icekeeper.deletion.referenced_paths.ReferencedPaths` does."""
 
     def __contains__(self, path: str) -> bool: ...
 
@@ -59,7 +59,7 @@ class OrphanCandidates:
     """Referenced files that the listing lacks; ``None``: the listing is incomplete."""
 
     def add(self, listed: Iterable[ListedObject], referenced: ReferencedPaths, older_than_ms: int) -> None:
-        """Add the candidates among the objects of a listing, or of a part of one.
+        """Add the candidates among the objects of a listing, or of a part of a listing.
 
         A file that was modified before ``older_than_ms`` (epoch milliseconds) is old.  A file of unknown age is young.
         """
@@ -97,7 +97,7 @@ def live_files(manifests: Iterable[ManifestFile]) -> int:
 
 
 def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
-    """The candidates of a listing, from those of its parts."""
+    """Join the candidates of a listing's parts."""
     parts = list(parts)
     return OrphanCandidates(
         sum(part.listed for part in parts),
@@ -113,7 +113,7 @@ def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
 
 
 def without_referenced(candidates: OrphanCandidates, referenced: References) -> OrphanCandidates:
-    """The candidates without those that further references need."""
+    """The candidates without the files that further references need."""
     mismatches = (found.path for found in candidates.unreferenced if referenced.has_prefix_mismatch(found.path))
     return replace(
         candidates,
@@ -166,16 +166,16 @@ def plan_orphans(
     """Decide which old unreferenced files of a table are orphans (rule: orphans-outlive-the-grace-period).
 
     Args:
-        metadata: the table's.
+        metadata: the table's metadata.
         unreferenced: files past their grace period that the table does not reference.
         protected: files and folders to keep.
         other_tables: locations of tables nested in this one.
         other_formats: folders of other formats' tables.
         swept: the folders in which an unreferenced file is an orphan (:func:`swept_folders`).
-        elsewhere: those of the swept folders that are outside the table's location.
-        since_ms: keep files that were modified since (epoch milliseconds).
-        is_needed: whether anybody else needs a file.
-        may_sweep: whether a file may go by its name.
+        elsewhere: the swept folders outside the table's location.
+        since_ms: keep files that were modified since this time (epoch milliseconds).
+        is_needed: whether anything else needs a file.
+        may_sweep: whether a file with this name may be deleted.
     """
     owned, others = tuple(map(compared, (metadata.location, *elsewhere))), PathSet(other_tables)
     formats, folders = PathSet(other_formats), PathSet(swept, protects=False)
@@ -190,7 +190,7 @@ def plan_orphans(
         elif (
             found.modified_ms is None
             or (since_ms is not None and found.modified_ms >= since_ms)
-            or (root := next((one for one in owned if is_under(path, one)), None)) is None
+            or (root := next((folder for folder in owned if is_under(path, folder)), None)) is None
             or protected.may_contain(path)
             or is_hidden(path, root, like_hidden)
             or not _is_text(found.path)
@@ -215,28 +215,28 @@ def plan_orphans(
 def kept_for_damaged(metadata: TableMetadata, damaged: Iterable[ListedObject]) -> tuple[list[str], int | None]:
     """What to keep because of unreferenced metadata files that cannot be parsed.
 
-    Returns the folders of tables to which they may belong, and the time since when (epoch milliseconds) files may
-    belong to a newer state of the table; ``None``: none do.
+    Returns the folders of tables to which they may belong, and the time (epoch milliseconds) since which files may
+    belong to a newer state of the table; ``None`` if no file may.
 
     Raises:
-        MetadataUnreadable: a file may belong to a table whose location contains this one.
+        MetadataUnreadable: a file may belong to a table whose location contains this table's location.
     """
     own = {normalise(folder) for folder in (metadata.metadata_directory, f"{metadata.location}/metadata")}
     folders: list[str] = []
     since_ms: int | None = None
-    for one in damaged:
-        folder = normalise(one.path).rpartition("/")[0]
+    for file in damaged:
+        folder = normalise(file.path).rpartition("/")[0]
         if folder in own:
             # It may be a torn commit or another head, whose files are younger than the entry's metadata.
             known_ms = metadata.last_updated_ms - CLOCKS_DIFFER_MS
-            if one.modified_ms is None or one.modified_ms >= known_ms:
+            if file.modified_ms is None or file.modified_ms >= known_ms:
                 since_ms = known_ms
             continue
         table = folder.rpartition("/")[0] if folder.endswith("/metadata") else folder
         if may_be_under(metadata.location, table):
             raise MetadataUnreadable(
-                f"{one.path} cannot be parsed, and may be of a table around {metadata.location}; nothing was deleted; "
-                f"if it is of no table, delete it by hand or name it in {WAIVER}"
+                f"{file.path} cannot be parsed and may belong to a table whose location contains {metadata.location}; "
+                f"nothing was deleted; if it belongs to no table, delete it by hand or name it in {WAIVER}"
             )
         folders.append(table)
     return folders, since_ms
@@ -249,7 +249,7 @@ def _oldest_of_history_ms(metadata: TableMetadata) -> int:
     """
     times_ms: dict[int, int] = {}
     for head in metadata.head_ids:
-        way = takewhile(lambda one: one.snapshot_id not in times_ms, metadata.ancestors(head))
+        way = takewhile(lambda ancestor: ancestor.snapshot_id not in times_ms, metadata.ancestors(head))
         times_ms.update((snapshot.snapshot_id, snapshot.timestamp_ms) for snapshot in way)
     return min(times_ms.values() or metadata.snapshot_times_ms, default=metadata.last_updated_ms)
 
@@ -273,7 +273,8 @@ def swept_folders(metadata: TableMetadata, data_roots: Iterable[str], named: Ite
 
 
 def _is_text(path: str) -> bool:
-    """Whether a path is valid UTF-8; a local name may be any bytes, which can be neither recorded nor printed."""
+    """Whether a path is valid UTF-8; a local name may consist of any bytes, which can be neither recorded nor
+    printed."""
     return path.isascii() or not any("\ud800" <= character <= "\udfff" for character in path)
 
 
@@ -294,7 +295,8 @@ def is_hidden(path: str, root: str, partition_folders: tuple[str, ...]) -> bool:
 
 
 def partition_folders_like_hidden(metadata: TableMetadata) -> tuple[str, ...]:
-    """The beginnings (``FIELD=``) of partition folders that look hidden, because the field's name starts so."""
+    """The prefixes (``FIELD=``) of partition folders that look hidden because the field's name starts with ``_`` or
+    ``.``."""
     names = {str(field["name"]) for spec in metadata.specs.values() for field in spec.get("fields") or ()}
     return tuple(sorted(f"{name}=" for name in names if name.startswith(_HIDDEN)))
 
@@ -311,7 +313,7 @@ def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str
         return
     raise OperationRefused(
         f"{orphans} of {listed} listed files are orphans, more than orphan_max_delete_ratio {float(limit):g} "
-        f"({source}) allows; nothing was deleted; look at them with --dry-run --set orphan_max_delete_ratio=1, and if "
+        f"({source}) allows; nothing was deleted; check them with --dry-run --set orphan_max_delete_ratio=1, and if "
         "they are orphans, run once with that setting"
     )
 
@@ -327,7 +329,7 @@ class TableLocations:
     def tables_around(self, path: str) -> tuple[TableName, ...]:
         """The tables at the innermost location that contains the file: none, one, or several that share it.
 
-        A path that is there only after normalisation (``%2F``, ``..``) belongs to none of them.
+        A path that is there only after normalisation (``%2F``, ``..``) belongs to no table.
         """
         folder = normalise(path).rpartition("/")[0]
         while folder:

@@ -44,7 +44,7 @@ def remove_orphans(
     """Delete unreferenced files past the grace period.
 
     ``listed`` are files that an earlier step of the pass listed; they are used instead of a listing.  With
-    ``only_lists`` this process may not delete, and another one checks that it may.
+    ``only_lists`` this process has no right to delete; the deleting process checks its own.
 
     Summary and metric keys are those of SeaweedFS's worker.
 
@@ -67,11 +67,12 @@ def remove_orphans(
 
 
 def why_skipped(context: OperationContext, table: LoadedTable, *, only_lists: bool = False) -> OperationOutcome | None:
-    """The outcome for a table whose files must not or cannot be deleted (``only_lists``: listed); ``None`` if they can.
+    """The outcome for a table whose files must not or cannot be deleted (``only_lists``: listed); ``None`` if they can
+    be.
 
     Raises:
         TableUnsupported: this version does not maintain the table's format.
-        OperationRefused: the table may be of another format, or Nessie or lakeFS keeps it.
+        OperationRefused: the table may be of another format, or Nessie or lakeFS manages it.
         StorageError: the store does not answer.
     """
     require_writable(table.metadata)
@@ -82,8 +83,8 @@ def why_skipped(context: OperationContext, table: LoadedTable, *, only_lists: bo
         asking = ("icekeeper", "maintain", str(table.name), "--catalog", context.catalogs.own.id.name)
         return skipped(
             _OPERATION,
-            f"nothing was ever committed to {table.name}, so nothing shows that the files in its folder are Iceberg's; "
-            f"if they are, run {shlex.join(asking)} --operations {_OPERATION.value}",
+            f"{table.name} has never had a commit, so nothing shows that the files in its folder belong to Iceberg; "
+            f"if they do, run {shlex.join(asking)} --operations {_OPERATION.value}",
         )
     storage, location = context.stores.storage(table), table.metadata.location
     refuse_if_left_to_collector(storage, table)
@@ -109,10 +110,10 @@ def _list_candidates(context: OperationContext, table: LoadedTable, listed: File
     elif inventory is not None:
         if len(roots) > 1:
             raise OperationRefused(
-                f"orphan_sweep_prefixes names {roots[1]}, outside of the table's location, which is swept by a listing "
-                "only; nothing was deleted; set orphan_inventory=none, or take the folder out"
+                f"orphan_sweep_prefixes names {roots[1]}, which is outside the table's location and can only be swept "
+                "by listing; nothing was deleted; set orphan_inventory=none, or take the folder out"
             )
-        # An operator may name any inventory; a table property only one where the table may read.
+        # An operator may name any inventory; a table property only an inventory that the table may read.
         is_tables = context.resolved.sources["orphan_inventory"].startswith("table property")
         source = InventoryFiles(storage if is_tables else storage.operators(), inventory, metadata.location)
     else:
@@ -134,20 +135,20 @@ def _list_candidates(context: OperationContext, table: LoadedTable, listed: File
         candidates.unlisted = None
     if not candidates.listed and inventory is not None and listed is None:
         raise OperationRefused(
-            f"{inventory} (orphan_inventory) names no file under {metadata.location}, where at least the table's "
-            "metadata is; nothing was deleted; name the inventory of the table's bucket, or set orphan_inventory=none"
+            f"{inventory} (orphan_inventory) names no file under {metadata.location}, although at least the table's "
+            "metadata is there; nothing was deleted; name the inventory of the table's bucket, or set "
+            "orphan_inventory=none"
         )
     return TableCandidates(table, candidates, references, older_than_ms, source.is_current)
 
 
-# The comparison of listed files with references, in this process or on an engine's workers.
-#
-# Both find candidates by the same function.  Paths are distributed to workers by the hash of the path without scheme
-# and bucket, so that a file and every spelling of a reference to it reach the same worker.
+# Comparing listed files with references, in this process or on an engine's workers.
+# Both ways find candidates with the same function.  Paths are distributed to workers by the hash of the path without
+# scheme and bucket, so that a file and every spelling of a reference to it reach the same worker.
 
 DISTRIBUTED_ABOVE = 10_000_000
-"""The number of references above which workers compare.  This many take 90 MB as hashes (twice that while sorting) and
-two minutes of one core; beyond that, starting workers pays."""
+"""The number of references above which workers compare.  This many references take 90 MB as hashes (twice that while
+sorting) and two minutes of a core; with more, starting workers pays off."""
 
 _REFERENCES_PER_PART = 250_000
 _MOST_PARTS = 4_000
@@ -179,7 +180,7 @@ def compare_by_engine(
         references: records which manifests were read.
         older_than_ms: files that were modified before (epoch milliseconds) are past the grace period.
         engine: runs the workers.
-        storage: the table's.
+        storage: access to the table's files.
 
     Raises:
         MetadataUnreadable: a manifest cannot be read.
@@ -202,7 +203,7 @@ def compare_by_engine(
 
 
 def _split(task: Callable[[], Iterator[tuple[str, int, Any]]]) -> Iterator[tuple[int, _Item]]:
-    """Put up to ``_ITEM_PATHS`` values of one kind and part into one item, because each item is pickled."""
+    """Put up to ``_ITEM_PATHS`` values of the same kind and part into an item, because each item is pickled."""
     waiting: defaultdict[tuple[str, int], list[Any]] = defaultdict(list)
     try:
         for kind, part, value in task():
@@ -273,7 +274,7 @@ _PARALLEL_LOOKS = 16
 
 
 def known_orphans(context: OperationContext, table: LoadedTable, reason: str) -> OperationOutcome:
-    """Skip orphan removal for ``reason``; ``files_planned`` names the orphans that are found without a listing.
+    """Skip orphan removal for ``reason``; ``files_planned`` names the orphans that can be found without a listing.
 
     The metadata log leads to files of older snapshots, and the state store to files of our own failed jobs.
     Nothing is deleted, so older metadata that cannot be read is skipped.
@@ -305,7 +306,9 @@ def _of_history(table: LoadedTable, storage: Storage) -> Iterator[str]:
             yield from (str(older["metadata-file"]) for older in reader.metadata.metadata_log)
         except MaintenanceError:
             continue
-        for snapshot in reader.metadata.snapshots.values():  # one at a time: the store may have removed files of some
+        for snapshot in (
+            reader.metadata.snapshots.values()
+        ):  # individually, because the store may have removed files of some snapshots
             try:
                 yield from references.follow(reader, [snapshot])
             except MaintenanceError:

@@ -1,13 +1,13 @@
-"""Converts equality deletes: finds the rows that they delete, and deletes these by position instead.
+"""Convert equality deletes: find the rows that they delete, and delete these rows by position instead.
 
 A reader compares every row with every key of an equality delete, but only skips positions.  Converting reads the key
-columns of the data files that the keys may reach, and rewrites no row.  In v3 each of these files gets one deletion
-vector with all its deleted positions, in v2 a partition gets a position delete file.
+columns of the data files to which the keys may apply, and rewrites no row.  In v3, each of these files gets a single
+deletion vector with all its deleted positions; in v2, a partition gets a position delete file.
 
-An equality delete is removed only by a commit after which every data file that it reaches on the branch has its
-positions.  It stays if a file with an older data sequence number came since reading, because the keys apply to that
-file, too (rule: convert-before-dropping-keys).  The snapshot's operation is ``delete``: a rewrite of Iceberg-Java that
-is under way validates no snapshots of operation ``replace``, and would bring the rows back.
+An equality delete is removed only by a commit after which every data file on the branch to which it applies has its
+positions.  It stays if a file with an older data sequence number was added after the files were read, because the keys
+apply to that file, too (rule: convert-before-dropping-keys).  The snapshot's operation is ``delete``: a concurrent
+rewrite by Iceberg-Java does not validate snapshots of operation ``replace`` and would restore the rows.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
 _WHAT = "rewrite_position_deletes: equality deletes"
-# Of one task, or as many rows as there are keys to read, up to the most.  A bitmap of all its positions then takes some
-# MB, and its keys are looked up within the task's memory.
+# Rows of a task; if there are more keys to read, as many rows as keys, up to the maximum.  A bitmap of all its
+# positions then takes a few MB, and its keys are looked up within the task's memory.
 _TASK_ROWS = 20_000_000
 _MOST_TASK_ROWS = 100_000_000
 _TASK_FILES = 1_000
@@ -103,18 +103,18 @@ class ReachedFile:
 
     @property
     def keys(self) -> tuple[ManifestEntry, ...]:
-        """Those of the deletes that are equality deletes."""
-        return tuple(one for one in self.deletes if one.file.content is FileContent.EQUALITY_DELETES)
+        """The equality deletes among the deletes."""
+        return tuple(delete for delete in self.deletes if delete.file.content is FileContent.EQUALITY_DELETES)
 
     @property
     def positions(self) -> tuple[ManifestEntry, ...]:
-        """The other ones of the deletes."""
-        return tuple(one for one in self.deletes if one.file.content is not FileContent.EQUALITY_DELETES)
+        """The position deletes and vectors among the deletes."""
+        return tuple(delete for delete in self.deletes if delete.file.content is not FileContent.EQUALITY_DELETES)
 
 
 @dataclass(frozen=True, slots=True)
 class ConversionGroup:
-    """Data files of one partition whose rows a worker looks up."""
+    """Data files of a partition whose rows a worker looks up."""
 
     group_id: int
     files: tuple[ReachedFile, ...]
@@ -126,12 +126,12 @@ class ConversionGroup:
 
 @dataclass(frozen=True, slots=True)
 class ConversionPlan:
-    """What to convert, decided at one snapshot."""
+    """What to convert, decided at a snapshot."""
 
     snapshot_id: int
     groups: tuple[ConversionGroup, ...]
     delete_needs: Mapping[FileKey, int]
-    """Live equality delete → how many live data files it may remove rows of."""
+    """Live equality delete → from how many live data files it may remove rows."""
     planning_manifests: frozenset[str]
 
     @property
@@ -149,10 +149,10 @@ def plan_conversion(
     data_files: Iterable[LiveEntry],
     unreadable: Container[str] = (),
 ) -> ConversionPlan | None:
-    """Which data files to look up; ``None``: there are no equality deletes.
+    """The data files whose rows are looked up; ``None``: there are no equality deletes.
 
     ``index`` has the live deletes, ``unreadable`` the files that passes could not read.  A file that cannot be read, or
-    has no format that this version reads, keeps the equality deletes that reach it.
+    whose format this version does not read, keeps the equality deletes that apply to it.
     """
     needs = {e.file.key: 0 for e in index.entries if e.file.content is FileContent.EQUALITY_DELETES}
     if not needs:
@@ -163,9 +163,9 @@ def plan_conversion(
     for manifest, entry in data_files:
         spec_id = manifest.partition_spec_id
         needed = tuple(index.needed_by(entry, spec_id, types))
-        keys = [one for one in needed if one.file.content is FileContent.EQUALITY_DELETES]
-        for one in keys:
-            needs[one.file.key] += 1
+        keys = [delete for delete in needed if delete.file.content is FileContent.EQUALITY_DELETES]
+        for delete in keys:
+            needs[delete.file.key] += 1
         if keys and _is_readable((entry, *needed), unreadable):
             found = ReachedFile(entry, manifest.manifest_path, spec_id, needed if into_vectors else tuple(keys))
             by_partition[partition_key(spec_id, entry.file.partition)].append(found)
@@ -176,15 +176,15 @@ def plan_conversion(
 
 def _is_readable(entries: Iterable[ManifestEntry], unreadable: Container[str]) -> bool:
     return all(
-        (one.file.file_format.upper() in READABLE_FORMATS or one.file.content_offset is not None)
-        and one.file.key_metadata is None
-        and one.file.file_path not in unreadable
-        for one in entries
+        (entry.file.file_format.upper() in READABLE_FORMATS or entry.file.content_offset is not None)
+        and entry.file.key_metadata is None
+        and entry.file.file_path not in unreadable
+        for entry in entries
     )
 
 
 def _portions(files: Sequence[ReachedFile]) -> Iterator[list[ReachedFile]]:
-    keys = sum({one.file.key: one.file.record_count for file in files for one in file.keys}.values())
+    keys = sum({delete.file.key: delete.file.record_count for file in files for delete in file.keys}.values())
     most = min(max(_TASK_ROWS, keys), _MOST_TASK_ROWS)
     portion, rows = list[ReachedFile](), 0
     for file in files:
@@ -199,7 +199,7 @@ def _portions(files: Sequence[ReachedFile]) -> Iterator[list[ReachedFile]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversionTask:
-    """Find the deleted positions of ``read.inputs``, and write them."""
+    """Find the deleted positions of ``read.inputs`` and write them."""
 
     group_id: int
     read: ReadTask
@@ -225,15 +225,15 @@ class ConversionResult:
     written: tuple[DataFile, ...] = ()
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Data and delete files that cannot be read, if that is the error: path → a sentence with it."""
+    """Data and delete files that cannot be read, if that is the error: path → a sentence that names it."""
 
 
 def convert_group(task: ConversionTask) -> ConversionResult:
-    """Look up and write the positions of one task; errors that concern only this group are returned."""
+    """Look up and write the positions of a task; errors that concern only this group are returned."""
     storage, path = Storage(task.read.io_properties), task.output.path(task.attempt)
     error, unreadable = "", dict[str, str]()
     try:
-        # A vector that would gain nothing stays as it is.
+        # A vector that would get no new positions stays unchanged.
         found = positions_by_keys(task.read, storage)
         return ConversionResult(group_id=task.group_id, written=_written(task, found, path, storage))
     except FileUnreadable as failure:
@@ -257,7 +257,7 @@ def _written(task: ConversionTask, found: Mapping[str, BitMap64], path: str, sto
 
 @dataclass(slots=True)
 class Conversion:
-    """What became of a conversion."""
+    """The result of a conversion."""
 
     files_removed: int = 0
     """Equality delete files that the commit removed."""
@@ -271,16 +271,16 @@ class Conversion:
 
     @property
     def summary(self) -> str:
-        """For people; empty: there was nothing to convert."""
+        """A sentence for people; only meaningful if there was something to convert."""
         rows = sum(file.record_count for file in self.written)
         text = f"converted {self.files_removed} equality delete file(s) into {len(self.written)} of {rows} positions"
         if self.files_left:
-            text += f"; {self.files_left} stay, as files that they reach were not converted"
+            text += f"; {self.files_left} stay, because some files to which they apply were not converted"
         return text
 
 
 def planned_conversion(context: OperationContext, loaded: LoadedTable) -> ConversionPlan | None:
-    """The plan for the head of the branch; ``None``: the policy does not ask for it, or there is nothing to convert.
+    """The plan for the head of the branch; ``None``: the policy does not request it, or there is nothing to convert.
 
     Raises:
         MetadataUnreadable: a manifest is missing or damaged.
@@ -334,7 +334,7 @@ def convert(context: OperationContext, loaded: LoadedTable, plan: ConversionPlan
         replacement = FileReplacement(
             removed=removed,
             added=tuple((group.scope[0], file) for group, file in added),
-            # Java validates only deletes that are newer than its own start.
+            # Java validates only deletes that are newer than its own starting snapshot.
             data_sequence_number=None,
             staged=staged,
         )
@@ -362,7 +362,7 @@ def convert(context: OperationContext, loaded: LoadedTable, plan: ConversionPlan
 def _looked_up(
     context: OperationContext, loaded: LoadedTable, plan: ConversionPlan, outcome: Conversion
 ) -> dict[int, ConversionResult]:
-    """What workers found and wrote, by group; errors go to ``outcome``."""
+    """The results of the workers, by group; errors are added to ``outcome``."""
     tasks = [_task(loaded, plan, group) for group in plan.groups]
     context.will_write(task.output.record for task in tasks)
     context.progress(_WHAT, 0, len(tasks))
@@ -398,15 +398,15 @@ def _vectors_on_head(
     written: Mapping[int, tuple[DataFile, ...]],
     rebased: RebaseResult,
 ) -> tuple[dict[int, tuple[DataFile, ...]], frozenset[FileKey], list[str]] | GroupsRefused:
-    """The groups' vectors with all newer deletes of their files, the deletes that these vectors replace, and the paths
-    of files that were written for that."""
+    """The groups' vectors, extended by all newer deletes of their files; the deletes that these vectors replace; and
+    the paths of the files written for this."""
     current = {group.group_id: _current_deletes(group, rebased) for group in groups}
     newest, staged, refused = dict(written), list[str](), dict[int, str]()
     for group in (group for group in groups if group.group_id in rebased.moved_on):
         try:
             newest[group.group_id], path = _with_newer(context, loaded, group, written, current)
         except MaintenanceError as error:
-            refused[group.group_id] = f"newer deletes of its files cannot be taken in: {error}"
+            refused[group.group_id] = f"newer deletes of its files cannot be included: {error}"
         else:
             staged += path
     if refused:
@@ -423,7 +423,7 @@ def _vectors_on_head(
 
 
 def _current_deletes(group: ConversionGroup, rebased: RebaseResult) -> Mapping[str, tuple[ManifestEntry, ...]]:
-    """The vectors and position deletes that reach each data file of a group on the newest head."""
+    """The vectors and position deletes that apply to each data file of a group on the newest head."""
     moved = rebased.moved_on.get(group.group_id)
     return {reached.file_path: reached.positions for reached in group.files} if moved is None else moved
 
@@ -435,10 +435,10 @@ def _with_newer(
     written: Mapping[int, tuple[DataFile, ...]],
     current: Mapping[int, Mapping[str, tuple[ManifestEntry, ...]]],
 ) -> tuple[tuple[DataFile, ...], list[str]]:
-    """The group's vectors, those of files with newer deletes written anew with these; and the path of the new file.
+    """The group's vectors, rewritten for files that have newer deletes; and the path of the new file.
 
     Raises:
-        MaintenanceError: a delete cannot be read, or a row is no longer deleted that was when it was read.
+        MaintenanceError: a delete cannot be read, or a row that was deleted when it was read is no longer deleted.
     """
     storage, now, merged = context.stores.storage(loaded), current[group.group_id], dict[str, BitMap64]()
 
@@ -467,22 +467,22 @@ def _with_newer(
         return written[group.group_id], []
     planned = PlannedFile(f"{loaded.metadata.data_location}/converted-{uuid.uuid4()}", "puffin")
     context.will_write([planned.record])
-    context.leaves_files()  # the vectors that are written anew
+    context.leaves_files()  # the replaced vectors
     partitions = dict.fromkeys(merged, group.scope[1])
-    anew = write_vectors(planned.path(0), merged, partitions, storage)
+    rewritten = write_vectors(planned.path(0), merged, partitions, storage)
     kept = (file for file in written[group.group_id] if file.referenced_data_file not in merged)
-    return (*kept, *anew), [planned.path(0)]
+    return (*kept, *rewritten), [planned.path(0)]
 
 
 def _claim(metadata: TableMetadata, group: ConversionGroup) -> GroupClaim:
-    """The data files must still be live, and what was applied must still hold; a vector takes in newer ones."""
+    """The data files must still be live, and the applied deletes must still exist; a vector includes newer deletes."""
     scopes = frozenset({group.scope})
     return GroupClaim(
         group_id=group.group_id,
         output_scopes=scopes,
         input_scopes=scopes,
         inputs={(f.file_path, None): (f.manifest_path, f.identity) for f in group.files},
-        # Equality deletes that came meanwhile concern the data files, which do not change.
+        # Equality deletes that arrived meanwhile concern the data files, which do not change.
         output_field_ids=frozenset(range(1, int(metadata.document.get("last-column-id") or 0) + 1)),
         deletes=Counter(entry.file.key for reached in group.files for entry in reached.deletes),
         position_deletes=frozenset(entry.file.key for reached in group.files for entry in reached.positions),

@@ -1,4 +1,4 @@
-"""The work unit that merges position delete files into one file, or into deletion vectors.
+"""The unit of work that merges position delete files into a single file, or into deletion vectors.
 
 Positions are kept as one bitmap per data file, which bounds memory, sorts them and removes duplicates.
 """
@@ -32,21 +32,22 @@ class PositionDeletes:
     sequence_number: int
     record_count: int
     named_file: str | None = None
-    """The one data file that its entry names; rows for other files are ignored, as readers ignore them."""
+    """The only data file that its entry names; rows for other files are ignored, as readers do."""
     blob: tuple[int, int] | None = None
     """Offset and size of a deletion vector in its Puffin file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeTask:
-    """Merge ``deletes`` that reach one partition into one file; rows for none of ``targets`` are dangling."""
+    """Merge ``deletes`` that apply to the same partition into a single file; rows for files outside ``targets`` are
+    dangling."""
 
     group_id: int
     deletes: tuple[PositionDeletes, ...]
     targets: Mapping[str, int]
-    """Data file → its data sequence number; deletes with a lower number do not reach it."""
+    """Data file → its data sequence number; deletes with a lower number do not apply to it."""
     into_vectors: bool
-    """v3: one deletion vector per data file, all in one Puffin file."""
+    """v3: a deletion vector per data file, all in a single Puffin file."""
     partition: tuple[PartitionValue, ...]
     output: PlannedFile
     io_properties: Mapping[str, str]
@@ -62,13 +63,13 @@ class MergeTask:
 
     @property
     def path(self) -> str:
-        """Where this attempt writes.  Raises StorageError if there were too many attempts."""
+        """The path to which this attempt writes.  Raises StorageError if there were too many attempts."""
         return self.output.path(self.attempt)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """The entries of the written file (none if every row was dangling), or an error."""
+    """The entries of the written file (empty if every row was dangling), or an error."""
 
     group_id: int
     written: tuple[DataFile, ...]
@@ -76,11 +77,11 @@ class MergeResult:
     rows_written: int
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """The delete files that cannot be read, if that is the error: path → a sentence with the path."""
+    """The delete files that cannot be read, if that is the error: path → a sentence that names it."""
 
 
 def merge_deletes(task: MergeTask) -> MergeResult:
-    """Merge the delete files of one task; errors that concern only this group are returned."""
+    """Merge the delete files of a task; errors that concern only this group are returned."""
     storage = Storage(task.io_properties)
     positions: dict[str, BitMap64] = {}
     spelled, rows_read = SpelledFiles(task.targets), 0
@@ -118,12 +119,12 @@ def _unreadable(task: MergeTask, storage: Storage) -> dict[str, str]:
 def _collect(
     found: dict[str, BitMap64], delete: PositionDeletes, task: MergeTask, storage: Storage, spelled: SpelledFiles
 ) -> int:
-    """Add the positions of one file that reach a live data file; return the number of its rows.
+    """Add the positions of a file that apply to a live data file; return the number of its rows.
 
     Raises:
-        FileUnreadable: it is missing, damaged, no position delete file, or its number of rows differs from its
-            manifest entry.
-        MetadataUnreadable: it names a target by another spelling.
+        FileUnreadable: the file is missing, damaged or not a position delete file, or its number of rows differs from
+            its manifest entry.
+        MetadataUnreadable: the file names a target in another spelling.
         StorageError: the store failed.
     """
     rows_read, targets = 0, task.targets
@@ -131,7 +132,8 @@ def _collect(
         rows_read += rows
         for path, positions in by_path:
             is_about_it = delete.named_file in (None, path)
-            # A delete reaches data files that are as old as itself or older (rule: deletes-reach-by-sequence-number).
+            # A delete applies to data files that are as old as itself or older
+            # (rule: deletes-reach-by-sequence-number).
             if is_about_it and path in targets and targets[path] <= delete.sequence_number:
                 found.setdefault(path, BitMap64()).update(positions.to_pylist())
             elif path not in targets:
@@ -152,7 +154,7 @@ def _rows(delete: PositionDeletes, storage: Storage) -> Iterator[PositionRows]:
 
 
 def _write(task: MergeTask, by_path: Mapping[str, BitMap64], storage: Storage) -> tuple[DataFile, ...]:
-    """Write the output; remove it after an error."""
+    """Write the output; delete it after an error."""
     try:
         if task.into_vectors:
             return write_vectors(task.path, by_path, dict.fromkeys(by_path, task.partition), storage)

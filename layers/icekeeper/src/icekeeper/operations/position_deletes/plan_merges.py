@@ -1,15 +1,15 @@
-"""Which position delete files to merge, and the files that this is expected to write; reads nothing.
+"""Which position delete files to merge, and which files this is expected to write.  Reads no files.
 
-The model is Java's ``RewritePositionDeleteFiles``.  Small files of one spec and partition are merged, rows whose data
-file is gone are dropped, and an output gets the highest data sequence number of its inputs
-(rule: merged-deletes-take-highest-number).  That is safe: a row that does not reach its data file, because the data
-file is newer, is dropped, too.  A delete file that names one data file counts to that file's partition.
+The model is Java's ``RewritePositionDeleteFiles``.  Small files of the same spec and partition are merged, rows whose
+data file no longer exists are dropped, and an output gets the highest data sequence number of its inputs
+(rule: merged-deletes-take-highest-number).  That is safe, because rows that do not apply to their data file, because it
+is newer, are dropped, too.  A delete file that names a single data file belongs to that file's partition.
 
-v3 allows no new position delete files.  All deletes that reach a partition become deletion
-vectors, one per data file.  Rows for a data file that has a vector already are dropped.
+v3 allows no new position delete files.  All deletes that apply to a partition become
+deletion vectors, one per data file.  Rows for a data file that already has a vector are dropped.
 
-A delete file or vector under another spec or partition than the data file that it names is moved, even alone: readers
-of Iceberg after 1.11 refuse such a table (rule: named-deletes-reach-anywhere).
+A delete file or vector under another spec or partition than the data file that it names is moved, even if it is the
+only such file: readers of Iceberg after 1.11 refuse such a table (rule: named-deletes-reach-anywhere).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NO_SNAPSHOT = "no current snapshot"
 NOTHING_ELIGIBLE = "no position delete files eligible for merging"
 # Java's TableProperties: DELETE_TARGET_FILE_SIZE_BYTES(_DEFAULT), DELETE_GRANULARITY
 _TARGET_BYTES_KEY, _TARGET_BYTES = "write.delete.target-file-size-bytes", 64 * 1024 * 1024
-_MOST_TARGET_BYTES = 512 * 1024 * 1024  # the positions of one bin are merged in memory
+_MOST_TARGET_BYTES = 512 * 1024 * 1024  # the positions of a bin are merged in memory
 _GRANULARITY_KEY = "write.delete.granularity"
 _PUFFIN = "PUFFIN"
 
@@ -56,13 +56,13 @@ class Target:
 
     @property
     def sequence_number(self) -> int:
-        """The data sequence number; deletes with a lower one do not reach the file."""
+        """The data sequence number; deletes with a lower number do not apply to the file."""
         return self.identity.sequence_number
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroup:
-    """Position deletes that reach data files of one spec and partition, to merge into one file there.
+    """Position deletes that apply to data files of the same spec and partition, to be merged into a single file there.
 
     They are delete files, or deletion vectors under another spec or partition.
     """
@@ -82,7 +82,7 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class PositionDeletePlan:
-    """What to merge, decided at one snapshot."""
+    """What to merge, decided at a snapshot."""
 
     snapshot_id: int
     groups: tuple[DeleteGroup, ...]
@@ -105,8 +105,8 @@ def plan_position_deletes(
 ) -> PositionDeletePlan | Nothing:
     """Group the position delete files of ``snapshot``; ``data_files`` is called only if there is work.
 
-    ``manifests``: all of the snapshot; ``deletes``: its live delete entries; ``unreadable``: paths of delete files that
-    passes could not read.
+    ``manifests``: all manifests of the snapshot; ``deletes``: its live delete entries; ``unreadable``: paths of delete
+    files that passes could not read.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
@@ -149,7 +149,7 @@ def plan_position_deletes(
 
 @dataclass(slots=True)
 class _Reached:
-    """The live data files of ``whole`` partitions, and those of any partition that a delete names."""
+    """The live data files of ``whole`` partitions, and the data files of any partition that a delete names."""
 
     whole: frozenset[PartitionKey]
     places: dict[PartitionKey, tuple[int, tuple[PartitionValue, ...]]]
@@ -182,7 +182,7 @@ class _Reached:
         return reached
 
     def home(self, delete: LiveEntry) -> PartitionKey:
-        """The partition that a delete reaches: its own, unless it names a live file of another one."""
+        """The partition to which a delete applies: its own, unless it names a live file of another partition."""
         return self.partition_of.get(named_file(delete.entry.file) or "", _own_partition(delete))
 
     def stands_elsewhere(self, delete: LiveEntry) -> bool:
@@ -198,14 +198,14 @@ class _Reached:
         return [(key, files) for key, files in by_home.items() if self.knows(key, files)]
 
     def group(self, key: PartitionKey, deletes: Sequence[LiveEntry], targets: Iterable[Target]) -> DeleteGroup:
-        """The group of deletes that reach a partition; the caller sets its id."""
+        """The group of deletes that apply to a partition; the caller sets its id."""
         moved = sum(map(self.stands_elsewhere, deletes))
         return DeleteGroup(0, *self.places[key], tuple(d.entry for d in deletes), tuple(targets), moved)
 
     def knows(self, key: PartitionKey, deletes: Iterable[LiveEntry]) -> bool:
-        """Whether all data files are known that these deletes may reach, and each is listed once.
+        """Whether all data files to which these deletes may apply are known, and each is listed once.
 
-        If a data file is listed twice, a delete may reach only one of the entries.
+        If a data file is listed twice, a delete may apply to only one of the entries.
         """
         is_whole = key in self.whole or all(named_file(d.entry.file) is not None for d in deletes)
         return is_whole and self.listed_twice.isdisjoint(target.path for target in self.targets[key])
@@ -227,7 +227,7 @@ def _bins(
     unreadable: Container[str],
     is_due: Callable[[LiveEntry], bool] = lambda delete: False,
 ) -> list[tuple[PartitionKey, list[LiveEntry]]]:
-    """Bins of delete files that are small or due, each with the partition that it reaches."""
+    """Bins of delete files that are small or due, each with the partition to which they apply."""
     by_partition: dict[PartitionKey, list[LiveEntry]] = defaultdict(list)
     for delete in deletes:
         by_partition[home(delete)].append(delete)
@@ -251,7 +251,7 @@ def _bins(
 def _by_size(
     files: list[LiveEntry], metadata: TableMetadata, policy: Policy, is_due: Callable[[LiveEntry], bool]
 ) -> list[list[LiveEntry]]:
-    """Bins of small or due files by age, up to the target size; per data file if the table's granularity says so."""
+    """Bins of small or due files by age, up to the target size; per data file if the table sets that granularity."""
     target = min(max(1, metadata.property_int(_TARGET_BYTES_KEY, _TARGET_BYTES)), _MOST_TARGET_BYTES)
     small = policy.min_file_size_ratio * target
     per_file = metadata.properties.get(_GRANULARITY_KEY, "").lower() == "file"
@@ -279,7 +279,7 @@ def _by_size(
 def expected_result(metadata: TableMetadata, snapshot_id: int, group: DeleteGroup) -> MergeResult:
     """The expected result of a group for later plans of a dry run, as if no row were dangling.
 
-    In v3 each data file that may have a deletion vector gets one, because the rows are not read.
+    In v3 each data file that may need a deletion vector gets a vector, because the rows are not read.
     """
     rows = sum(entry.file.record_count for entry in group.deletes)
     size = sum(entry.file.file_size_in_bytes for entry in group.deletes)

@@ -1,4 +1,4 @@
-"""The ``rewrite_position_deletes`` operation: merge small position delete files, in v3 into deletion vectors."""
+"""The ``rewrite_position_deletes`` operation: merge small position delete files; in v3, into deletion vectors."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from icekeeper.storage.paths import PlannedFile
 
 _OPERATION = Operation.REWRITE_POSITION_DELETES
 _WHAT = "rewrite_position_deletes: file groups"
-# A worker reports all unreadable files at once, so further attempts mean that files are vanishing.
+# A worker reports all unreadable files at once, so further failures mean that files disappear meanwhile.
 _ATTEMPTS_WITHOUT = 3
-# Of delete files, with the allowance for each that is opened.
+# Bytes of delete files in a portion, with an allowance for each opened file.
 _PORTION_BYTES = 1024**3
-# To write manifests and commit, retries included.
+# Seconds to write manifests and commit, including retries.
 _LEAST_S = 60.0
 
 
@@ -63,8 +63,8 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
     files = tuple(sorted({path for path, _ in plan.delete_needs}))
     if context.dry_run:
         count = sum(len(group.files) for group in plan.groups)
-        told = f"would convert {len(plan.delete_needs)} equality delete file(s) by looking up {count} data file(s)"
-        return _with_conversion(_merge(context, loaded), told, files, {})
+        summary = f"would convert {len(plan.delete_needs)} equality delete file(s) by looking up {count} data file(s)"
+        return _with_conversion(_merge(context, loaded), summary, files, {})
     loaded.allowed.require((loaded.metadata.data_location, *plan.paths))
     context.require_reviewed(loaded, files)
     with context.job(_OPERATION, loaded, plan.snapshot_id) as converting:
@@ -78,7 +78,7 @@ def rewrite_position_deletes(context: OperationContext) -> OperationOutcome:
     except SwitchedOff as stop:
         if conversion.snapshot_id is None:
             raise
-        merged = succeeded(_OPERATION, f"merging waits for the next run, as {stop}")
+        merged = succeeded(_OPERATION, f"merging waits for the next run, because {stop}")
     return _converted(merged, files, conversion)
 
 
@@ -105,7 +105,7 @@ def _converted(merged: OperationOutcome, files: tuple[str, ...], conversion: Con
 def _with_conversion(
     merged: OperationOutcome, summary: str, files: tuple[str, ...], metrics: Mapping[str, int]
 ) -> OperationOutcome:
-    """The outcome of both parts; merging that had nothing to do is not mentioned."""
+    """The outcome of both parts; merging is not mentioned if it had nothing to do."""
     if merged.status is Status.SKIPPED:
         merged = replace(merged, status=Status.SUCCEEDED, reason=None)
     elif merged.summary:
@@ -154,15 +154,15 @@ def _merge(context: OperationContext, loaded: LoadedTable) -> OperationOutcome:
 
 @dataclass(slots=True)
 class _Outcomes:
-    """What became of the groups so far."""
+    """The results of the groups so far."""
 
     landed: list[tuple[DeleteGroup, MergeResult]] = field(default_factory=list)
     snapshot_ids: list[int] = field(default_factory=list)
     dropped: dict[int, str] = field(default_factory=dict)
-    """Groups that other commits overtook, and why."""
+    """Groups that other commits overtook, each with the reason."""
     errors: list[str] = field(default_factory=list)
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Paths of delete files that could not be read, and why."""
+    """Paths of unreadable delete files, each with the reason."""
     given_up: int = 0
     """Groups without enough readable files."""
     left: int = 0
@@ -171,7 +171,7 @@ class _Outcomes:
 
 
 def _merge_and_commit(context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan) -> _Outcomes:
-    """Merge portion by portion, commit each, and begin none that would probably not end before this process does.
+    """Merge and commit portion by portion; begin no portion that would probably not end before this process does.
 
     Raises:
         MaintenanceError: nothing was committed.
@@ -192,7 +192,7 @@ def _merge_and_commit(context: OperationContext, loaded: LoadedTable, plan: Posi
             if not outcomes.snapshot_ids:
                 raise
             if isinstance(error, SwitchedOff):
-                outcomes.left, outcomes.why_left = len(groups) + waiting, f"as {error}"
+                outcomes.left, outcomes.why_left = len(groups) + waiting, f"because {error}"
             else:
                 outcomes.errors += [f"{type(error).__name__}: {error}"] * (len(groups) + waiting)
             break
@@ -215,18 +215,19 @@ def _portions(groups: Iterable[DeleteGroup]) -> Iterator[tuple[DeleteGroup, ...]
 
 
 def _why_leave(context: OperationContext, longest_s: float) -> str | None:
-    """Why no further portion begins, if the longest one and its commit took so many seconds; ``None``: it may."""
+    """Why no further portion begins, if the longest portion and its commit took ``longest_s``; ``None`` if one may
+    begin."""
     if (reason := context.limits.why_stop()) is not None:
-        return f"as {reason}"
+        return f"because {reason}"
     left_s = context.limits.time_left_s()
-    return "for want of time" if left_s is not None and left_s < _LEAST_S + 2 * longest_s else None
+    return "because no time was left" if left_s is not None and left_s < _LEAST_S + 2 * longest_s else None
 
 
 def _without_unreadable(
     context: OperationContext, loaded: LoadedTable, plan: PositionDeletePlan, outcomes: _Outcomes
 ) -> tuple[PositionDeletePlan, list[MergeResult]]:
-    """Merge the plan's groups, and those with an unreadable delete file again without it; returns the plan as carried
-    out.
+    """Merge the plan's groups; merge groups with an unreadable delete file again without it.  Return the plan as
+    carried out, and the results.
 
     In v3 such groups are dropped, because a vector replaces all position deletes of its data file.
     """
@@ -321,7 +322,8 @@ def _commit(
 
 
 def _claims(loaded: LoadedTable, groups: Sequence[DeleteGroup], done: Mapping[int, MergeResult]) -> list[GroupClaim]:
-    """The delete files must still be live; so must the data files that get a vector, and have no other vector."""
+    """The delete files must still be live; data files that get a vector must be live, too, and must have no other
+    vector."""
     columns = frozenset(range(1, int(loaded.metadata.document.get("last-column-id") or 0) + 1))
     claims = []
     for group in groups:
@@ -364,7 +366,7 @@ def _outcome(plan: PositionDeletePlan, outcomes: _Outcomes) -> OperationOutcome:
         problems.append(f"every bin was overtaken by other commits: {next(iter(dropped.values()))}")
     summary = f"rewrote {merged} position delete files into {files} (across {len(groups)} bins)"
     if moved := sum(group.moved for group in groups):
-        summary += f"; {moved} stood under another spec or partition than their data file"
+        summary += f"; {moved} were under another spec or partition than their data file"
     if outcomes.left:
         summary += f"; {outcomes.left} bin(s) wait for the next run, {outcomes.why_left}"
     was_given_up = outcomes.given_up == len(plan.groups)

@@ -1,1 +1,1 @@
-"""Table and partition statistics: what is stale, sketches of columns, and the files that hold them."""
+"""Table and partition statistics: which are stale, sketches of columns, and the files that store them."""

@@ -1,9 +1,9 @@
-"""The theta sketch of one column, from MurmurHash3 hashes of whole batches.
+"""The theta sketch of a column, from MurmurHash3 hashes of whole batches.
 
 Each distinct value is hashed in Iceberg's single-value serialization (Puffin specification, blob type
-``apache-datasketches-theta-v1``).  Nulls do not count.  All NaNs are one value; -0.0 and 0.0 are two, because their
-bytes differ.  Empty strings and binaries do not count, because DataSketches ignores empty input, and so do Spark and
-Trino.
+``apache-datasketches-theta-v1``).  Nulls do not count.  All NaNs are a single value; -0.0 and 0.0 are two values,
+because their bytes differ.  Empty strings and binaries do not count, because DataSketches ignores empty input, and so
+do Spark and Trino.
 
 The hash is Austin Appleby's MurmurHash3_x64_128 (public domain) in Arrow's wrapping 64-bit arithmetic.  Theta sketches
 use its first half, shifted right by one (DataSketches, ``UpdateSketch.update``).
@@ -23,7 +23,7 @@ _U64 = pa.uint64()
 _WORD = 2**64
 _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 _BLOCK = 16
-# Up to this many values a step in Python is faster than one in Arrow.
+# For up to this many values, a step in Python is faster than a step in Arrow.
 _FEW = 48
 # Bytes per slice, because padding copies the values.
 _SLICE_BYTES = 4 * 1024 * 1024
@@ -43,7 +43,7 @@ def hash_bytes(values: pa.Array) -> pa.Array:
 
 
 def _hash_slice(values: pa.Array) -> pa.Array:
-    """Block by block for all values that still have one; the last few values one by one."""
+    """Hash block by block all values that still have a block, and the last few values individually."""
     lengths = pc.binary_length(values).cast(pa.int64())
     blocks = pc.divide(lengths, _BLOCK)
     result = pa.repeat(_scalar(0), len(values))
@@ -65,7 +65,7 @@ def _hash_slice(values: pa.Array) -> pa.Array:
         )
         block += 1
     rest = zip(values.to_pylist(), first.to_pylist(), second.to_pylist(), strict=True)
-    return _placed(result, places, pa.array([_one(value, block, h1, h2) for value, h1, h2 in rest], _U64))
+    return _placed(result, places, pa.array([_hash_of(value, block, h1, h2) for value, h1, h2 in rest], _U64))
 
 
 def _placed(result: pa.Array, places: pa.Array, hashes: pa.Array) -> pa.Array:
@@ -122,8 +122,8 @@ def _scalar(value: int) -> pa.Scalar:
     return pa.scalar(value, _U64)
 
 
-def _one(value: bytes, block: int, first: int, second: int) -> int:
-    """The hash of one value, in Python; ``block``: the number of blocks that are hashed already."""
+def _hash_of(value: bytes, block: int, first: int, second: int) -> int:
+    """The hash of a single value, in Python; ``block``: the number of blocks that are already hashed."""
     whole = len(value) // _BLOCK * _BLOCK
     for k1, k2 in struct.iter_unpack("<QQ", memoryview(value)[block * _BLOCK : whole]):
         first = (_turn(first ^ _mix1(k1), 27) + second) * 5 + 0x52DCE729 & _WORD - 1
@@ -162,7 +162,7 @@ def can_sketch(iceberg_type: object) -> bool:
 
 
 class ColumnSketch:
-    """Collects the hashes of a column; memory is bounded by one batch and twice the sketch."""
+    """Collects the hashes of a column; memory is bounded by a batch and twice the sketch."""
 
     def __init__(self, iceberg_type: str) -> None:
         self._type = iceberg_type
@@ -172,7 +172,7 @@ class ColumnSketch:
     def add(self, column: pa.Array) -> None:
         """Add a batch of the column, in the Arrow type of its Iceberg type."""
         hashes = value_hashes(column, self._type)
-        # DataSketches keeps no zero, because it marks a free slot in its hash table.
+        # DataSketches drops the hash 0, because 0 marks a free slot in its hash table.
         low = pc.and_(pc.less(hashes, self._theta), pc.greater(hashes, 0))
         self._kept = pc.unique(pa.concat_arrays([self._kept, hashes.filter(low)]))
         if len(self._kept) > 2 * NOMINAL:
@@ -231,7 +231,7 @@ def _decimal_hashes(values: pa.Array, iceberg_type: str) -> pa.Array:
 
 
 def _by_length(magnitude: pa.Array, fits: pa.Array) -> list[tuple[int, pa.Array]]:
-    """Length in bytes → which numbers need exactly that; ``magnitude`` is -1 - n for a negative n."""
+    """Length in bytes → which numbers need exactly this length; ``magnitude`` is -1 - n for a negative n."""
     chosen = []
     for length in range(1, 9):
         least = 0 if length == 1 else 2 ** (8 * (length - 1) - 1)

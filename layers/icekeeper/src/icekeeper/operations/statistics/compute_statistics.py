@@ -71,7 +71,7 @@ class _Written:
 
 
 def compute_statistics(context: OperationContext) -> OperationOutcome:
-    """Write and register the statistics that the branch's head lacks; this makes no snapshot.
+    """Write and register the statistics that the branch's head lacks, without a new snapshot.
 
     Raises:
         MaintenanceError: nothing was registered.
@@ -133,9 +133,9 @@ def _plan(
     snapshot: Snapshot | None,
     columns: Mapping[int, str],
 ) -> tuple[StatisticsPlan, _Blobs, _Sketches] | Nothing:
-    """The plan with the blobs of existing files that it needs, and the sketches in those that it completes.
+    """The plan, the blobs of existing files that it needs, and the sketches in the blobs that it completes.
 
-    If a statistics file is unusable, plan again without it.
+    If a statistics file cannot be used, plan again without it.
     """
     manifests = [] if snapshot is None else reader.manifests(snapshot)
     unusable: set[str] = set()
@@ -168,7 +168,7 @@ def _write(
 ) -> _Written:
     written = _Written()
     try:
-        # The cheap part first, because it may fail, too.
+        # Do the cheap part first, because it may also fail.
         if plan.partitions:
             _write_partition_statistics(context, loaded, reader, plan.snapshot_id, written)
         if plan.blobs:
@@ -221,8 +221,8 @@ def _write_partition_statistics(
     except StorageError:
         if file_format is PartitionFileFormat.AVRO:
             raise
-        # Some table buckets accept only Avro files in the metadata folder (platform: seaweedfs-file-names); all readers
-        # can read Avro.
+        # Some table buckets accept only Avro files in the metadata folder (platform: seaweedfs-file-names), and all
+        # readers can read Avro.
         path, data = avro_path, encode_partition_file(metadata, rows, PartitionFileFormat.AVRO)
         written.paths.append(path)
         storage.write(path, data)
@@ -237,7 +237,8 @@ def _entries(reader: TableReader, snapshot: Snapshot) -> Iterator[tuple[Manifest
 
 
 def _commit(context: OperationContext, loaded: LoadedTable, snapshot_id: int, written: _Written) -> Nothing | None:
-    """Register the files, or return why not.  Other commits do not matter as long as the snapshot exists."""
+    """Register the files, or return why that is not possible.  Other commits do not matter as long as the snapshot
+    exists."""
     branch = context.policy.branch
 
     def landed(metadata: TableMetadata) -> bool:
@@ -287,7 +288,7 @@ def _summary(plan: StatisticsPlan, metrics: Mapping[str, int]) -> str:
 
 
 def live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[RowFile]:
-    """Every live data file of a snapshot, with the deletes that reach it.
+    """Every live data file of a snapshot, with the deletes that apply to it.
 
     Raises:
         MetadataUnreadable: a manifest is missing or damaged.
@@ -302,7 +303,7 @@ def live_files(reader: TableReader, manifests: Sequence[ManifestFile]) -> list[R
 
 
 def appended_files(reader: TableReader, snapshots: Sequence[Snapshot]) -> list[RowFile] | None:
-    """The data files that append snapshots added; ``None``: one of them removed files or added deletes.
+    """The data files that append snapshots added; ``None``: a snapshot removed files or added deletes.
 
     Raises:
         MetadataUnreadable: a manifest list or manifest is missing or damaged.
@@ -347,7 +348,7 @@ def _row_file(
 
 
 _WHAT = "compute_statistics: file groups"
-# Results held at once: with a hundred columns of 32 KB each these are 200 MB.
+# Results in memory at once: with a hundred columns of 32 KB each these are 200 MB.
 _WAVE = 64
 
 
@@ -357,7 +358,7 @@ def computed_sketches(
     plan: StatisticsPlan,
     bases: _Sketches,
 ) -> tuple[dict[int, tuple[str, ThetaSketch]], int]:
-    """Sketch all files on the engine, and unite the sketches with those that they complete (``bases``).
+    """Sketch all files on the engine, and unite the sketches with the sketches that they complete (``bases``).
 
     Returns:
         Field id → type and sketch; and the number of rows read.
@@ -399,7 +400,8 @@ def statistics_file(
     fetched: _Blobs,
     computed: Mapping[int, tuple[str, ThetaSketch]],
 ) -> tuple[bytes, tuple[PuffinBlob, ...]]:
-    """The Puffin file of a plan, and its blobs.  Carried blobs keep their snapshot; computed ones get the plan's."""
+    """The Puffin file of a plan, and its blobs.  Carried blobs keep their snapshot; computed blobs get the plan's
+    snapshot."""
     contents = [fetched[stored] for stored in plan.carried]
     for field_id, (kind, sketch) in computed.items():
         blob = PuffinBlob(
@@ -424,7 +426,7 @@ class StatisticsFileUnusable(MetadataUnreadable):
 
 
 def stored_blobs(storage: Storage, wanted: Iterable[StoredBlob]) -> dict[StoredBlob, tuple[PuffinBlob, bytes]]:
-    """The footer's entry for each blob, and its bytes as stored; every file is read once.
+    """The footer's entry for each blob, and the blob's stored bytes; every file is read once.
 
     Raises:
         StatisticsFileUnusable: a file cannot be read, or lacks a blob.
@@ -442,7 +444,7 @@ def stored_blobs(storage: Storage, wanted: Iterable[StoredBlob]) -> dict[StoredB
         for stored in blobs:
             blob = held.get(stored.blob)
             if blob is None or blob.offset + blob.length > len(data):
-                raise StatisticsFileUnusable(path, "it does not hold what the table says")
+                raise StatisticsFileUnusable(path, "it lacks a blob that the table's metadata lists")
             found[stored] = blob, data[blob.offset : blob.offset + blob.length]
     return found
 
@@ -451,7 +453,7 @@ def stored_sketch(stored: StoredBlob, blob: PuffinBlob, data: bytes) -> ThetaSke
     """The sketch in a fetched blob.
 
     Raises:
-        StatisticsFileUnusable: it is damaged, or has an unknown compression.
+        StatisticsFileUnusable: the blob is damaged, or has an unknown compression.
     """
     try:
         plain = FileLimits(stored.path, len(data)).unpack(blob.compression_codec or "null", data)

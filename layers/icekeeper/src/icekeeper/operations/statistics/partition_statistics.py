@@ -1,4 +1,4 @@
-"""Computes partition statistics from manifest entries alone, and encodes them as a Parquet or Avro file.
+"""Compute partition statistics from manifest entries alone, and encode them as a Parquet or Avro file.
 
 There is one row per spec and partition, even if all its files are deleted, as long as a manifest lists them.  DELETED
 entries only show the last change.  Sources: specification, "Partition
@@ -31,7 +31,8 @@ _PUFFIN = "PUFFIN"
 
 @dataclass(slots=True)
 class PartitionStatistics:
-    """One row; ``partition`` has the fields of all specs.  Sizes in bytes, time in epoch milliseconds."""
+    """A row of the statistics; ``partition`` has the fields of all specs.  Sizes in bytes, time in epoch
+    milliseconds."""
 
     partition: tuple[PartitionValue, ...]
     spec_id: int
@@ -65,7 +66,7 @@ class PartitionStatistics:
                 self.position_delete_file_count += 1
 
     def changed(self, snapshot_id: int, at_ms: int) -> None:
-        """Note a change, if it is the newest."""
+        """Record a change, if it is the newest."""
         if self.last_updated_at is None or self.last_updated_at < at_ms:
             self.last_updated_at, self.last_updated_snapshot_id = at_ms, snapshot_id
 
@@ -148,10 +149,10 @@ def _unified(
 
 
 def _count_rows(metadata: TableMetadata, rows: Iterable[PartitionStatistics]) -> None:
-    """Set the rows after deletes, if known: a vector has an exact count, other deletes do not."""
+    """Set the number of rows after deletes, if known: a vector has an exact count, other deletes do not."""
     rows = list(rows)
     if any(row.equality_delete_file_count and is_unpartitioned(metadata.specs[row.spec_id]) for row in rows):
-        return  # they reach every partition
+        return  # they apply to every partition
     for row in rows:
         if not row.position_delete_file_count and not row.equality_delete_file_count:
             row.total_record_count = row.data_record_count - row.position_delete_record_count
@@ -174,7 +175,7 @@ class PartitionFileFormat(StrEnum):
 
 
 def partition_file_format(metadata: TableMetadata) -> PartitionFileFormat:
-    """The table's ``write.format.default`` as in Java, but Parquet for ORC, which no version of Java writes here."""
+    """The table's ``write.format.default`` as in Java, except Parquet for ORC, which no version of Java writes here."""
     wanted = metadata.properties.get("write.format.default", "").strip().lower()
     return PartitionFileFormat.AVRO if wanted == "avro" else PartitionFileFormat.PARQUET
 

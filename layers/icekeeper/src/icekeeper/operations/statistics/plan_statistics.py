@@ -1,8 +1,9 @@
-"""Which statistics a snapshot lacks, and the least that must be read for them; reads nothing itself.
+"""Which statistics a snapshot lacks, and the fewest files that must be read for them.  Reads no files itself.
 
 A sketch is valid for all later snapshots while only ``replace`` snapshots follow, because those keep the rows
-(specification, "Snapshots": operation).  If files were only added since, reading these completes it: a union of
-sketches is the sketch of all rows.  After any other change, or if the history has expired, the column is read again.
+(specification, "Snapshots": operation).  If only files were added since, reading these files completes it: a union of
+sketches is the sketch of all rows.  After any other change, or if the history has expired, the column is read
+again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def statistics_columns(metadata: TableMetadata, named: Sequence[str]) -> Mapping
     By default these are the primitive columns at the top level, as in Iceberg-Java's ``compute_table_stats``.
 
     Raises:
-        PolicyError: there is no such column, or no statistics are kept of its type.
+        PolicyError: a column does not exist, or its type has no statistics.
     """
     fields = metadata.current_schema["fields"]
     if not named:
@@ -37,7 +38,7 @@ def statistics_columns(metadata: TableMetadata, named: Sequence[str]) -> Mapping
     for name in named:
         if name not in known:
             raise PolicyError(
-                f"policy key statistics_columns names '{name}', which is no column of this table; columns are: "
+                f"policy key statistics_columns names '{name}', which is not a column of this table; columns are: "
                 f"{', '.join(known)}"
             )
         field = known[name]
@@ -45,7 +46,7 @@ def statistics_columns(metadata: TableMetadata, named: Sequence[str]) -> Mapping
         if not can_sketch(kind):
             raise PolicyError(
                 f"policy key statistics_columns names '{name}', which is of type "
-                f"{kind if isinstance(kind, str) else kind['type']}: no statistics are kept of that"
+                f"{kind if isinstance(kind, str) else kind['type']}, for which there are no statistics"
             )
         types[int(field["id"])] = kind
     return types
@@ -61,7 +62,7 @@ def _by_name(fields: Sequence[Mapping[str, Any]], above: str) -> Iterator[tuple[
 
 
 NO_SNAPSHOT = "no current snapshot"
-NO_COLUMNS = "no column is of a type that statistics are kept of"
+NO_COLUMNS = "no column has a type with statistics"
 UP_TO_DATE = "statistics are up to date"
 
 TYPE_KEY = "icekeeper.type"
@@ -73,7 +74,7 @@ uuid as text), and a column may be promoted."""
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """A data file whose rows are counted, and the delete entries that reach it."""
+    """A data file whose rows are counted, and the delete entries that apply to it."""
 
     file_path: str
     file_format: str
@@ -96,10 +97,10 @@ class StoredBlob:
 
     @property
     def holds_for(self) -> int:
-        """The newest snapshot whose rows it certainly describes.
+        """The newest snapshot whose rows the blob is certain to describe.
 
-        We register a blob only for a snapshot that it describes.  A blob of another writer describes the snapshot that
-        it was computed from.
+        We register a blob only for a snapshot that it describes.  A blob of another writer describes the snapshot from
+        which it was computed.
         """
         return self.blob.snapshot_id if self.blob.get(TYPE_KEY) is None else self.registered_for
 
@@ -115,7 +116,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class StatisticsPlan:
-    """What to write for one snapshot."""
+    """What to write for a snapshot."""
 
     snapshot_id: int
     sequence_number: int
@@ -144,7 +145,7 @@ class _State(IntEnum):
 
 
 Appended = Callable[[Sequence[Snapshot]], Sequence[RowFile] | None]
-"""The files that append snapshots added; ``None``: one of them did more than that."""
+"""The files that append snapshots added; ``None``: a snapshot did more than append."""
 
 
 def plan_statistics(
@@ -158,8 +159,8 @@ def plan_statistics(
 ) -> StatisticsPlan | Nothing:
     """Plan for the head of a branch.
 
-    ``columns``: field id → Iceberg type; ``live`` returns its data files, and is called only if they must be read;
-    ``unreadable``: paths of unusable statistics files.
+    ``columns``: field id → Iceberg type; ``live`` returns the head's data files and is called only if they must be
+    read; ``unreadable``: paths of unusable statistics files.
     """
     if snapshot is None:
         return Nothing(NO_SNAPSHOT)
@@ -200,7 +201,7 @@ def wants_partition_statistics(metadata: TableMetadata) -> bool:
 def registered_blobs(
     metadata: TableMetadata, history: Sequence[Snapshot], unreadable: Collection[str] = ()
 ) -> list[StoredBlob]:
-    """The blobs of the history's statistics files, those of the newest snapshot first."""
+    """The blobs of the history's statistics files, newest snapshot first."""
     files: Mapping[int, StatisticsFile] = statistics_by_snapshot(metadata)
     known = (files[s.snapshot_id] for s in history if s.snapshot_id in files)
     return [
@@ -224,8 +225,8 @@ def _states(history: Sequence[Snapshot]) -> Mapping[int, _State]:
 
 def _first_by_content(stored: Sequence[StoredBlob]) -> dict[tuple[str, tuple[int, ...]], StoredBlob]:
     first: dict[tuple[str, tuple[int, ...]], StoredBlob] = {}
-    for one in stored:
-        first.setdefault((one.blob.type, one.blob.fields), one)
+    for found in stored:
+        first.setdefault((found.blob.type, found.blob.fields), found)
     return first
 
 
@@ -236,9 +237,9 @@ def _readings(
     live: Callable[[], Sequence[RowFile]],
     appended: Appended,
 ) -> list[Reading]:
-    """Columns with an older sketch read the files added since; all others read all files."""
+    """Columns with an older sketch read the files added since; all other columns read all files."""
     completable: dict[int, dict[int, StoredBlob]] = defaultdict(dict)
-    anew = dict(missing)
+    reread = dict(missing)
     for field_id, kind in missing.items():
         ours = (s for s in bases if (s.blob.type, s.blob.fields) == (THETA_SKETCH, (field_id,)))
         base = next((s for s in ours if s.blob.get(TYPE_KEY) == kind), None)
@@ -250,8 +251,8 @@ def _readings(
         since = history[: ids.index(snapshot_id)]
         files = appended([s for s in since if s.operation == "append"])
         if files is not None:
-            types = {field_id: anew.pop(field_id) for field_id in base_sketches}
+            types = {field_id: reread.pop(field_id) for field_id in base_sketches}
             readings.append(Reading(types, tuple(files), base_sketches))
-    if anew:
-        readings.append(Reading(anew, tuple(live()), {}))
+    if reread:
+        readings.append(Reading(reread, tuple(live()), {}))
     return readings

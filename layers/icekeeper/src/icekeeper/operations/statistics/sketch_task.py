@@ -1,4 +1,4 @@
-"""What a worker does for statistics: read some files and make one sketch per column."""
+"""What a worker does for statistics: read some files and make a sketch per column."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SketchResult:
     rows: int
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """The data and delete files that cannot be read, if that is the error: path → a sentence with the path."""
+    """The data and delete files that cannot be read, if that is the error: path → a sentence that names it."""
 
 
 def sketch_tasks(

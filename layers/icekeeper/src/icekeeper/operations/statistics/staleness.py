@@ -1,4 +1,4 @@
-"""How many rows changed since statistics were computed, by the counters of snapshot summaries alone."""
+"""How many rows changed since statistics were computed, from the counters of snapshot summaries alone."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from icekeeper.text import counted
 
 # PostgreSQL's autovacuum_analyze_scale_factor.
 MIN_CHANGED_SHARE = Fraction(1, 10)
-"""From this share of changed rows on, statistics are due unless a person asks."""
+"""Statistics are due from this share of changed rows on; if a person requests them, they are always due."""
 
-# Never too few: an updated row counts twice, and a row that is rewritten with its file counts, too.
+# The sum is never too low: an updated row counts twice, and a row that is rewritten with its file counts, too.
 _CHANGES = ("added-records", "deleted-records", "added-position-deletes", "added-equality-deletes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staleness:
-    """How far the statistics of a table are behind a snapshot."""
+    """How outdated the statistics of a table are for a snapshot."""
 
     columns_missing: int = 0
     """The number of columns without statistics for any snapshot in its history."""
     partitions_missing: bool = False
-    """The table is partitioned, and has no partition statistics for any snapshot in its history."""
+    """Whether the table is partitioned and has no partition statistics for any snapshot in its history."""
     rows_changed: int | None = 0
     """The most rows that changed since the oldest statistics in use; ``None``: unknown."""
     rows: int | None = 0
@@ -43,7 +43,7 @@ class Staleness:
 
     @property
     def is_known(self) -> bool:
-        """Whether all statistics exist, and counters show how many rows changed since."""
+        """Whether all statistics exist and counters show how many rows changed since."""
         is_there = not (self.columns_missing or self.partitions_missing)
         return is_there and self.rows_changed is not None and self.rows is not None
 
@@ -54,7 +54,7 @@ class Staleness:
             return Fraction(1)
         return min(Fraction(1), Fraction(self.rows_changed, max(1, self.rows)))
 
-    def told(self) -> str:
+    def sentence(self) -> str:
         """A sentence about the changed rows, if their number is known."""
         share = f"{float(self.share) * 100:.3g} % of {self.rows}"
         return f"{counted(self.rows_changed or 0, 'row')} changed since statistics were computed, {share}"
@@ -65,14 +65,14 @@ def why_not_yet(plan: StatisticsPlan, found: Staleness) -> str | None:
 
     Completing statistics by added files, or carrying them over, is cheap and always due.
     """
-    reads_anew = any(not reading.base for reading in plan.readings)
-    if not (reads_anew and found.is_known and found.rows_changed and found.share < MIN_CHANGED_SHARE):
+    rereads = any(not reading.base for reading in plan.readings)
+    if not (rereads and found.is_known and found.rows_changed and found.share < MIN_CHANGED_SHARE):
         return None
-    return f"{found.told()}; they are computed anew from {float(MIN_CHANGED_SHARE) * 100:g} % on"
+    return f"{found.sentence()}; they are computed again from {float(MIN_CHANGED_SHARE) * 100:g} % on"
 
 
 def why_not_planned(metadata: TableMetadata, snapshot: Snapshot, policy: Policy) -> str | None:
-    """As :func:`why_not_yet`, by the metadata document alone; ``None``: it may be due.
+    """As :func:`why_not_yet`, from the metadata document alone; ``None``: the operation may be due.
 
     Raises:
         PolicyError: ``statistics_columns`` names a column that the table does not have.
@@ -85,7 +85,7 @@ def why_not_planned(metadata: TableMetadata, snapshot: Snapshot, policy: Policy)
 
 
 def staleness(metadata: TableMetadata, snapshot: Snapshot, columns: Mapping[int, str]) -> Staleness:
-    """How far the statistics of these columns (field id → type), and of partitions, are behind a snapshot."""
+    """How outdated the statistics of these columns (field id → type) and of partitions are for a snapshot."""
     history = list(metadata.ancestors(snapshot.snapshot_id))
     changed = _changed_since(history)
     newest: dict[int, int] = {}
@@ -96,7 +96,7 @@ def staleness(metadata: TableMetadata, snapshot: Snapshot, columns: Mapping[int,
     partitions_missing = False
     if wants_partition_statistics(metadata):
         counted = {int(entry["snapshot-id"]) for entry in metadata.partition_statistics}
-        of_partitions = next((one.snapshot_id for one in history if one.snapshot_id in counted), None)
+        of_partitions = next((past.snapshot_id for past in history if past.snapshot_id in counted), None)
         partitions_missing = of_partitions is None
         bases += [] if of_partitions is None else [of_partitions]
     found = [changed[base] for base in bases]
@@ -121,7 +121,7 @@ def _changed_since(history: Sequence[Snapshot]) -> Mapping[int, int | None]:
 
 def _changed(snapshot: Snapshot) -> int | None:
     if snapshot.operation == "replace":
-        return 0  # it keeps all rows (specification, "Snapshots")
+        return 0  # a replace keeps all rows (specification, "Snapshots")
     counters = summary_counters(snapshot)
     known = [rows for key in _CHANGES if (rows := summary_counter(counters, key)) is not None]
     # Writers leave out counters that are 0, but never all counters.

@@ -1,1 +1,2 @@
-"""Commits results: how many file groups at once, which still hold on the newest head, and deletes that came late."""
+"""Commit results: how many file groups at once, which are still valid on the newest head, and deletes that arrived
+meanwhile."""

@@ -1,4 +1,5 @@
-"""Commits the files of rewritten groups that are still valid on the newest head, and keeps account of all groups."""
+"""Commit the files of rewritten groups that are still valid on the newest head, and record the outcome of every
+group."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ class GroupOutcomes:
     errors: list[str] = field(default_factory=list)
     """Messages of failed groups and commits."""
     unreadable: dict[str, str] = field(default_factory=dict)
-    """Data and delete files that cannot be read: path → a sentence with it.  Groups are rewritten without them."""
+    """Data and delete files that cannot be read: path → a sentence that names it.  Groups are rewritten without
+    them."""
     groups_given_up: int = 0
     """Groups with nothing left to merge without their unreadable files."""
     failed_groups: int = 0
@@ -46,7 +48,7 @@ class GroupOutcomes:
     snapshot_ids: list[int] = field(default_factory=list)
     deletes_removed: int = 0
     rows_forwarded: int = 0
-    """Rows that other commits deleted meanwhile, and that the commits deleted in the outputs."""
+    """Rows that other commits deleted meanwhile and that our commits therefore deleted in the outputs."""
     depth: float | None = None
     """The clustering depth after the last commit; ``None``: nothing was committed, or rows are not clustered."""
     nothing: str = ""
@@ -60,9 +62,9 @@ def commit_results(
     results: Sequence[RewriteResult],
     outcomes: GroupOutcomes,
 ) -> None:
-    """Commit the files of all ``results`` that are still valid as one snapshot, and update ``outcomes``.
+    """Commit the files of all ``results`` that are still valid in a single snapshot, and update ``outcomes``.
 
-    ``loaded`` is the table at planning.  In a dry run the files are the expected ones.  Output files of groups that are
+    ``loaded`` is the table at planning.  In a dry run these are the expected files.  Output files of groups that are
     not committed are removed, unless a commit of unknown outcome may refer to them.
 
     Raises:
@@ -84,7 +86,7 @@ def commit_results(
 
 
 class _Attempts:
-    """The attempts at one commit of rewritten groups."""
+    """The attempts at a commit of rewritten groups."""
 
     def __init__(
         self,
@@ -98,7 +100,7 @@ class _Attempts:
         self._context, self._loaded, self._plan = context, loaded, plan
         self._groups, self._done, self._outcomes = groups, done, outcomes
         self._forward: Callable[[TableMetadata, RebaseResult], Forwarded] | None = None
-        # Of the last attempt.
+        # The results of the last attempt.
         self._forwarded = NONE_FORWARDED
         self._depth: float | None = None
 
@@ -107,7 +109,7 @@ class _Attempts:
     ) -> tuple[FileReplacement, Collection[str]] | Nothing | GroupsRefused:
         """See :data:`.ReplacementOn`."""
         if not rebased.kept and not rebased.unneeded_deletes:
-            return Nothing(next(iter(rebased.dropped.values()), "no delete file is without use any more"))
+            return Nothing(next(iter(rebased.dropped.values()), "every delete file is needed again"))
         forwarded = self._forwarded = self._forwarded_on(head, rebased)
         if forwarded.refused:
             return GroupsRefused(forwarded.refused)
@@ -119,7 +121,8 @@ class _Attempts:
             removed=rebased.unneeded_deletes.union(forwarded.dangling, (c.key for group in kept for c in group.files)),
             added=(*(added for group in kept for added in _added(group, done[group.group_id])), *forwarded.added),
             data_sequence_number=plan.sequence_number,
-            # Java validates only deletes that are newer than its own start: an older number would hide them.
+            # Java validates only deletes that are newer than its own starting snapshot: an older number would hide
+            # them.
             own_sequence_numbers={file.key: None for _, file in forwarded.added},
             staged=forwarded.paths,
             recipe=None if plan.recipe is None else plan.recipe.text,
@@ -140,7 +143,7 @@ class _Attempts:
         return self._forward(head, rebased)
 
     def note(self, snapshot_id: int, rebased: RebaseResult) -> None:
-        """Add the commit that landed to the outcomes, and remove its row maps."""
+        """Add the commit that landed to the outcomes and delete its row maps."""
         outcomes, done, recipe = self._outcomes, self._done, self._plan.recipe
         outcomes.depth = self._depth
         outcomes.snapshot_ids.append(snapshot_id)
@@ -160,7 +163,7 @@ class _Attempts:
 
 
 def _without_failed(results: Iterable[RewriteResult], outcomes: GroupOutcomes) -> dict[int, RewriteResult]:
-    """The results that may be committed, by group; the others are noted in ``outcomes``."""
+    """The results that may be committed, by group; the other results are recorded in ``outcomes``."""
     done: dict[int, RewriteResult] = {}
     for result in results:
         if result.overtaken is not None:
@@ -174,9 +177,9 @@ def _without_failed(results: Iterable[RewriteResult], outcomes: GroupOutcomes) -
 
 
 def _noted(plan: CompactionPlan, kept: Sequence[FileGroup], done: Mapping[int, RewriteResult]) -> dict[str, str]:
-    """The record of output sizes for the snapshot summary, from decoded groups of files of writers.
+    """The record of output sizes for the snapshot summary, from decoded groups of writers' files.
 
-    Clustering and deletes change the size for other reasons, so such groups do not count.
+    Clustering and deletes also change the size, so such groups do not count.
     """
     shown = [
         (len(group.files), group.total_bytes, sum(file.file_size_in_bytes for file in done[group.group_id].written))
@@ -230,7 +233,7 @@ def _rewrite(
 
 
 def _is_traced(plan: CompactionPlan, group: FileGroup, done: Mapping[int, RewriteResult]) -> bool:
-    """Whether it is known where each row of the group went, so that deletes of its inputs can be forwarded."""
+    """Whether the position of each row in the outputs is known, so that deletes of the inputs can be forwarded."""
     keeps_order = plan.recipe is None and group.route_to is None
     return keeps_order or done[group.group_id].has_row_maps
 

@@ -28,7 +28,8 @@ def commit_expected(context: OperationContext, loaded: LoadedTable, plan: Compac
     stem = f"{loaded.metadata.data_location}/expected-{plan.snapshot_id}"
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(loaded.metadata.current_schema)}
     entries = GroupEntries(context.reader(loaded), plan)
-    # The first commit after an upgrade to v3 gives ids to all rows.  A pass goes on with them; here there is none.
+    # The first commit after an upgrade to v3 gives ids to all rows.  A pass continues with them; a dry run has no such
+    # commit.
     lacks_ids = loaded.metadata.format_version >= 3 and not all(group.has_lineage for group in plan.groups)
     for groups in in_commits(plan.groups, 0 if lacks_ids else context.policy.partial_progress):
         results = []
@@ -43,7 +44,8 @@ def commit_expected(context: OperationContext, loaded: LoadedTable, plan: Compac
 
 
 def expected_result(group: FileGroup, inputs: Sequence[DataFile], stem: str, types: Mapping[int, str]) -> RewriteResult:
-    """The files that a worker is expected to write for a group; ``stem`` starts their paths, ``types`` are of columns.
+    """The files that a worker is expected to write for a group; ``stem`` starts their paths, ``types`` are the column
+    types by field id.
 
     ``inputs`` are the files of the group with their column metrics.
 
@@ -81,7 +83,7 @@ def _shared_out(counts: Sequence[Mapping[int, int] | None], outputs: int) -> dic
 def _bounds(
     found: Sequence[Mapping[int, bytes] | None], types: Mapping[int, str], *, is_lower: bool
 ) -> dict[int, bytes]:
-    """The outermost bound of each column that has one in every input."""
+    """The outermost bound of each column that has a bound in every input."""
     columns = types.keys() & set[int].intersection(*(set(of_file or ()) for of_file in found))
     outermost = {}
     for column in sorted(columns):
@@ -90,6 +92,6 @@ def _bounds(
         try:
             pick = min if is_lower else max
             outermost[column] = pick(bounds, key=lambda bound: comparable(kind, decode(kind, bound)))
-        except ValueError:  # a bound that is no value of the column's type is not used
+        except ValueError:  # ignore a bound that is not a value of the column's type
             continue
     return outermost

@@ -1,13 +1,13 @@
-"""Forwards position deletes that landed on the inputs of finished groups: they become deletes of the outputs.
+"""Forward position deletes that landed on the inputs of finished groups: they become deletes of the outputs.
 
-Without this, every delete on a file under rewrite would drop its group, and a table that is deleted from every second
-would never be compacted.  The forwarded deletes are committed with the outputs, in one snapshot
-(rule: forward-newer-position-deletes).  Equality deletes need none of this: they reach the outputs by their sequence
-number.
+Without this, every delete on a file under rewrite would drop its group, and a table with a delete every second would
+never be compacted.  The forwarded deletes are committed with the outputs, in one snapshot
+(rule: forward-newer-position-deletes).  Equality deletes need no forwarding: they apply to the outputs by their
+sequence number.
 
-The rows that an input has lost since it was read are those that its deletes name now, less those that the worker left
-out.  Where rows kept their order, their places in the outputs are counted; else the row maps show them
-(:mod:`.row_maps`).  If anything does not add up, the group is dropped, as it would be without forwarding.
+The rows that an input has lost since it was read are those that its deletes name now, without those that the worker
+already left out.  If rows kept their order, their positions in the outputs are counted; otherwise the row maps hold
+them (:mod:`.row_maps`).  If any count is inconsistent, the group is dropped, as it would be without forwarding.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from icekeeper.storage.storage import Storage
 def with_newest_deletes(
     context: OperationContext, loaded: LoadedTable, plan: CompactionPlan, groups: Sequence[FileGroup]
 ) -> list[FileGroup]:
-    """The groups with the position deletes that reach their files now, so that fewer must be forwarded.
+    """The groups with the position deletes that apply to their files now, so that fewer must be forwarded.
 
-    Equality deletes stay as planned.  If the head cannot be read, or nothing came, the groups are as they were.
+    Equality deletes stay as planned.  If the head cannot be read or has no new deletes, the groups stay unchanged.
     """
     try:
         head = context.load()
@@ -79,16 +79,16 @@ def _refreshed(candidate: Candidate, index: DeleteIndex) -> Candidate:
 def late_deletes(
     reader: TableReader, snapshot: Snapshot, index: DeleteIndex, needs: Mapping[FileKey, int]
 ) -> dict[str, str]:
-    """Position deletes that were committed after a rewrite of ours had replaced the one file that they name.
+    """Position deletes that were committed after our rewrite had replaced the only file that they name.
 
     They delete nothing, and the rows that they mean are live in the outputs.  Only a writer that does not check whether
-    its files are still there commits such a delete (Java: ``RowDelta.validateDataFilesExist``).  The rewrite is looked
-    for in the history that is left.
+    its data files still exist commits such a delete (Java: ``RowDelta.validateDataFilesExist``).  The rewrite is
+    searched in the retained snapshots.
 
     Returns:
         Data file → the delete file that names it.
     """
-    by_path = ((path, one) for path, some in index.positions_by_path.items() for one in some)
+    by_path = ((path, entry) for path, entries in index.positions_by_path.items() for entry in entries)
     listed = sorted(chain(index.vectors.items(), by_path), key=lambda item: item[1].sequence_number or 0)
     unneeded = {path: entry for path, entry in listed if needs.get(entry.file.key) == 0}
     newest = max((entry.sequence_number or 0 for entry in unneeded.values()), default=0)
@@ -105,7 +105,7 @@ def late_deletes(
 
 
 class DeleteForwarder:
-    """Forwards deletes for the attempts at one commit; what it reads of files, which never change, it reads once."""
+    """Forwards deletes for the attempts at a commit; reads each file only once, because files never change."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class DeleteForwarder:
         """Write the deletes for the outputs of the kept groups on this head.
 
         Raises:
-            MaintenanceError: the files cannot be written; none remains.
+            MaintenanceError: the files cannot be written; those already written are deleted.
         """
         deleted: dict[int, dict[str, BitMap64]] = {}
         refused: dict[int, str] = {}
@@ -139,7 +139,7 @@ class DeleteForwarder:
             try:
                 deleted[group_id] = self._lost_rows(group_id, reaching)
             except MaintenanceError as error:
-                refused[group_id] = f"deletes of its inputs could not be forwarded: {error}"
+                refused[group_id] = f"cannot forward the deletes of its inputs: {error}"
         if refused:
             return Forwarded(refused=refused)
         files = {
@@ -163,7 +163,7 @@ class DeleteForwarder:
         """The positions in each output of rows that were deleted since they were read.
 
         Raises:
-            MaintenanceError: a delete cannot be read, was taken back, or what was read does not add up.
+            MaintenanceError: a delete cannot be read or was reverted, or the counts are inconsistent.
         """
         left_out = self._left_out_of(group_id)
         lost: dict[str, BitMap64] = {}
@@ -185,7 +185,7 @@ class DeleteForwarder:
             found = places_in_outputs(result.sections or (whole,), counts, left_out, lost)
         count, wanted = sum(map(len, found.values())), sum(map(len, lost.values()))
         if count != wanted:
-            raise MetadataUnreadable(f"{wanted} row(s) were deleted, {count} of them are in the outputs")
+            raise MetadataUnreadable(f"{wanted} row(s) were deleted, but only {count} of them are in the outputs")
         if self._context.policy.proof is Proof.FULL:
             self._prove(group_id, lost, found)
         return found
@@ -210,10 +210,10 @@ class DeleteForwarder:
             numbers.update(first + position for position in found.get(file.file_path, ()))
             first += file.record_count
         if checksum_at(output, numbers, self._storage) != before:
-            raise MetadataUnreadable("the deleted rows of the inputs are not those found in the outputs")
+            raise MetadataUnreadable("the rows found in the outputs differ from the deleted rows of the inputs")
 
     def _by_row_maps(self, group_id: int, lost: Mapping[str, BitMap64]) -> dict[str, BitMap64]:
-        """The places of lost rows; each row is looked up once, also if its delete outlives an attempt."""
+        """The positions of lost rows in the outputs; each row is looked up once, even if several attempts need it."""
         numbers, known = self._numbers(group_id, lost), self._mapped.setdefault(group_id, _Mapped())
         if more := numbers - known.numbers:
             for file in self._results[group_id].written:
@@ -222,7 +222,7 @@ class DeleteForwarder:
                     raise MetadataUnreadable(f"the row map of {file.file_path} has {rows} of {file.record_count} rows")
                 known.places[file.file_path] |= positions
             known.numbers |= more
-        # If a newer delete was taken back since the last attempt, the numbers differ, and the group is dropped.
+        # If a newer delete was reverted since the last attempt, the counts differ, and the group is dropped.
         return {path: places for path, places in known.places.items() if places}
 
     def _numbers(self, group_id: int, positions: Mapping[str, BitMap64]) -> BitMap64:
@@ -237,7 +237,7 @@ class DeleteForwarder:
         return self._groups[group_id].unpacked.files
 
     def _left_out_of(self, group_id: int) -> Mapping[str, BitMap64]:
-        """The rows of each input that the worker left out, by all deletes that it applied."""
+        """The rows of each input that the worker left out because of the deletes that it applied."""
         if group_id not in self._left_out:
             files = self._files(group_id)
             task = make_read_task(self._loaded.metadata, files, NO_COLUMNS, self._loaded.io_properties)
@@ -249,7 +249,7 @@ class DeleteForwarder:
         return BitMap64.union(BitMap64(), *(self._positions_of(entry).by_path.get(path, _NONE) for entry in deletes))
 
     def _positions_of(self, entry: ManifestEntry) -> _Positions:
-        """What a position delete file says about the inputs of all groups.
+        """The positions that a delete file holds for the inputs of all groups.
 
         Raises:
             MaintenanceError: it cannot be read, or spells the path of an input differently.
@@ -284,10 +284,10 @@ class DeleteForwarder:
         return _Positions(by_path, replaced, others)
 
     def _dangling(self, head: TableMetadata, rebased: RebaseResult) -> dict[FileKey, str]:
-        """The newer position deletes that name no file but those that this commit replaces or earlier ones have.
+        """The newer position deletes that name only files that this commit replaces or earlier commits have replaced.
 
-        A delete that came after the commit that replaced its file was not forwarded; it stays, for
-        :func:`late_deletes` to find.
+        A delete that arrived after the commit that replaced its file was not forwarded; it stays, so that
+        :func:`late_deletes` finds it.
         """
         found: dict[FileKey, str] = {}
         for live in rebased.newer:
@@ -328,19 +328,19 @@ class DeleteForwarder:
 
 @dataclass(frozen=True, slots=True)
 class _Positions:
-    """What one position delete file says."""
+    """The content of a position delete file, as far as it concerns the plan."""
 
     by_path: Mapping[str, BitMap64]
     """Positions by input."""
     replaced: frozenset[str]
-    """The files that it names and earlier commits of the plan have replaced."""
+    """The files that it names and that earlier commits of the plan have replaced."""
     names_others: bool
     """Whether it also names files that are neither inputs nor replaced."""
 
 
 @dataclass(slots=True)
 class _Mapped:
-    """Rows of a group that were looked up in its row maps."""
+    """The rows of a group that have been looked up in its row maps."""
 
     numbers: BitMap64 = field(default_factory=BitMap64)
     places: defaultdict[str, BitMap64] = field(default_factory=lambda: defaultdict(BitMap64))
@@ -353,13 +353,13 @@ def places_in_outputs(
     left_out: Mapping[str, BitMap64],
     wanted: Mapping[str, BitMap64],
 ) -> dict[str, BitMap64]:
-    """Where rows of inputs are in the outputs, if rows kept their order within sections (pure).
+    """The positions of input rows in the outputs, if rows kept their order within sections (pure).
 
     ``outputs`` are paths and numbers of rows, ``left_out`` the rows of each input that are in no output, ``wanted`` the
     rows of each input to find, none of them left out.
 
     Raises:
-        MetadataUnreadable: the rows of a section do not add up to those of its outputs.
+        MetadataUnreadable: the row counts of a section and of its outputs differ.
     """
     found: defaultdict[str, BitMap64] = defaultdict(BitMap64)
     first = 0
@@ -378,9 +378,9 @@ def places_in_outputs(
             )
             live += rows - gone.range_cardinality(start, start + rows)
         if live != (ends[-1] if ends else 0):
-            raise MetadataUnreadable(f"{live} rows went into outputs that have {ends[-1] if ends else 0}")
+            raise MetadataUnreadable(f"{live} rows went into outputs that have {ends[-1] if ends else 0} rows")
         number = 0
-        for place in places:  # they ascend, as runs do
+        for place in places:  # in ascending order, like the runs
             while place >= ends[number]:
                 number += 1
             path, rows = files[number]

@@ -1,4 +1,5 @@
-"""Reads the manifest entries of file groups again when the groups are rewritten: plans hold no column metrics."""
+"""Read the manifest entries of file groups again when the groups are rewritten, because plans hold no column
+metrics."""
 
 from __future__ import annotations
 
@@ -12,17 +13,18 @@ from icekeeper.operations.compaction.plan.candidate import Candidate
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
 from icekeeper.rows.arrow_schema import leaf_columns
 
-OVERTAKEN = "the manifest of an input file no longer has the entry that was planned"
+OVERTAKEN = "the manifest of an input file no longer has the planned entry"
 
-# Entries that are held, with the others of the groups that follow: a manifest has files of many groups, and should be
-# read for many of them at once.  An entry takes about this many bytes, and as many more for each column.
+# The entries of a group are kept in memory together with those of the next groups, because a manifest has files of many
+# groups and should be read once for all of them.  An entry takes about _ENTRY_BYTES, and _COLUMN_BYTES more for each
+# column.
 _HELD_BYTES = 128 * 1024 * 1024
 _ENTRY_BYTES = 600
 _COLUMN_BYTES = 40
 
 
 class GroupEntries:
-    """The entries of a plan's groups, read from the manifests that the plan found them in."""
+    """The entries of a plan's groups, read from the manifests in which the plan found them."""
 
     def __init__(self, reader: TableReader, plan: CompactionPlan) -> None:
         columns = len(leaf_columns(reader.metadata.current_schema))
@@ -33,7 +35,7 @@ class GroupEntries:
         """Ids of the groups whose entries are held."""
 
     def of(self, groups: Sequence[FileGroup]) -> Mapping[str, DataFile]:
-        """Path → entry of the files of these groups, and of others; without those that are not as planned.
+        """Path → entry of the files of these groups (and of others), without entries that differ from the plan.
 
         Raises:
             MetadataUnreadable: a manifest is missing or damaged.
@@ -43,7 +45,7 @@ class GroupEntries:
         return self._held
 
     def _following(self, groups: Sequence[FileGroup]) -> list[FileGroup]:
-        """As many of the next groups as may be held with these."""
+        """As many of the next groups as fit into memory together with these."""
         room = self._most_files - sum(len(group.files) for group in groups)
         found: list[FileGroup] = []
         for group in self._groups[max(group.group_id for group in groups) + 1 :]:
@@ -54,7 +56,7 @@ class GroupEntries:
         return found
 
     def _read(self, groups: Sequence[FileGroup]) -> None:
-        self._held, self._known = {}, frozenset()  # before others are read
+        self._held, self._known = {}, frozenset()  # free the memory before reading others
         planned = {c.file_path: c for group in groups for c in group.files}
         asked = {c.manifest_path for c in planned.values()}
         manifests = self._reader.manifests(self._reader.metadata.snapshots[self._snapshot_id])
@@ -69,6 +71,6 @@ class GroupEntries:
 
 
 def _with_row_id(file: DataFile, candidate: Candidate) -> DataFile:
-    """The file with the row id that a commit of this very rewrite has given to its first row since planning."""
+    """The file with the row id that an earlier commit of this rewrite has given to its first row since planning."""
     is_same = file.first_row_id == candidate.first_row_id
     return file if is_same else replace(file, first_row_id=candidate.first_row_id)

@@ -1,4 +1,5 @@
-"""What a table's state remembers of its data files: unreadable ones, and sizes and partitions for its page."""
+"""What the state records about a table's data files: which are unreadable, and sizes and partitions for the report
+page."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ from icekeeper.operations.compaction.terms.output_names import partition_path
 from icekeeper.pass_context.context import OperationContext
 
 _MOST_TALLIED = 20_000
-"""Of tables with at most so many data files, sizes and partitions are recorded: that takes 20 ms of a plan's second."""
+"""Sizes and partitions are recorded for tables with at most this many data files: it takes 20 ms of a plan's second."""
 
 
 class RememberedFiles:
-    """The data files of one table in one pass (rule: leave-out-unreadable-files); a dry run records nothing."""
+    """The data files of a table in a pass (rule: leave-out-unreadable-files); a dry run records nothing."""
 
     def __init__(self, context: OperationContext, metadata: TableMetadata) -> None:
         """Raises StorageError: the state cannot be read."""
@@ -36,7 +37,7 @@ class RememberedFiles:
         return self._memory.waiting_of(self._unreadable, self._schema_digest)
 
     def watch(self, entries: Iterable[LiveEntry]) -> Iterator[LiveEntry]:
-        """Return all ``entries`` of live data files unchanged, and note each."""
+        """Yield all ``entries`` of live data files unchanged, and record each."""
         for live in self._layout.watch(entries, _MOST_TALLIED) if self._records else entries:
             if live.entry.file.file_path in self._unreadable:
                 self._live.add(live.entry.file.file_path)
@@ -49,7 +50,8 @@ class RememberedFiles:
             self._forget(self._unreadable.keys() - self._live - set(delete_files))
 
     def note(self, plan: CompactionPlan, outcomes: GroupOutcomes) -> None:
-        """Remember files that could not be read, forget those that could, and count outputs in place of inputs."""
+        """Record unreadable files, delete the record of files that are readable again, and count outputs in place of
+        inputs."""
         if outcomes.unreadable:
             self._memory.remember_unreadable(outcomes.unreadable, self._schema_digest)
         if self._unreadable:
@@ -59,14 +61,14 @@ class RememberedFiles:
         for group in plan.groups if self._layout.is_whole else ():
             result = outcomes.committed.get(group.group_id)
             if result is not None:
-                for one in group.files:
-                    self._layout.remove(one.spec_id, one.partition, one.file_size_in_bytes)
+                for merged_file in group.files:
+                    self._layout.remove(merged_file.spec_id, merged_file.partition, merged_file.file_size_in_bytes)
                 for file in result.written:
                     self._layout.add(group.spec_id if result.spec_id is None else result.spec_id, file)
 
     def record_layout(self) -> None:
-        """Record sizes and partitions for the report page; not of large tables, and without delete files, which the
-        plan holds without their specs."""
+        """Record sizes and partitions for the report page, except for large tables; delete files do not count, because
+        the plan holds them without their specs."""
         specs, schemas = self._metadata.specs, self._metadata.schemas_current_first
         if self._layout.is_whole:
             with suppress(TableUnsupported):  # a partition transform without a text

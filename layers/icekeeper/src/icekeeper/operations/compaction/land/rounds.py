@@ -17,25 +17,25 @@ from icekeeper.rows.read_task import OPEN_FILE_BYTES
 
 Item = TypeVar("Item")
 
-# A round takes some minutes at most, so that a killed process loses little; and it is large, so that workers are idle
-# for a small part of it only: they have several groups each.
+# A round takes a few minutes at most, so that a killed process loses little.  It has several groups for each worker, so
+# that workers are idle only for a small part of it.
 _ROUND_BYTES = 4 * 1024**3
 _ROUND_BYTES_PER_SLOT = 1024**3
 _ROUND_S = 300.0
 # Commits take at most a tenth of the time.  A commit of a large table rewrites many manifests.
 _WORK_PER_COMMIT = 9.0
-# Seconds to write manifests and commit, retries included; less where a process has less than four times as much.
+# Seconds to write manifests and commit, including retries; at most a quarter of the time that the process has left.
 _COMMIT_S = 60.0
 _COMMIT_SHARE = 0.25
-# A commit makes every writer commit again that was about to.
+# Each commit forces every writer that is just committing to retry.
 _COMMITS_PER_MINUTE = 10
-# Groups of one table differ in deletes, compression and copied row groups.
+# The groups of a table differ in deletes, compression and copied row groups, and so in speed.
 _SAFETY = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The groups that one worker rewrites as one task, or one group that all workers sort together."""
+    """The groups that a worker rewrites as one task, or a group that all workers sort together."""
 
     groups: tuple[FileGroup, ...]
     by_all_workers: bool = False
@@ -47,14 +47,15 @@ class Work:
 
 
 def opened_bytes(group: FileGroup) -> int:
-    """The bytes of a group's files, with an allowance for each that is opened."""
+    """The bytes of a group's files, with an allowance for each opened file."""
     return group.total_bytes + len(group.files) * OPEN_FILE_BYTES
 
 
 class Pace:
     """Chooses rounds and moments to commit, by the speed of the rounds and commits so far.
 
-    The time of a round is expected from the worker that has most to do, if each takes the next work once it is free.
+    The expected time of a round is that of the worker with the most work, if each worker takes the next work once it is
+    free.
     """
 
     def __init__(self, slots: int, left_s: float | None) -> None:
@@ -67,17 +68,17 @@ class Pace:
         self._rounds_s = self._rounds_bytes = 0.0
 
     def next_round(self, waiting: Iterable[Work], left_s: float | None) -> int:
-        """How many of the ``waiting`` begin together; 0: the first would probably not end in time for a commit.
+        """How many of the ``waiting`` works begin together; 0: the first would probably not end in time for a commit.
 
         ``left_s`` are the seconds until this process ends; ``None``: it has no deadline.  With a deadline the first
-        round is small, one work for each worker, to measure the speed; it begins even with little time, or a process
-        that always has little would never do anything.
+        round is small, one work for each worker, to measure the speed.  It begins even if little time is left;
+        otherwise a process that never has much time would never do anything.
         """
         is_measured = self._rounds_bytes > 0
         if left_s is None:
             return self._fitting(waiting, math.inf)
         if is_measured:
-            # One worker gains nothing from a larger round, which is known less well to end in time.
+            # A single worker gains nothing from a larger round, whose end is harder to predict.
             first = islice(waiting, 1) if self._slots == 1 else waiting
             return self._fitting(first, (left_s - max(self._least_commit_s, 2 * self._commit_s)) / _SAFETY)
         return self._one_each(waiting) if left_s > 0 else 0
@@ -126,7 +127,7 @@ class Pace:
 
 
 def _add(loads: list[float], work: Work) -> None:
-    """Give the work to the worker that has least to do; ``loads`` are the bytes of each."""
+    """Assign the work to the worker with the least work; ``loads`` are the bytes of each worker."""
     if work.by_all_workers:
         loads[:] = [max(loads) + work.size_bytes / len(loads)] * len(loads)
     else:

@@ -1,4 +1,4 @@
-"""Reports a compaction: counters and a summary of what was committed, dropped, failed or left.
+"""The report of a compaction: counters and a summary of the committed, dropped, failed and waiting groups.
 
 Summary and metric keys are those of SeaweedFS's worker.
 """
@@ -32,7 +32,7 @@ def outcome_of(plan: CompactionPlan, outcomes: GroupOutcomes, properties: Mappin
     written = [file for result in results for file in result.written]
     merged = sum(len(group.files) for group in groups)
     bytes_dropped = sum(group.total_bytes for group in plan.groups if group.group_id in outcomes.dropped)
-    # Copied row groups have the size that writers gave them.
+    # Copied row groups keep the size that writers gave them.
     cut = cut_row_groups((file for result in results if not result.bytes_copied for file in result.written), properties)
     metrics = {
         **counters(plan),
@@ -82,11 +82,11 @@ def _summary(plan: CompactionPlan, outcomes: GroupOutcomes, merged: int, written
     else:
         summary = f"compacted {merged} files into {written} (across {len(outcomes.committed)} bins)" + notes
         if outcomes.rows_forwarded:
-            summary += f"; forwarded the deletes of {counted(outcomes.rows_forwarded, 'row')} that came meanwhile"
+            summary += f"; forwarded concurrent deletes of {counted(outcomes.rows_forwarded, 'row')}"
         if outcomes.groups_left:
             summary += f"; {outcomes.groups_left} bin(s) wait for the next run, {outcomes.why_left}"
     if plan.files_unsupported:
-        summary += f"; left {plan.files_unsupported} file(s) alone: {plan.first_unsupported}"
+        summary += f"; left {plan.files_unsupported} file(s) unchanged: {plan.first_unsupported}"
     return summary + kept_sentence(plan)
 
 
@@ -98,14 +98,14 @@ def _overtaken(outcomes: GroupOutcomes, bytes_dropped: int) -> str:
 
 
 def leaves_work(plan: CompactionPlan, outcomes: GroupOutcomes) -> bool:
-    """Whether a later pass finds more to do: a group was not committed, or waits."""
-    # Unreadable files wait, as unsupported ones do.  A group that was given up may have left readable files.
+    """Whether a later pass has more to do: a group was not committed, or waits."""
+    # Unreadable and unsupported files do not count.  A group that was given up may have left readable files.
     troubles = outcomes.errors or outcomes.groups_given_up or outcomes.dropped or outcomes.groups_left
     return bool(plan.groups_waiting or troubles or not outcomes.snapshot_ids)
 
 
 def too_late(reader: TableReader, state: TableState, plan: CompactionPlan) -> Mapping[str, str]:
-    """As :func:`.late_deletes`; none if the history cannot be read, because they are only reported."""
+    """As :func:`.late_deletes`; empty if the history cannot be read, because late deletes are only reported."""
     if state.snapshot is None or 0 not in plan.delete_needs.values():
         return {}
     # Imported here, because few tables have such deletes.
@@ -114,26 +114,26 @@ def too_late(reader: TableReader, state: TableState, plan: CompactionPlan) -> Ma
     try:
         return late_deletes(reader, state.snapshot, state.deletes, plan.delete_needs)
     except MaintenanceError as error:
-        log.warning("whether deletes came too late is not known: %s", error)
+        log.warning("cannot check whether deletes came too late: %s", error)
         return {}
 
 
 def with_late(outcome: OperationOutcome, late: Mapping[str, str]) -> OperationOutcome:
-    """Report the deletes that came after their data files had been rewritten; they are dropped as dangling ones."""
+    """Report the deletes that came after their data files had been rewritten; they are dropped as dangling deletes."""
     outcome = replace(outcome, metrics={**outcome.metrics, "compact.deletes_late": len(late)})
     if not late:
         return outcome
     path, delete = min(late.items())
     note = (
-        f"{counted(len(late), 'delete file')} came after the data files that they name had been rewritten, and deleted "
-        f"nothing, because their writer does not check that; repeat the deletes, such as {delete}, which names {path}"
+        f"{counted(len(late), 'delete file')} deleted nothing, because compaction had already rewritten the data files "
+        f"that they name and their writer does not check that; repeat the deletes, such as {delete}, which names {path}"
     )
     log.warning("%s", note)
     return replace(outcome, summary=f"{outcome.summary}; {note}")
 
 
-# A row group ends with a batch, and the size of the first one is a guess.  A row group below this share of the wanted
-# size was cut, because memory allowed no larger one.
+# A row group ends with a batch, and the size of the first batch is a guess.  A row group below this share of the wanted
+# size was cut because of the memory limit.
 _CUT = 0.75
 _PROPERTY = "write.parquet.row-group-size-bytes"
 _MEGABYTE = 1024 * 1024
@@ -147,11 +147,11 @@ def cut_row_groups(files: Iterable[DataFile], properties: Mapping[str, str]) -> 
 
 
 def cut_sentence(sizes: list[int], properties: Mapping[str, str]) -> str:
-    """A clause for the summary; empty unless the table sets a row group size and did not get it."""
+    """A clause for the summary; empty unless the table sets a row group size that was not reached."""
     if not sizes or _PROPERTY not in properties:
         return ""
     average = sum(sizes) / len(sizes) / _MEGABYTE
     return (
-        f"; row groups are of {average:.0f} MB, below {_PROPERTY}, because they may fill "
+        f"; row groups have {average:.0f} MB on average, below {_PROPERTY}, because they may fill at most "
         f"{ROW_GROUP_MEMORY_BYTES // _MEGABYTE} MB of memory"
     )

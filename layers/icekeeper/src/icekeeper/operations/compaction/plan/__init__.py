@@ -1,1 +1,2 @@
-"""Which files become file groups, and whether that is worth it: by metadata and footers; no data is read."""
+"""Which files become file groups, and whether rewriting them is worth the cost: decided by metadata and footers,
+without reading data."""

@@ -1,15 +1,16 @@
-"""Divides one partition's candidates into bins: files that are merged with each other
+"""Divide a partition's candidates into bins: files that are merged with each other
 (rule: plans-converge, bounded-merge-rewrites) (pure).
 
-A *run* is a future file: one candidate as it is, or several that this plan merges.  There are six kinds of bin:
+A *run* is a future file: an unchanged candidate, or several candidates that this plan merges.  There are six kinds of
+bin:
 
 * Full: runs, taken in order of age, that divide into files of the right size.  Their bytes are never merged again.
-  Only the files in the bin decide, never the next one.
+  Only the files in the bin decide, never the next file.
 * Balanced: at least ``min_input_files`` of the smallest files that writers left, none of which outweighs the others.
   If the largest file were included every time, its bytes would be rewritten as often as files arrive.
 * Light: small runs, some of them rewritten before, that together reach a sixteenth of a full file.  All other rewritten
   files wait until they fill a file.  So a byte is rewritten at most three times: in a balanced, a light and a full bin.
-  The more light runs there are, the more files of writers the next balanced bin needs.  This keeps both few, even where
+  The more light runs there are, the more files of writers the next balanced bin needs.  This keeps both few, even if
   files arrive slowly.
 * At rest: all runs, of any size, of a partition that gets no more files; once.
 * Due: runs that are rewritten on their own account (for deletes or ``rewrite_reason``), and runs that are no larger.
@@ -31,15 +32,16 @@ from icekeeper.metadata.delete_scope import partition_key
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.plan.candidate import Candidate, GroupKey
 from icekeeper.operations.compaction.plan.large_files import LARGEST_OUTPUT, large_from
-from icekeeper.operations.compaction.plan.output_sizes import AS_THEY_ARE, OutputSizes, output_bytes
+from icekeeper.operations.compaction.plan.output_sizes import UNCHANGED_SIZES, OutputSizes, output_bytes
 from icekeeper.operations.compaction.plan.packed_files import PackedFiles
 from icekeeper.policy import Policy
 
 # The largest file's share of a balanced bin, at most; so this file grows more than threefold.  A smaller share rewrites
-# less and leaves more files.  This one still merges SeaweedFS's example of six files of 3 to 15 MB.
+# less and leaves more files.  This share still merges SeaweedFS's example of six files of 3 to 15 MB.
 _LARGEST_SHARE = Fraction(3, 10)
-# A rewritten file is light below this share of a full file.  A slow writer, 20,000 of whose files fill one, never has
-# more than 120 files then.  A smaller share leaves fewer files of slow writers and more of fast ones.
+# A rewritten file is light below this share of a full file.  With this share, a slow writer whose 20,000 files make one
+# full file never has more than 120 files.  A smaller share leaves fewer files of slow writers and more files of fast
+# writers.
 _LIGHT_SHARE = Fraction(1, 16)
 # Files below this size weigh the same, because opening them takes longer than reading them.
 _LIGHTEST_BYTES = 256 * 1024
@@ -54,7 +56,7 @@ class Reason(StrEnum):
     SETTINGS = "settings"
     """The files do not meet current settings of the table that ``rewrite_reason`` names."""
     CLUSTERING = "clustering"
-    """The files are not clustered by the recipe, or too many small ones are."""
+    """The files are not clustered by the recipe, or too many small files are."""
     LARGE = "large"
     """The file is much larger than the target, and is cut."""
     ALL = "all"
@@ -63,7 +65,8 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What rewriting a group saves every scan that reads all of it, and what it costs once; money in US dollars."""
+    """What rewriting a group saves each scan that reads all of it, and what the rewrite costs once; money in US
+    dollars."""
 
     bytes_saved: float = 0.0
     """Bytes of deleted rows that a scan no longer reads."""
@@ -85,28 +88,29 @@ _NOT_WEIGHED = Worth()
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Data files that are rewritten together.  Either all of them have row lineage or none has."""
+    """Data files that are rewritten together.  Either all of them have row lineage or none of them has."""
 
     files: tuple[Candidate, ...] | PackedFiles
     reason: Reason = Reason.SMALL
     output_count: int = 1
-    """The number of output files; an estimate where rows are sorted."""
+    """The number of output files; an estimate if rows are sorted."""
     output_bytes: int | None = None
     """Estimated size of all outputs before deletes are applied; ``None``: the size of the inputs."""
     worth: Worth = _NOT_WEIGHED
     group_id: int = 0
     """The group's number in its plan."""
     route_to: int | None = None
-    """The spec whose partitions the rows may be divided among, if that makes fewer files; ``None``: rows stay here."""
+    """The spec among whose partitions the rows may be divided, if that makes fewer files; ``None``: rows stay in their
+    partition."""
 
     @property
     def key(self) -> GroupKey:
-        """The same for all candidates of its partition."""
+        """A key that all candidates of the partition share."""
         return partition_key(*self.files[0].destination), self.has_lineage
 
     @property
     def spec_id(self) -> int:
-        """The spec of the outputs; the inputs may have older ones."""
+        """The spec of the outputs; the inputs may have older specs."""
         return self.files[0].destination[0]
 
     @property
@@ -168,7 +172,7 @@ class _Run:
 
     @property
     def is_rewritten(self) -> bool:
-        """Whether an earlier rewrite wrote it, and this plan has not merged it for its size."""
+        """Whether an earlier rewrite wrote it, and this plan has not merged it because of its size."""
         return self.reason is not Reason.SMALL and any(c.is_rewritten for c in self.files)
 
     @property
@@ -196,10 +200,10 @@ class _Limits:
         self.share = max(_LARGEST_SHARE, Fraction(3, 2 * policy.min_input_files))
         """The largest file's share of a balanced bin, at most."""
         self.large = large_from(policy) if cuts else None
-        """A file of at least this size may be cut; ``None``: no file may."""
+        """A file of at least this size may be cut; ``None``: no file may be cut."""
 
     def most_outputs(self, files: Sequence[Candidate]) -> int:
-        """One output fewer than inputs; a large input may become as many as it fills."""
+        """One output fewer than inputs; a large input may become as many outputs as it fills."""
         if self.large is None:
             return len(files) - 1
         sizes = (c.file_size_in_bytes for c in files)
@@ -212,16 +216,16 @@ def binpacked(
     *,
     at_rest: bool = False,
     cuts: bool = False,
-    sizes: OutputSizes = AS_THEY_ARE,
+    sizes: OutputSizes = UNCHANGED_SIZES,
 ) -> list[FileGroup]:
-    """Divide one partition's candidates into the bins to rewrite, in order of age; a balanced bin comes last.
+    """Divide a partition's candidates into the bins to rewrite, in order of age; a balanced bin comes last.
 
     ``at_rest``: the partition gets no more files.  ``cuts``: large files may be cut.  ``sizes``: expected output sizes.
     """
     limits = _Limits(policy, cuts=cuts)
     files.sort(key=lambda c: (c.age, c.file_path))
     chosen = _alone(files, policy, limits)
-    alone = {id(c) for one in chosen for c in one.files}
+    alone = {id(c) for chosen_bin in chosen for c in chosen_bin.files}
     runs = [_Run((c,), output_bytes(c, sizes)) for c in files if id(c) not in alone]
     if policy.rewrite_all:
         bins, rest = _full_bins(runs, limits)
@@ -245,15 +249,15 @@ def binpacked(
 
 
 def _alone(files: Sequence[Candidate], policy: Policy, limits: _Limits) -> list[FileGroup]:
-    """The bins of single files: large enough ones that are due, and large ones that are cut."""
+    """The bins of single files: due files that are large enough, and large files that are cut."""
     bins = []
-    for one in files:
-        size = one.file_size_in_bytes
-        cut = one.condition.pieces
-        if one.is_due and size >= limits.smallest:
-            bins.append(FileGroup((one,), _reason_alone((one,)), max(1, len(cut))))
+    for file in files:
+        size = file.file_size_in_bytes
+        cut = file.condition.pieces
+        if file.is_due and size >= limits.smallest:
+            bins.append(FileGroup((file,), _reason_alone((file,)), max(1, len(cut))))
         elif cut and not policy.rewrite_all:
-            bins.append(FileGroup((one,), Reason.LARGE, len(cut)))
+            bins.append(FileGroup((file,), Reason.LARGE, len(cut)))
     return bins
 
 
@@ -291,7 +295,8 @@ def _together(runs: Sequence[_Run], limits: _Limits, *, at_rest: bool) -> list[_
 
 
 def _balanced(runs: Sequence[_Run], least: int, limits: _Limits) -> list[_Run]:
-    """As many of the smallest runs as possible, at least ``least``, where the largest does not outweigh the others."""
+    """As many of the smallest runs as possible, at least ``least``, so that the largest run does not outweigh the
+    others."""
     order = sorted(runs, key=lambda run: (run.weight, run.files[0].file_path))
     totals = list(accumulate(run.weight for run in order))
     for count in range(len(order), least - 1, -1):
@@ -302,7 +307,8 @@ def _balanced(runs: Sequence[_Run], least: int, limits: _Limits) -> list[_Run]:
 
 
 def _merged_due(runs: Sequence[_Run]) -> _Run | None:
-    """The due runs, and each next larger one that is no larger than all chosen so far; ``None``: no run is due."""
+    """The due runs, and each next larger run that is no larger than all chosen runs together; ``None``: no run is
+    due."""
     chosen = {id(run) for run in runs if run.is_due}
     if not chosen:
         return None
@@ -320,7 +326,7 @@ def _merged(runs: Sequence[_Run]) -> _Run:
 
 
 def _reason_alone(files: Sequence[Candidate]) -> Reason:
-    """Why files are rewritten that are large enough."""
+    """Why files that are large enough are rewritten."""
     return Reason.SETTINGS if any(c.lacks for c in files) else Reason.DELETES
 
 

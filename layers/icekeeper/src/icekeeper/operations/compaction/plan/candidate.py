@@ -1,7 +1,7 @@
-"""A candidate: what a plan holds of a data file that may be rewritten.
+"""A candidate: what a plan keeps in memory about a data file that may be rewritten.
 
-A table may have millions of small files, so a candidate holds no column metrics and shares what files have in common:
-200 bytes and its path.  Decisions that need metrics are made while its manifest entry is at hand
+A table may have millions of small files, so a candidate has no column metrics and shares what files have in common: it
+takes 200 bytes and its path.  Decisions that need metrics are made while its manifest entry is read
 (``candidates.select_candidates``).  A rewrite that needs more reads the entry again (``group_entries``).
 """
 
@@ -18,12 +18,12 @@ from icekeeper.operations.compaction.terms.output_partition import Destination
 from icekeeper.policy.values import RewriteReason
 
 Extents: TypeAlias = tuple[Extent | None, ...]
-"""The ranges of a file's values in clustering columns; ``None``: it has no value of that column."""
+"""The ranges of a file's values in clustering columns; ``None``: the file has no value in that column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """Where files are, and where their rows are after the rewrite."""
+    """The partition of files, and the partition of their rows after the rewrite."""
 
     spec_id: int
     partition: tuple[PartitionValue, ...]
@@ -42,18 +42,18 @@ class Origin:
     age: int
     """Sorts files by the time when they were added, oldest first."""
     added_ms: int | None
-    """Epoch milliseconds of the snapshot; ``None``: it has expired."""
+    """Epoch milliseconds of the snapshot; ``None``: the snapshot has expired."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a plan found out about files by their manifest entries."""
+    """What a plan found out about files from their manifest entries."""
 
     file_format: str = "PARQUET"
     deletes: tuple[ManifestEntry, ...] = ()
     """The entries of the delete files that may remove some of their rows."""
     has_debt: bool = False
-    """Whether they have so many deletes that they are rewritten for them alone."""
+    """Whether they have so many deletes that the deletes alone are reason enough for a rewrite."""
     is_clustered: bool = False
     """Whether their rows already have the order of the plan's recipe."""
     lacks: frozenset[RewriteReason] = frozenset()
@@ -65,7 +65,8 @@ class Condition:
     pieces: tuple[int, ...] = ()
     """The number of row groups of each piece, if the file may be cut."""
     misread_columns: frozenset[int] | None = None
-    """Float columns with bounds that readers would misread; ``None``: bounds were not looked at, as that takes long."""
+    """Float columns with bounds that readers would misread; ``None``: the bounds were not checked, because that takes
+    long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Candidate:
     origin: Origin
     condition: Condition
     extents: Extents = ()
-    """In the leading columns of the plan's recipe; empty without a recipe."""
+    """The ranges in the leading columns of the plan's recipe; empty without a recipe."""
 
     @property
     def key(self) -> FileKey:
@@ -137,7 +138,7 @@ class Candidate:
 
     @property
     def position_deletes(self) -> tuple[ManifestEntry, ...]:
-        """Those of its deletes that are position deletes or deletion vectors."""
+        """The position deletes and deletion vectors among its deletes."""
         return tuple(entry for entry in self.deletes if entry.file.content is FileContent.POSITION_DELETES)
 
     @property
@@ -159,7 +160,7 @@ class Candidate:
 
     @property
     def has_lineage(self) -> bool:
-        """Whether its rows have row ids: only in v3, from the first commit after an upgrade on.
+        """Whether its rows have row ids: only in v3, since the first commit after an upgrade.
 
         Rows without ids get them from the commit, so they must not share a file with rows that keep their ids
         (rule: rows-keep-their-lineage).
@@ -168,15 +169,15 @@ class Candidate:
 
 
 GroupKey: TypeAlias = tuple[PartitionKey, bool]
-"""Candidates that may share a file: the partition of their outputs, and whether their rows have ids."""
+"""The key of candidates that may share a file: the partition of their outputs, and whether their rows have ids."""
 
 
 class SharedParts:
-    """Finds equal parts of candidates, so that each is held once."""
+    """Finds equal parts of candidates, so that each is kept in memory once."""
 
     def __init__(self) -> None:
         self._homes: dict[tuple[PartitionKey, PartitionKey], tuple[Home, PartitionKey]] = {}
-        # Only of one manifest: a table may have as many snapshots as files.
+        # Only for the current manifest: a table may have as many snapshots as files.
         self._origins: dict[tuple[int | None, ...], Origin] = {}
         self._manifest_path = ""
         self._conditions: dict[tuple[object, ...], Condition] = {}
@@ -194,7 +195,7 @@ class SharedParts:
         return found
 
     def origin(self, live: LiveEntry, make: Callable[[LiveEntry], Origin]) -> Origin:
-        """What ``make`` made of the first entry of the manifest that was added by the same commit."""
+        """The result of ``make`` for the first entry of the manifest that the same commit added."""
         if live.manifest.manifest_path != self._manifest_path:
             self._origins.clear()
             self._manifest_path = live.manifest.manifest_path

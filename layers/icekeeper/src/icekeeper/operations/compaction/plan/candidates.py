@@ -1,6 +1,6 @@
-"""Selects candidates: live data files that may be worth rewriting.
+"""Select candidates: live data files that may be worth rewriting.
 
-Everything is decided from table metadata and manifest entries (pure).
+All decisions are made from table metadata and manifest entries (pure).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from icekeeper.operations.compaction.plan.candidate import (
     SharedParts,
 )
 from icekeeper.operations.compaction.plan.large_files import large_from, pieces
-from icekeeper.operations.compaction.plan.output_sizes import AS_THEY_ARE, OutputSizes
+from icekeeper.operations.compaction.plan.output_sizes import UNCHANGED_SIZES, OutputSizes
 from icekeeper.operations.compaction.terms.output_partition import OutputPartitions
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, has_order
 from icekeeper.operations.compaction.terms.rewrite_task import FULL_ROW_GROUP_BYTES
@@ -49,7 +49,7 @@ _NO_DELETES: tuple[ManifestEntry, ...] = ()
 _LACKS_NOTHING: frozenset[RewriteReason] = frozenset()
 
 FileScope: TypeAlias = Callable[[DataFile, int], bool]
-"""Whether a data file of a spec id may be rewritten at all."""
+"""Returns whether a data file with this spec id may be rewritten at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class TableState:
 
     metadata: TableMetadata
     snapshot: Snapshot | None
-    """The head of the branch; ``None``: it has no snapshot yet."""
+    """The head of the branch; ``None``: the branch has no snapshot yet."""
     manifests: Sequence[ManifestFile] = ()
     """All manifests of the snapshot."""
     live_files: Iterable[LiveEntry] = ()
@@ -67,7 +67,8 @@ class TableState:
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Data and delete files that earlier passes could not read: path → a sentence that names it."""
     ordered_by_table: Set[int] = frozenset()
-    """Ids of the snapshots whose files a pass that only merges leaves, because they have the table's own order."""
+    """Ids of the snapshots whose files have the table's own order, so that a pass that only merges leaves them
+    unchanged."""
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Tally:
     files: int = 0
     bytes: int = 0
     first: str = ""
-    """A sentence about the first file, if there is one."""
+    """A sentence about the first file, if any."""
 
     def add(self, file: DataFile, about: str = "") -> None:
         self.count(1, file.file_size_in_bytes)
@@ -90,28 +91,27 @@ class Tally:
 
 
 class PassedOver(StrEnum):
-    """Why files are no candidates although their size, deletes or order ask for a rewrite."""
+    """Why files are not candidates although their size, deletes or order would be a reason to rewrite them."""
 
-    UNCUT = "they are far above the target, and their row groups leave no place to cut them"
+    UNCUT = "they are far above the target size, but cannot be cut between their row groups"
     ORDERED_BY_TABLE = "they have the table's own order, and the settings of this pass only merge"
     UNDER_DELETES = "deletes apply to them, and delete_compaction_enabled is false"
     UNSUPPORTED = "they cannot be read or moved"
-    """This version cannot, or a recent pass could not."""
+    """This version cannot read or move them, or a recent pass could not."""
     KEPT = "they keep their partition spec"
-    """These are candidates all the same: they are merged in their own partition."""
+    """These files are candidates nevertheless: they are merged in their own partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileCounts:
-    """What a plan counts of all live data files."""
+    """What a plan counts over all live data files."""
 
     delete_needs: Mapping[FileKey, int]
     """Live delete file → how many live data files need it; 0: dangling."""
     considered: int
     """The number of live data files."""
     passed_over: Mapping[PassedOver, Tally]
-    """Those of unsupported files have the path of the first one and why it cannot be read; those of files that keep
-    their spec likewise."""
+    """For unsupported files and files that keep their spec, the tally names the first file and the reason."""
     specs_to_leave: frozenset[int]
     """Ids of older specs whose rows may be divided among partitions of the current spec; empty for a recipe."""
 
@@ -123,7 +123,7 @@ class Candidates:
     partitions: Mapping[GroupKey, list[Candidate]]
     """Candidates that may share a file."""
     spread: Mapping[FileKey, int]
-    """Live delete file of many data files → the number of live data files over which its rows are spread, at most."""
+    """Live delete file that covers many data files → the most live data files over which its rows may be spread."""
     listed: array[int]
     """The hashes of the paths of all live data files."""
     counts: FileCounts
@@ -140,15 +140,15 @@ def select_candidates(
     lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
     misread_in: Callable[[DataFile], frozenset[int]] | None = None,
     cuts: bool = False,
-    sizes: OutputSizes = AS_THEY_ARE,
+    sizes: OutputSizes = UNCHANGED_SIZES,
 ) -> Candidates:
     """Select files that are small, have many deletes or (``cuts``) can be cut; or all (``rewrite_all``, or a recipe).
 
-    Files out of scope are left alone, but still need their deletes.  ``clustered_by``: ids of the snapshots that added
+    Files out of scope stay unchanged, but still need their deletes.  ``clustered_by``: ids of the snapshots that added
     files clustered by ``recipe``; if that is the table's sort order, files of expired snapshots that claim it are
-    clustered too.  ``extents_of``: what a recipe needs of bounds.  ``lacking``: path → reasons from the footer.
-    ``misread_in``: the float columns with bounds that readers would misread, for plans that hold them.
-    Raises as :func:`well_spelled` does.
+    clustered too.  ``extents_of``: the value ranges that a recipe needs, from a file's bounds.  ``lacking``: path →
+    reasons from the footer.  ``misread_in``: the float columns with bounds that readers would misread, for plans that
+    record them.  Raises as :func:`well_spelled` does.
     """
     metadata, index = state.metadata, state.deletes
     types = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(metadata.current_schema)}
@@ -192,7 +192,7 @@ def select_candidates(
 
 @dataclass(slots=True)
 class _PartitionSizes:
-    """The number of data files of partitions, and of their rows."""
+    """The number of data files and rows per partition."""
 
     files: Counter[tuple[PartitionValue, ...]] = field(default_factory=Counter)
     rows: Counter[tuple[PartitionValue, ...]] = field(default_factory=Counter)
@@ -213,7 +213,7 @@ def _needed(
 
 
 class _CandidateMaker:
-    """Makes candidates of entries, and shares their parts."""
+    """Makes candidates from manifest entries, with shared parts."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class _CandidateMaker:
             return fills_memory or file.file_size_in_bytes >= least * row_groups
 
         return (
-            is_enough_for(1)  # most small files are not, and finding the split offsets takes as long as all the rest
+            is_enough_for(1)  # false for most small files; finding the split offsets takes as long as everything else
             and file.file_format.upper() == "PARQUET"
             and file.key_metadata is None
             and not lacks & _DECODED_FOR
@@ -285,7 +285,7 @@ class _CandidateMaker:
 
     def _origin(self, live: LiveEntry) -> Origin:
         entry, added_ms = live.entry, _added_ms(self._metadata, live.entry)
-        # The data sequence number where another writer lost that of the file; v1 has neither.
+        # The data sequence number if another writer lost the file sequence number; v1 has neither.
         number = entry.sequence_number if entry.file_sequence_number is None else entry.file_sequence_number
         return Origin(
             manifest_path=live.manifest.manifest_path,
@@ -304,8 +304,8 @@ def _why_passed_over(
     policy: Policy,
     types: Mapping[int, str],
 ) -> tuple[PassedOver | None, str]:
-    """The first reason not to rewrite a file, and for an unsupported one a sentence with its path;
-    ``None``: there is no reason."""
+    """The first reason not to rewrite a file, and for an unsupported file a sentence with its path; ``None``: no
+    reason."""
     file = entry.file
     if entry.snapshot_id in state.ordered_by_table:
         return PassedOver.ORDERED_BY_TABLE, ""
@@ -328,11 +328,11 @@ def _added_ms(metadata: TableMetadata, entry: ManifestEntry) -> int | None:
 
 
 def _listed_once(partitions: Mapping[GroupKey, list[Candidate]], listed: array[int]) -> dict[GroupKey, list[Candidate]]:
-    """The candidates that have one live entry only.
+    """The candidates with a single live entry.
 
-    The specification forbids two entries of one file, and readers read such a file twice.  Replacing one entry would
-    add its rows again or remove those of the other.  ``listed`` has the hashes of the paths of all live data files;
-    hashes, because there may be millions of files.
+    The specification forbids two entries of one file, and readers read such a file twice.  Replacing one of the entries
+    would add its rows again or remove the rows of the other entry.  ``listed`` has the hashes of the paths of all live
+    data files, because there may be millions of files.
     """
     twice = repeated(listed)
     if not twice:
@@ -341,13 +341,13 @@ def _listed_once(partitions: Mapping[GroupKey, list[Candidate]], listed: array[i
 
 
 def path_hash(path: str) -> int:
-    """64 bits, the same in every process."""
+    """A 64-bit hash that is the same in every process."""
     return int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def repeated(hashes: Iterable[int]) -> frozenset[int]:
-    """Those that are there more than once."""
-    # One set at a time, because a set takes seven times as much memory as the hashes.
+    """The hashes that occur more than once."""
+    # Build a single set at a time, because a set takes seven times as much memory as the hashes.
     buckets = [array("q") for _ in range(64)]
     for number in hashes:
         buckets[number & 63].append(number)
@@ -364,9 +364,9 @@ def _size_rule(
     clusters: bool,
     cuts: bool,
 ) -> Callable[[LiveEntry, Sequence[ManifestEntry]], bool]:
-    """Return a predicate: is a file, given its deletes, a candidate for its size or order alone?
+    """Return a predicate: is a file, given its deletes, a candidate because of its size or order alone?
 
-    It counts large files that cannot be cut in ``passed``.
+    The predicate counts large files that cannot be cut in ``passed``.
     """
     large = large_from(policy) if cuts else math.inf
     small: float = policy.min_file_size_bytes if policy.rewrite_enabled else -math.inf
@@ -389,7 +389,8 @@ def _size_rule(
 
 
 def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Policy) -> bool | None:
-    """Whether a data file has many deletes; ``None``: some are of several files, so all must be known first."""
+    """Whether a data file has many deletes; ``None``: some delete files cover several data files, so all must be known
+    first."""
     if len(deletes) >= policy.delete_compaction_min_deletes and not policy.convert_equality_deletes:
         return True
     deleted = known_deleted_rows(file, deletes)
@@ -399,7 +400,7 @@ def _is_indebted(file: DataFile, deletes: Sequence[ManifestEntry], policy: Polic
 
 
 def is_of_several_files(delete: DataFile) -> bool:
-    """Whether it is a position delete file that may name several data files, as a conversion writes them in v2."""
+    """Whether it is a position delete file that may name several data files, such as a conversion writes in v2."""
     is_by_position = delete.content is FileContent.POSITION_DELETES and delete.content_offset is None
     return is_by_position and named_file(delete) is None
 
@@ -407,10 +408,11 @@ def is_of_several_files(delete: DataFile) -> bool:
 def rows_spread(
     index: DeleteIndex, needs: Mapping[FileKey, int], by_partition: Counter[tuple[PartitionValue, ...]]
 ) -> dict[FileKey, int]:
-    """The number of data files over which the rows of each delete file that names none are spread: those of its
-    partition, or of the table.
+    """For each delete file that does not name a single data file, the number of data files over which its rows are
+    spread: those of its partition, or of the table.
 
-    Files that no longer need it count too.  Otherwise the last file that needs it would seem full of deleted rows.
+    Data files that no longer need the delete file count too; otherwise the last data file that needs it would seem full
+    of deleted rows.
     """
     total = by_partition.total()
     return {
@@ -428,8 +430,8 @@ def _take_likely_indebted(
     rows_of: Mapping[tuple[PartitionValue, ...], int],
     policy: Policy,
 ) -> None:
-    """Add the undecided files of which position deletes remove a large share, if the rows of a delete file of several
-    data files are spread evenly over the rows of its partition."""
+    """For a delete file that covers several data files, assume that its rows are spread evenly over the rows of its
+    partition; add the undecided files whose estimated deleted share reaches the ratio."""
     for key, files in undecided.items():
         for candidate in files:
             share = Fraction(known_deleted_rows(candidate, candidate.deletes), max(1, candidate.record_count))
@@ -440,7 +442,7 @@ def _take_likely_indebted(
 
 
 def likely_deleted_rows(candidate: Candidate, spread: Mapping[FileKey, int]) -> float:
-    """The number of deleted rows of a data file, estimated where a delete file does not name it alone."""
+    """The number of deleted rows of a data file; an estimate if a delete file also covers other data files."""
     if not candidate.deletes:
         return 0.0
     return known_deleted_rows(candidate, candidate.deletes) + sum(
@@ -451,16 +453,16 @@ def likely_deleted_rows(candidate: Candidate, spread: Mapping[FileKey, int]) -> 
 
 
 def known_deleted_rows(file: DataFile | Candidate, deletes: Iterable[ManifestEntry]) -> int:
-    """The number of rows that deletion vectors and position deletes of this data file alone delete."""
+    """The number of rows deleted by deletion vectors and by position deletes that name only this data file."""
     vectors = [e.file for e in deletes if e.file.content_offset is not None]
     only_this = vectors or [e.file for e in deletes if named_file(e.file) == file.file_path]
     return min(file.record_count, sum(delete.record_count for delete in only_this))
 
 
-# Manifests show which files a rewrite is likely to copy instead of decoding them.  The worker reads the footers of
-# these files alone, and the footer decides (``icekeeper.row_group_copy.copyable``).
+# Manifests show which files a rewrite is likely to copy instead of decoding them.  The worker reads only the footers of
+# these files, and the footer decides (``icekeeper.row_group_copy.copyable``).
 
-# Other reasons allow copies; a file of another spec has rows of the output's partition only.
+# The other reasons allow copies: a file of another spec has only rows of the output's partition.
 _DECODED_FOR = frozenset({RewriteReason.CODEC, RewriteReason.BLOOM})
 
 
@@ -477,12 +479,12 @@ def _touch_all(deletes: Sequence[ManifestEntry], file: DataFile) -> bool:
 def rest_rule(metadata: TableMetadata, policy: Policy, now_ms: int) -> Callable[[Sequence[Candidate]], bool]:
     """Return a predicate: is a partition with exactly these candidates at rest, so writers have probably finished?
 
-    No file has arrived for ``partition_rest_hours``, and for at least as long as files had been arriving.  By hours
-    alone, a table that gets a file a day would be at rest once a day, and be merged as a whole each time.  A partition
-    is at rest too if no file has a known time.
+    No file has arrived for ``partition_rest_hours``, and for at least as long as files had been arriving.  By
+    ``partition_rest_hours`` alone, a table that gets a file a day would be at rest once a day, and would be merged as a
+    whole each time.  A partition without any file of known time is at rest, too.
     """
     # The time of the oldest retained snapshot; older files have no known time.
-    known_since_ms = min((one.timestamp_ms for one in metadata.snapshots.values()), default=now_ms)
+    known_since_ms = min((snapshot.timestamp_ms for snapshot in metadata.snapshots.values()), default=now_ms)
     least_ms = policy.partition_rest_ms
 
     def is_at_rest(candidates: Sequence[Candidate]) -> bool:
@@ -497,7 +499,7 @@ def rest_rule(metadata: TableMetadata, policy: Policy, now_ms: int) -> Callable[
 
 
 def well_spelled(needs: Mapping[FileKey, int], index: DeleteIndex, listed: Iterable[int]) -> Mapping[FileKey, int]:
-    """Return ``needs`` (delete file → how many live data files need it) after a check of those with 0.
+    """Return ``needs`` (delete file → how many live data files need it) after checking the delete files with 0.
 
     Such a delete is dangling and may be dropped, unless it names a live data file in another spelling
     (rule: refuse-misspelled-deletes).  ``listed`` has the hashes of the paths of all live data files.

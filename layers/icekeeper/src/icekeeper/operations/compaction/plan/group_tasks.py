@@ -1,4 +1,4 @@
-"""Describes planned file groups to workers: the task of each, and which row groups it may copy."""
+"""The tasks of planned file groups for workers, including which row groups they may copy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from icekeeper.rows.read_task import make_read_task, with_lineage
 
 def needs_entries(plan: CompactionPlan, group: FileGroup, *, has_floats: bool) -> bool:
     """Whether the task needs the column metrics of the group's files: to copy row groups, or for float columns."""
-    return _may_copy(plan, group) or (has_floats and not _is_judged(group))
+    return _may_copy(plan, group) or (has_floats and not _is_checked(group))
 
 
 def group_task(
@@ -44,12 +44,12 @@ def group_task(
     leaving = [candidate.destination[0] != candidate.spec_id for candidate in group.files]
     if any(leaving):
         asked = zip(rows.inputs, leaving, strict=True)
-        checked = (replace(one, must_agree=one.must_agree or leaves) for one, leaves in asked)
+        checked = (replace(file, must_agree=file.must_agree or leaves) for file, leaves in asked)
         rows = replace(rows, inputs=tuple(checked))
     keeps_row_maps = (plan.recipe is not None or to is not None) and _expects_row_deletes(metadata, plan)
     if keeps_row_maps:
         firsts = accumulate((source.record_count for source in rows.inputs), initial=0)
-        numbered = (replace(one, number_from=first) for one, first in zip(rows.inputs, firsts, strict=False))
+        numbered = (replace(file, number_from=first) for file, first in zip(rows.inputs, firsts, strict=False))
         rows = replace(rows, inputs=tuple(numbered))
     most_files = None
     if plan.recipe is not None and all(candidate.is_clustered for candidate in group.files):
@@ -76,32 +76,34 @@ def group_task(
 
 
 def _expects_row_deletes(metadata: TableMetadata, plan: CompactionPlan) -> bool:
-    """Whether somebody deletes single rows of the table: by its properties, its snapshots, and its delete files (pure).
+    """Whether writers delete single rows of the table, judged by its properties, snapshots and delete files (pure).
 
-    Row maps cost a few bytes a row, so tables that are only appended to have none.
+    Row maps cost a few bytes per row, so they are not written for append-only tables.
     """
     properties = metadata.properties
     merges_on_read = any(
         properties.get(f"write.{verb}.mode") == "merge-on-read" for verb in ("delete", "update", "merge")
     )
-    has_deletes = plan.delete_needs or any("added-delete-files" in one.summary for one in metadata.snapshots.values())
+    has_deletes = plan.delete_needs or any(
+        "added-delete-files" in known.summary for known in metadata.snapshots.values()
+    )
     return metadata.format_version >= 2 and bool(merges_on_read or has_deletes)
 
 
-def _is_judged(group: FileGroup) -> bool:
+def _is_checked(group: FileGroup) -> bool:
     """Whether the plan found out which float columns of the files would be misread."""
     return all(c.condition.misread_columns is not None for c in group.files)
 
 
 def _may_copy(plan: CompactionPlan, group: FileGroup) -> bool:
-    """Whether row groups may be copied; not, for example, if rows change their order or partition."""
+    """Whether row groups may be copied; false if rows change their order or partition, for example."""
     if plan.recipe is not None or group.route_to is not None:
         return False
     return group.reason is Reason.LARGE or any(c.condition.may_be_copied for c in group.files)
 
 
 def _copying(plan: CompactionPlan, group: FileGroup, entries: Mapping[str, DataFile], policy: Policy) -> Copying | None:
-    """The row groups that may be copied; ``None``: none."""
+    """The row groups that may be copied; ``None`` if none may be."""
     if not _may_copy(plan, group):
         return None
     cut = group.files[0].condition.pieces if group.reason is Reason.LARGE else ()
@@ -112,7 +114,7 @@ def _copying(plan: CompactionPlan, group: FileGroup, entries: Mapping[str, DataF
             if cut or candidate.condition.may_be_copied
         },
         sizes=tuple(output_bytes(candidate, plan.sizes) for candidate in group.files),
-        # A file that is cut keeps its row groups, even small ones.
+        # A file that is cut keeps its row groups, even small row groups.
         min_row_group_bytes=1 if cut else policy.min_row_group_copy_bytes or 1,
         full_row_group_memory=FULL_ROW_GROUP_BYTES,
         smallest_output_bytes=policy.min_file_size_bytes,

@@ -1,7 +1,7 @@
-"""Finds data files that do not meet current settings of their table: its codec, Bloom filters and sort order.
+"""Find data files that do not meet the table's current settings: codec, Bloom filters and sort order.
 
-Footers show codec and filters.  A footer takes two requests, so all footers are read only if ``rewrite_reason`` asks
-for it; a dry run reads a sample, and reports what a rewrite with these reasons would cost.
+Footers show codec and filters.  A footer takes two requests, so all footers are read only if ``rewrite_reason`` needs
+them.  A dry run reads a sample and reports what a rewrite for these reasons would cost.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ _SAMPLE = 16
 def lacking_by_footer(
     context: OperationContext, loaded: LoadedTable, manifests: Sequence[ManifestFile], in_scope: FileScope
 ) -> dict[str, frozenset[RewriteReason]]:
-    """Path → reasons of ``rewrite_reason`` that apply to a file in scope, by its footer; empty if none is asked for.
+    """Path → reasons of ``rewrite_reason`` that apply to a file in scope, by its footer; empty if no such reason is
+    set.
 
     Files in other formats than Parquet have no footer; all reasons apply to them.
     """
@@ -76,7 +77,7 @@ def _files_lacking(
         try:
             return settings_lacking(read_parquet_footer(path, storage), wanted)
         except (MaintenanceError, pa.ArrowException, OSError) as error:
-            log.warning("the footer of %s cannot be read, so the file is left alone: %s", path, error)
+            log.warning("cannot read the footer of %s, so the file stays unchanged: %s", path, error)
             return frozenset()
 
     found: dict[str, frozenset[RewriteReason]] = {}
@@ -89,14 +90,14 @@ def _files_lacking(
 
 
 class FileSample:
-    """A few Parquet files, taken evenly from all entries; at most twice as many paths are held in memory."""
+    """A sample of Parquet files, taken evenly from all entries; keeps at most twice as many paths in memory."""
 
     def __init__(self, context: OperationContext, loaded: LoadedTable, clustered_by: frozenset[int]) -> None:
         """``clustered_by``: ids of the snapshots that added files in the table's own sort order."""
         self._context, self._loaded, self._clustered_by = context, loaded, clustered_by
         self._recipe = table_recipe(loaded.metadata, context.policy)
         self._all = Tally()
-        # Files that are not in the table's own sort order; Parquet files; and the bytes of these.
+        # The number of files that are not in the table's own sort order, the number of Parquet files, and their bytes.
         self._unsorted = self._count = self._bytes = 0
         self._kept: list[str] = []
         self._step = 1
@@ -124,7 +125,7 @@ class FileSample:
     def lacking_settings(self) -> list[dict[str, Any]]:
         """``settings`` in ``plan --json``: one entry per setting that sampled files do not meet; sums are estimates."""
         loaded = self._loaded
-        with suppress(PolicyError, LocationRefused):  # of a property or a folder: the rewrite itself reports it
+        with suppress(PolicyError, LocationRefused):  # the rewrite itself reports a wrong property or folder
             chosen = self._kept[:: max(1, -(-len(self._kept) // _SAMPLE))]
             loaded.allowed.require(chosen)
             wanted = wanted_settings(loaded.metadata.current_schema, loaded.metadata.properties)
@@ -143,7 +144,8 @@ class FileSample:
         return []
 
     def lacking_order(self) -> list[dict[str, Any]]:
-        """``settings`` for a sort order that no file of the table has yet; passes sort new files, not existing ones."""
+        """``settings`` for a sort order that no file of the table has yet; passes sort new files, not existing
+        files."""
         files, strategy = self._all.files, self._context.policy.strategy
         if not self._unsorted or self._unsorted < files:
             return []

@@ -1,8 +1,8 @@
-"""Finds large files and where they are cut (pure).
+"""Find large files and the places where they are cut (pure).
 
-Files much larger than the target are cut between row groups, never within one.
-The manifest entry is enough to decide, so a file whose ``split_offsets`` allow no cut costs a pass nothing.  A piece
-is not cut again, because it has the row groups that the plan saw.
+Files much larger than the target are cut between row groups, never within a row group.  The manifest entry is enough to
+decide, so a file whose ``split_offsets`` allow no cut costs a pass no request.  A piece is not cut again, because it
+has the row groups that the plan saw.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def large_from(policy: Policy) -> int:
 
 
 def pieces(file: DataFile, policy: Policy) -> tuple[int, ...]:
-    """The number of row groups, in order, of each piece of a large file; empty: it cannot be cut."""
+    """The number of row groups, in order, of each piece of a large file; empty if the file cannot be cut."""
     offsets = file.split_offsets or ()
     if file.file_size_in_bytes < large_from(policy) or len(offsets) < 2 or file.file_format.upper() != "PARQUET":
         return ()
@@ -46,7 +46,8 @@ def pieces(file: DataFile, policy: Policy) -> tuple[int, ...]:
 
 
 def _cut(sizes: Sequence[int], least: int, most: Fraction, large: int) -> list[Sequence[int]]:
-    """Divide the sizes into pieces of ``least`` to about ``most``; one of ``large`` or more cannot be cut further."""
+    """Divide the sizes into pieces of ``least`` to about ``most``; a piece of ``large`` or more cannot be cut
+    further."""
     total = sum(sizes)
     if total < large:
         return [sizes]

@@ -1,8 +1,8 @@
-"""Expects the sizes of outputs, from earlier rewrites of the table (pure).
+"""Predict the sizes of outputs from earlier rewrites of the table (pure).
 
 Small files shrink when they are merged: fewer footers, longer runs, and each dictionary is written once.  A merge
-records in its snapshot how much its decoded files shrank and which ratio its plan had expected.  Copied row groups
-keep their size, and so do files that a rewrite wrote, because they are encoded alike already.
+records in its snapshot how much its decoded files shrank and which ratio its plan had expected.  Copied row groups keep
+their size.  So do files that a rewrite wrote, because they already have the same encoding.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from icekeeper.operations.compaction.plan.candidate import Candidate
 SIZES_KEY = "icekeeper.output-sizes"
 """Key in a snapshot summary: bytes written per byte read, the ratio that the plan expected, the mean input size."""
 _RECORD = re.compile(r"([01]\.[0-9]{3}) planned ([01]\.[0-9]{3}) of ([0-9]{1,18})")
-# No smaller ratio is used: bins would become far too large where other files shrink less.
+# The least ratio that is used: with a smaller ratio, bins would become far too large if other files shrink less.
 _LEAST_RATIO = 0.25
-# The ratio is not used for files this many times larger than the merged ones, because these shrink less.
+# The ratio is not used for files this many times larger than the merged files, because such files shrink less.
 _ALIKE = 4
 
 
@@ -36,17 +36,17 @@ class OutputSizes:
     file_bytes: int = 0
     """The mean size of the files from which the ratio was measured."""
     shrank: Mapping[int, float] = field(default_factory=dict)
-    """Snapshot id → actual ratio divided by the expected one, where files shrank more than expected."""
+    """Snapshot id → actual ratio divided by expected ratio, for snapshots whose files shrank more than expected."""
 
     @classmethod
     def of(cls, metadata: TableMetadata, head: Snapshot) -> OutputSizes:
         """Read the records of the retained snapshots of the branch that ends in ``head``.
 
-        v1 tables have none: their files do not show which a rewrite wrote.
+        v1 tables have no records: their files do not show whether a rewrite wrote them.
         """
         if metadata.format_version < 2:
             return cls()
-        found = [(one.snapshot_id, record) for one in metadata.ancestors(head.snapshot_id) if (record := _record(one))]
+        found = [(own.snapshot_id, record) for own in metadata.ancestors(head.snapshot_id) if (record := _record(own))]
         if not found:
             return cls()
         ratio, _, file_bytes = found[0][1]
@@ -57,20 +57,20 @@ class OutputSizes:
         """Whether a live file of fewer than ``small`` bytes is merged because of its size.
 
         A file that only shrank more than its merge expected is not merged again, because later plans expect better
-        sizes.  If it came out below half of ``small``, it is: merging such files halves their number.
+        sizes.  A file below half of ``small`` is merged again, because merging such files halves their number.
         """
         factor = self.shrank.get(entry.snapshot_id or 0, 1.0) if self.shrank and entry.identity.is_rewritten else 1.0
         size = entry.file.file_size_in_bytes
         return size / factor < small or size < small / 2
 
 
-AS_THEY_ARE = OutputSizes()
+UNCHANGED_SIZES = OutputSizes()
 
 
 def recorded_sizes(planned: OutputSizes, groups: Iterable[tuple[int, int, int]]) -> str | None:
     """The summary record of decoded groups, each given as number of inputs, bytes read and bytes written.
 
-    Without such groups the known ratio is recorded again; ``None``: there is none.
+    Without such groups the known ratio is recorded again; ``None``: no ratio is known.
     """
     groups = list(groups)
     read, written = sum(size for _, size, _ in groups), sum(size for *_, size in groups)

@@ -1,5 +1,5 @@
-"""The files of a group as compressed columns: the driver of a large table holds a line a group, and unpacks the files
-of those at hand."""
+"""The files of a group as compressed columns, so that the driver of a large table keeps little memory per group and
+unpacks only the groups in work."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class PackedFiles(Sequence[Candidate]):
         return self.length
 
     def __iter__(self) -> Iterator[Candidate]:
-        # Our own worker packed it.
+        # The data comes from our own worker, so unpickling it is safe.
         paths, sizes, rows, ids, homes, origins, conditions = pickle.loads(zlib.decompress(self.data))
         for number, path in enumerate(paths):
             yield Candidate(
@@ -74,7 +74,7 @@ class PackedFiles(Sequence[Candidate]):
 
 
 def _numbered(parts: Sequence[Part], key: Callable[[Part], Hashable]) -> tuple[list[Part], array[int]]:
-    """The different parts, and for each part given its number among them."""
+    """The distinct parts, and for each given part its number among them."""
     known: dict[Hashable, int] = {}
     by_id: dict[int, int] = {}
     different: list[Part] = []

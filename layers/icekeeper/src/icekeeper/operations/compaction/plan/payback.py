@@ -1,4 +1,4 @@
-"""Weighs what a rewrite saves its readers against what it costs, and limits how much a pass rewrites (pure).
+"""Weigh what a rewrite saves readers against what it costs, and limit how much a pass rewrites (pure).
 
 Requests, bytes and opened files are compared in money, at the prices of :mod:`icekeeper.report.prices`.
 """
@@ -27,17 +27,17 @@ from icekeeper.report.prices import COPIED_GB_USD, GETS_1000_USD, PUTS_1000_USD,
 # Spark's spark.sql.files.openCostInBytes: opening a file takes as long as reading this many bytes.
 OPEN_BYTES = 4 * 1024 * 1024
 _GIGABYTE = 1024**3
-# RocksDB's size ratio between levels is 10, which is also the write amplification of one level.
+# RocksDB's size ratio between levels is 10, which is also the write amplification of a level.
 MAX_WRITE_AMPLIFICATION = 10
-"""Above this many bytes rewritten per new byte in a week, no file is rewritten for its deletes alone."""
+"""Once a week's rewrites exceed this many bytes per new byte, no file is rewritten for its deletes alone."""
 
 
 def weighed(group: FileGroup, policy: Policy, spread: Mapping[FileKey, int]) -> FileGroup:
-    """The group with its worth; ``spread`` is that of :class:`.Candidates`.
+    """The group with its worth; ``spread`` as in :class:`.Candidates`.
 
-    The price decides only about small files.  Deletes have their own limits and budget.
-    Clustering saves by skipping, which sizes do not show, nor what cutting a
-    large file saves, which costs a fifth of a scan of it.  Explicit requests are always done.
+    The price decides only about small files.  Deletes have their own limits and budget.  Sizes do not show what
+    clustering saves by skipping data, nor what cutting a large file saves; a cut costs a fifth of a scan of the file.
+    Explicit requests are always done.
     """
     freed = freed_bytes(group.files, spread)
     size = group.total_bytes
@@ -76,7 +76,8 @@ def _price(size: int, per_gigabyte: Fraction) -> Fraction:
 
 
 def freed_bytes(files: Iterable[Candidate], spread: Mapping[FileKey, int]) -> float:
-    """Estimated bytes of deleted rows; those of a delete file of many data files are divided evenly among these."""
+    """Estimated bytes of deleted rows; the rows of a delete file that covers many data files are divided evenly among
+    them."""
     freed = 0.0
     for candidate in files:
         rows = likely_deleted_rows(candidate, spread)
@@ -85,20 +86,20 @@ def freed_bytes(files: Iterable[Candidate], spread: Mapping[FileKey, int]) -> fl
     return freed
 
 
-# Older snapshots do not count for the budget.  By default snapshots are kept for this long.
+# Older snapshots do not count for the budget; by default, snapshots are kept for this long.
 _WINDOW_MS = 7 * 24 * HOUR_MS
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteHistory:
-    """Bytes that were added to a branch and that we rewrote since its oldest deletes; over a week at most."""
+    """Bytes that were added to a branch, and bytes that we rewrote, since its oldest deletes; for a week at most."""
 
     recent: int
-    """Added by writers since our last rewrite, however long ago that was."""
+    """Bytes that writers added since our last rewrite, however long ago that was."""
     received: int
-    """Added by writers; rewrites by other engines do not count."""
+    """Bytes that writers added; rewrites by other engines do not count."""
     rewritten: int
-    """Removed by our rewrites."""
+    """Bytes that our rewrites removed."""
 
     @classmethod
     def of(cls, metadata: TableMetadata, head: Snapshot, oldest_delete: int) -> RewriteHistory:
@@ -108,22 +109,32 @@ class RewriteHistory:
         count as well.  A counter that is missing in a summary counts as 0.
         """
         start_ms = head.timestamp_ms - _WINDOW_MS
-        week = list(takewhile(lambda one: one.timestamp_ms >= start_ms, metadata.ancestors(head.snapshot_id)))
+        week = list(takewhile(lambda snapshot: snapshot.timestamp_ms >= start_ms, metadata.ancestors(head.snapshot_id)))
         with_deletes = (
-            one.sequence_number for one in week if not _is_ours(one) and _counted(one, "added-delete-files")
+            snapshot.sequence_number
+            for snapshot in week
+            if not _is_ours(snapshot) and _counted(snapshot, "added-delete-files")
         )
         first = min(oldest_delete, head.sequence_number, *with_deletes)
-        since = [one for one in week if one.sequence_number >= first]
-        recent = takewhile(lambda one: not _is_ours(one), metadata.ancestors(head.snapshot_id))
+        since = [snapshot for snapshot in week if snapshot.sequence_number >= first]
+        recent = takewhile(lambda snapshot: not _is_ours(snapshot), metadata.ancestors(head.snapshot_id))
         return cls(
-            recent=sum(_counted(one, "added-files-size") for one in recent if not _is_rewrite(one)),
-            received=sum(_counted(one, "added-files-size") for one in since if not (_is_ours(one) or _is_rewrite(one))),
-            rewritten=sum(_counted(one, "removed-files-size") for one in since if _is_ours(one) and _is_rewrite(one)),
+            recent=sum(_counted(snapshot, "added-files-size") for snapshot in recent if not _is_rewrite(snapshot)),
+            received=sum(
+                _counted(snapshot, "added-files-size")
+                for snapshot in since
+                if not (_is_ours(snapshot) or _is_rewrite(snapshot))
+            ),
+            rewritten=sum(
+                _counted(snapshot, "removed-files-size")
+                for snapshot in since
+                if _is_ours(snapshot) and _is_rewrite(snapshot)
+            ),
         )
 
 
 def _is_ours(snapshot: Snapshot) -> bool:
-    """Whether a pass of ours wrote it and removed data files."""
+    """Whether one of our passes wrote the snapshot and removed data files."""
     counters = summary_counters(snapshot)
     return RUN_ID_KEY in counters and "deleted-data-files" in counters
 
@@ -139,7 +150,7 @@ def _counted(snapshot: Snapshot, key: str) -> int:
 def within_budget(
     groups: Sequence[FileGroup], policy: Policy, history: RewriteHistory
 ) -> tuple[list[FileGroup], list[FileGroup]]:
-    """Return the groups that this pass rewrites and those that wait, of those that pay; both in the given order.
+    """Divide the groups that pay into those that this pass rewrites and those that wait; both in the given order.
 
     A budget limits groups that are rewritten for their deletes alone.  The
     policy's caps are filled in job order.
@@ -182,10 +193,11 @@ def _affordable(groups: Sequence[FileGroup], policy: Policy, history: RewriteHis
     """Remove the groups that would be rewritten for their deletes alone and exceed the budget.
 
     All rewrites of a week together write at most ``MAX_WRITE_AMPLIFICATION`` times the bytes that writers added.
-    Within what is left of that, a pass takes every group that pays for itself.  Of others it takes as much as the bytes
-    added since the last rewrite allow, but at least one group.  So a global equality delete per checkpoint does not
-    rewrite the table every hour (OLake, iceberg 6669).  Three kinds do not wait: all groups if they are small
-    together, mostly dead files, and a share of the groups whose deletes are expensive to read (:func:`_is_overdue`).
+    Within the rest of that budget, a pass takes every group that pays for itself.  Of the other groups it takes as much
+    as the bytes added since the last rewrite allow, but at least one group.  So a global equality delete per checkpoint
+    does not rewrite the table every hour (OLake, iceberg 6669).  Three kinds of groups do not wait: all groups if they
+    are small together, groups of mostly deleted rows, and a share of the groups whose deletes are expensive to read
+    (:func:`_is_overdue`).
     """
     for_deletes = [group for group in groups if group.reason is Reason.DELETES]
     if sum(group.worth.bytes_rewritten for group in for_deletes) <= MAX_WRITE_AMPLIFICATION * OPEN_BYTES:
@@ -196,7 +208,7 @@ def _affordable(groups: Sequence[FileGroup], policy: Policy, history: RewriteHis
     recent, is_first = MAX_WRITE_AMPLIFICATION * history.recent, True
     forced = math.ceil(sum(map(_is_overdue, for_deletes)) / MAX_WRITE_AMPLIFICATION)
     refused: set[int] = set()
-    for group in sorted(for_deletes, key=lambda one: one.worth.saving_per_byte, reverse=True):
+    for group in sorted(for_deletes, key=lambda group: group.worth.saving_per_byte, reverse=True):
         size, saved = group.worth.bytes_rewritten, group.worth.bytes_saved
         pays = MAX_WRITE_AMPLIFICATION * saved >= size
         is_dead = pays and (saved >= policy.delete_compaction_min_ratio * size or of_week < size)
@@ -210,7 +222,7 @@ def _affordable(groups: Sequence[FileGroup], policy: Policy, history: RewriteHis
             continue
         refused.add(id(group))
         if left < size <= of_week:
-            left = 0  # this group is next: smaller ones could delay it forever
+            left = 0  # this group is next: smaller groups could delay it forever
     return [group for group in groups if id(group) not in refused]
 
 

@@ -1,7 +1,8 @@
-"""Plans clustering: which files of a partition are sorted together, and how deep its files overlap (pure).
+"""Plan clustering: which files of a partition are sorted together, and how deep its files overlap (pure).
 
-A *run* has the files that one rewrite sorted together.  They do not overlap, so a lookup opens one of them.  The
-*depth* is the number of runs, or of files, that overlap at a key.  The tiers are those of log-structured merge trees.
+A *run* has the files that a rewrite sorted together.  They do not overlap, so a lookup opens a single file of a run.
+The *depth* is the number of runs, or of files, that overlap at a key.  The tiers are those of log-structured merge
+trees.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from icekeeper.policy import Policy, Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 
 # benchmarks/depth.py, a thousand rounds of random keys: depth 4 and factor 4 rewrite a row 4 times and leave 7 runs
-# over a value on average.  Factor 8 rewrites it 3 times and leaves 11; depth 8 is not better.
+# over a value on average.  Factor 8 rewrites a row 3 times and leaves 11 runs; depth 8 is not better.
 MAX_CLUSTERING_DEPTH = 4
-"""If more sorted runs than this overlap at one value, they are sorted together."""
+"""If more sorted runs than this overlap at a value, they are sorted together."""
 TIER_FACTOR = 4
-"""Runs whose sizes differ by less than this factor are similar, and so many of them are sorted together."""
+"""Runs whose sizes differ by less than this factor are similar; this many similar runs are sorted together."""
 # The run of new files.
 _NEW = "new"
 # Java's read.split.open-file-cost: smaller files cost readers the same, and their size is mostly overhead.
@@ -43,15 +44,15 @@ _OPEN_FILE_BYTES = 4 * 1024 * 1024
 
 
 def clustering_groups(files: list[Candidate], policy: Policy, layout: Layout) -> list[list[Candidate]]:
-    """Divide the candidates of one partition into groups that are clustered together.
+    """Divide the candidates of a partition into groups that are clustered together.
 
     New files (not clustered by the current recipe) are clustered if there are ``min_input_files`` of them, or enough
-    bytes for one output, or files that are due.  Clustered files are left alone until more than
-    ``MAX_CLUSTERING_DEPTH`` of their runs overlap, or there are ``min_input_files`` small ones of similar size.  New
-    files join runs that are merged, so that they are sorted once.
+    bytes for one output, or files that are due.  Clustered files stay unchanged until more than
+    ``MAX_CLUSTERING_DEPTH`` of their runs overlap, or until there are ``min_input_files`` small files of similar size.
+    New files join runs that are merged, so that they are sorted once.
 
-    Convergence (rule: plans-converge): a group's outputs are one run, and at most one of them is too small.  If that
-    one makes too many small files, it is merged with them in the same plan.  So ``plan(apply(plan))`` is empty.
+    Convergence (rule: plans-converge): a group's outputs are one run, and at most one output is too small.  If that
+    output makes too many small files, it is merged with them in the same plan.  So ``plan(apply(plan))`` is empty.
     """
     files.sort(key=lambda c: (c.age, c.file_path))
     if policy.rewrite_all:
@@ -85,7 +86,7 @@ def _piled_runs(
         along_key = [files[n] for n in sorted(members, key=lambda n: pieces[n].ranges[0])]
         run_of = {id(files[n]): pieces[n].run for n in members}
         for portion in _portions(along_key, policy):
-            # Files of a single run are in order already.
+            # Files of a single run are already in order.
             if len({run_of[id(c)] for c in portion}) > 1:
                 groups.append(sorted(portion, key=lambda c: (c.age, c.file_path)))
     return groups
@@ -96,9 +97,9 @@ def _with_small_files(
 ) -> list[list[Candidate]]:
     """The groups, and groups of ``min_input_files`` small clustered files of similar size.
 
-    Similar: at most ``TIER_FACTOR`` apart.  A larger file would be rewritten again with every few tiny ones.
-    A group whose output would be small counts as one small file.  Where the caps of a pass divide the files of several
-    groups into as many again, the groups stay as they are.
+    Similar: at most ``TIER_FACTOR`` apart.  A larger file would be rewritten again with every few tiny files.  A group
+    whose output would be small counts as a small file.  If the caps of a pass would divide the merged files into as
+    many groups as before, the groups stay unchanged.
     """
     done = [group for group in groups if _total(group) >= policy.min_file_size_bytes]
     waiting = [group for group in groups if _total(group) < policy.min_file_size_bytes] + [[c] for c in small]
@@ -130,7 +131,7 @@ def _window_of_one_size(items: list[list[Candidate]], policy: Policy) -> list[li
 
 
 def _portions(files: Iterable[Candidate], policy: Policy) -> list[list[Candidate]]:
-    """Divide files into groups of at least ``max_file_group_size`` bytes; the last one may be smaller.
+    """Divide files into groups of at least ``max_file_group_size`` bytes; the last group may be smaller.
 
     Groups stay within the policy's caps of a pass, so that every group fits into some pass.
     """
@@ -155,15 +156,15 @@ def _total(files: Iterable[Candidate]) -> int:
     return sum(c.file_size_in_bytes for c in files)
 
 
-# Manifest entries show the runs: they have the id of the snapshot that added their file.  If files of one snapshot
-# overlap, they are divided into the fewest runs without overlap.  Files that share only an end, or hold a single value,
-# do not overlap by the sort key, because sorting them together would change nothing.  On a z-order curve, files of one
-# run overlap in every single column.  There a run is all files of one snapshot, and runs overlap only if they do in
-# every column.
+# Manifest entries show the runs: they have the id of the snapshot that added their file.  If files of a snapshot
+# overlap, they are divided into the fewest runs without overlap.  Files that share only an end, or have a single value,
+# do not overlap by the sort key, because sorting them together would change nothing.  On a z-order curve, files of a
+# run overlap in every single column.  So a run of a curve is all files of a snapshot, and runs overlap only if they
+# overlap in every column.
 
 KeyRange: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]]
 """The least and the greatest key of a file."""
-# To a sort, null is a value at one end; at which end does not matter to overlap.
+# A sort places null at an end; it does not matter for overlap at which end.
 _NULL: Place = (-1,)
 
 
@@ -196,11 +197,11 @@ class Layout:
 
     @property
     def measured(self) -> tuple[KeyColumn, ...]:
-        """The columns by which lookups skip files: all columns of a curve, the first one of a sort order."""
+        """The columns by which lookups skip files: all columns of a curve, the first column of a sort order."""
         return self.columns if self.is_curve else self.columns[:1]
 
     def leading_extents(self, file: DataFile) -> Extents:
-        """The extents that :meth:`ranges` needs: of a curve in all columns, of a sort order up to the first column in
+        """The extents that :meth:`ranges` needs: for a curve in all columns, for a sort order up to the first column in
         which the file has several values."""
         found: list[Extent | None] = []
         for column in self.columns:
@@ -214,7 +215,7 @@ class Layout:
         return leading[: len(self.measured)]
 
     def of_output(self, file: DataFile) -> Extents:
-        """The same of an output file."""
+        """As :meth:`measured_of`, for an output file."""
         if file.file_path not in self._decoded:
             self._decoded[file.file_path] = tuple(self._extent(file, column) for column in self.measured)
         return self._decoded[file.file_path]
@@ -229,10 +230,10 @@ class Layout:
         return column_extent(file, column.field_id, self.types.get(column.field_id, ""))
 
     def _key_range(self, leading: Extents) -> KeyRange:
-        """The range of the sort key: further columns count as long as the file has a single value of all before."""
+        """The range of the sort key: a column counts only if the file has a single value in all columns before it."""
         same: tuple[Place, ...] = ()
         for column, extent in zip(self.columns, leading, strict=False):
-            # Bounds of the values are bounds of the key only where the transform keeps their order.
+            # Bounds of the values are bounds of the key only if the transform keeps their order.
             if not _keeps_order(column):
                 return (*same, BELOW_ALL), (*same, ABOVE_ALL)
             ((low,), (high,)) = _range(extent)
@@ -272,7 +273,7 @@ def pieces_of_runs(files: Sequence[Candidate], layout: Layout) -> list[Piece]:
 
 
 def _fewest_runs(ranges: Iterable[KeyRange]) -> list[int | None]:
-    """Per file the number of its run, with the fewest runs without overlap; ``None``: the file has a single key.
+    """For each file the number of its run, with the fewest runs without overlap; ``None``: the file has a single key.
 
     A file with unknown ends is put into the first run, because it may be part of it.
     """
@@ -296,14 +297,14 @@ def _fewest_runs(ranges: Iterable[KeyRange]) -> list[int | None]:
     return own
 
 
-# Every round of new data adds a run, and a lookup opens one file of each run at its value.  Where more than ``limit``
-# runs overlap, ``factor`` or more of one tier are merged.  The tier of a run is the logarithm of its rows to the base
+# Every round of new data adds a run, and a lookup opens one file of each run at its value.  If more than ``limit`` runs
+# overlap, ``factor`` or more runs of a tier are merged.  The tier of a run is the logarithm of its rows to the base
 # ``factor``.  A merge of whole runs lifts its rows by at least one tier.  So a row is rewritten at most once per tier,
-# ``1 + log_factor(runs)`` times if all runs have one size.  Afterwards the depth is at most the limit, or
-# ``factor - 1`` runs per tier.  Source: O'Neil et al., "The Log-Structured Merge-Tree", 1996; size-tiered compaction in
+# ``1 + log_factor(runs)`` times if all runs have the same size.  Afterwards the depth is at most the limit, or ``factor
+# - 1`` runs per tier.  Source: O'Neil et al., "The Log-Structured Merge-Tree", 1996; size-tiered compaction in
 # Cassandra and RocksDB.
 #
-# Runs that do not overlap are left alone, so a table that is filled in the order of its key is never sorted again.
+# Runs that do not overlap stay unchanged, so a table that is filled in the order of its key is never sorted again.
 # Merged runs that overlap too deeply are merged further in the same plan (rule: plans-converge).
 
 _Region = tuple[int, int]
@@ -320,13 +321,13 @@ def tier_of(rows: int, factor: int) -> int:
 
 
 def run_depth(pieces: Sequence[Piece]) -> int:
-    """The number of runs that overlap at the worst key; on a curve, in the column with the fewest."""
+    """The number of runs that overlap at the worst key; on a curve, in the column with the fewest overlapping runs."""
     runs = [piece.run for piece in pieces]
     return min((sweep.depth(runs) for sweep in _sweeps(pieces)), default=0)
 
 
 def runs_to_merge(pieces: Sequence[Piece], *, limit: int, factor: int) -> list[list[int]]:
-    """Groups of pieces to merge into one run each, as positions in ``pieces``; empty if no depth exceeds ``limit``."""
+    """Groups of pieces, each to merge into a run, as positions in ``pieces``; empty if no depth exceeds ``limit``."""
     sweeps = _sweeps(pieces)
     runs: list[Hashable] = [piece.run for piece in pieces]
     rows: Counter[Hashable] = Counter()
@@ -355,7 +356,7 @@ def runs_to_merge(pieces: Sequence[Piece], *, limit: int, factor: int) -> list[l
 def _lowest_tier_to_merge(
     sweep: _Sweep, runs: Sequence[Hashable], rows: Mapping[Hashable, int], limit: int, factor: int
 ) -> list[frozenset[Hashable]]:
-    """The runs of the lowest tier with ``factor`` of them at one key where the depth exceeds the limit."""
+    """The runs of the lowest tier that has ``factor`` runs at a key where the depth exceeds the limit."""
     too_deep = [region for region, _ in sweep.piles(runs, limit + 1)]
     if not too_deep:
         return []
@@ -399,12 +400,12 @@ def _meets(region: _Region, others: Sequence[_Region]) -> bool:
 
 def _sweeps(pieces: Sequence[Piece]) -> list[_Sweep]:
     columns = len(pieces[0].ranges) if pieces else 0
-    # A single key is no reason to sort again, but on a curve the other columns may be.
+    # A single key is not a reason to sort again, but on a curve the other columns may be a reason.
     return [_Sweep([p.ranges[i] for p in pieces], with_single_values=columns > 1) for i in range(columns)]
 
 
 class _Sweep:
-    """The events along a key: files begin and end."""
+    """The events along a key: a file begins or ends."""
 
     def __init__(self, ranges: Sequence[KeyRange], *, with_single_values: bool) -> None:
         kept = [(n, low, high) for n, (low, high) in enumerate(ranges) if with_single_values or low != high]
@@ -466,7 +467,7 @@ def _step(open_runs: Counter[Hashable], run: Hashable, is_begin: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ClusteringDepth:
-    """Measures how deep a plan's files overlap in the clustering columns, per partition.
+    """Measure how deep a plan's files overlap in the clustering columns, per partition.
 
     Lookups skip files by the first column of a sort order, or by any column of a z-order curve.  The depth of a curve
     is the average over its columns.
@@ -481,7 +482,7 @@ class ClusteringDepth:
         return cls(layout, tuple({c.file_path: layout.measured_of(c.extents) for c in files} for files in partitions))
 
     def now(self) -> float:
-        """The number of files that a lookup of one value opens, on average over bytes."""
+        """The number of files that a lookup of a value opens, on average over bytes."""
         return self._mean([list(partition.values()) for partition in self.partitions])
 
     def with_outputs(self, groups: Iterable[tuple[Sequence[str], Sequence[DataFile]]]) -> float:
@@ -496,7 +497,8 @@ class ClusteringDepth:
         )
 
     def _expected(self, inputs: Sequence[Extents], outputs: int) -> list[Extents]:
-        """Outputs that divide the values of each column evenly; a curve divides a column into fewer stretches."""
+        """The expected outputs, which divide the values of each column evenly; a curve divides a column into fewer
+        stretches."""
         columns = len(self.layout.measured)
         stretches = max(1, round(outputs ** (1 / columns)))
         size = sum(next((e.size for e in extents if e is not None), 0) for extents in inputs) // max(1, outputs)
@@ -523,7 +525,7 @@ class ClusteringDepth:
 
 
 def _cuts(extents: Sequence[Extent | None], stretches: int, size: int) -> list[Extent | None]:
-    """The extent of each stretch, of ``size`` bytes, whose ends may be unknown; ``None``: there are no values."""
+    """The extent of each stretch of ``size`` bytes; its ends may be unknown; ``None``: there are no values."""
     present = [e for e in extents if e is not None]
     if not present:
         return [None] * stretches
@@ -533,6 +535,6 @@ def _cuts(extents: Sequence[Extent | None], stretches: int, size: int) -> list[E
     below = [end for end in ends if end < ends[-1]]
     if not below:
         return [Extent(ends[0], ends[0], size)] * stretches
-    # Between equal ends a cut is just above them; its value does not affect the number of files there.
+    # A cut between equal ends is placed just above them; its value does not affect the number of files there.
     cuts = [(*below[i * len(below) // stretches], i) for i in range(1, stretches)]
     return [Extent(low, high, size) for low, high in pairwise([ends[0], *cuts, ends[-1]])]

@@ -1,8 +1,8 @@
-"""Plans a compaction: which data files are rewritten together, and why others are left alone (pure).
+"""Plan a compaction: which data files are rewritten together, and why other files stay unchanged (pure).
 
-As SeaweedFS's worker does (rule: bounded-merge-rewrites): group small files by spec and partition, and divide each
-group into bins of about the target size.  A last bin that is not full and has fewer than ``min_input_files`` files is
-left alone.  Bins that pay for themselves and fit the budget become file groups.
+The plan follows SeaweedFS's worker (rule: bounded-merge-rewrites): it groups small files by spec and partition and
+divides each group into bins of about the target size.  A last bin that is not full and has fewer than
+``min_input_files`` files stays unchanged.  Bins that pay for themselves and fit the budget become file groups.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from icekeeper.operations.compaction.plan.candidates import (
     select_candidates,
 )
 from icekeeper.operations.compaction.plan.large_files import large_from
-from icekeeper.operations.compaction.plan.output_sizes import AS_THEY_ARE, OutputSizes
+from icekeeper.operations.compaction.plan.output_sizes import UNCHANGED_SIZES, OutputSizes
 from icekeeper.operations.compaction.plan.packed_files import PackedFiles
 from icekeeper.operations.compaction.plan.payback import RewriteHistory, in_job_order, weighed, within_budget
 from icekeeper.operations.compaction.plan.plan_clustering import ClusteringDepth, Layout, clustering_groups
@@ -43,7 +43,7 @@ DELETES_DISABLED = "compaction skipped: delete manifests present and apply_delet
 
 @dataclass(frozen=True, slots=True)
 class NothingToCompact(Nothing):
-    """No file group is worth rewriting or allowed to be rewritten."""
+    """No file group is both worth rewriting and allowed by the policy."""
 
     left: Mapping[str, Tally] = field(default_factory=dict)
     """Why files are not rewritten → their number and bytes."""
@@ -51,18 +51,18 @@ class NothingToCompact(Nothing):
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """All groups of a table's candidates that could be rewritten, and the candidates that are in none."""
+    """All groups of a table's candidates that could be rewritten, and counts of the candidates outside the groups."""
 
     counts: FileCounts
     groups: Sequence[FileGroup]
     few: Tally
-    """Those of partitions with fewer than ``min_input_files`` candidates."""
+    """The candidates of partitions with fewer than ``min_input_files`` candidates."""
     uneven: Tally
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPlan:
-    """What to rewrite, as planned at one snapshot, and what the planner saw."""
+    """What to rewrite, as planned at a snapshot, and what the planner saw."""
 
     snapshot_id: int
     sequence_number: int
@@ -72,11 +72,11 @@ class CompactionPlan:
     files_considered: int
     files_unsupported: int
     first_unsupported: str = ""
-    """The path of one of them, and why it cannot be read."""
+    """The path of the first such file, and why it cannot be read."""
     files_kept: int = 0
-    """Candidates of older specs that must not move to the current one."""
+    """Candidates of older specs that must not move to the current spec."""
     first_kept: str = ""
-    """The path of one of them, and why it must not."""
+    """The path of the first such file, and why it must not move."""
     delete_needs: Mapping[FileKey, int] = field(default_factory=dict)
     """Live delete file → how many live data files need it; 0: dangling."""
     groups_waiting: int = 0
@@ -85,10 +85,10 @@ class CompactionPlan:
     """As in :class:`NothingToCompact`."""
     recipe: ClusterRecipe | None = None
     """The order of the rows in every group; ``None``: rows keep their order."""
-    sizes: OutputSizes = AS_THEY_ARE
+    sizes: OutputSizes = UNCHANGED_SIZES
     """The output sizes that the plan expects."""
     depth: ClusteringDepth | None = None
-    """The files' ranges in the clustering columns; ``None``: the table has none."""
+    """The files' ranges in the clustering columns; ``None``: the table is not clustered."""
 
     @property
     def is_packed(self) -> bool:
@@ -126,8 +126,8 @@ def plan_compaction(
     """Group the data files to rewrite, and count for each delete file the data files that need it.
 
     ``now_ms`` is epoch milliseconds.  Without ``recipe`` rows keep their order (binpack).  ``clustered_by``: ids of the
-    snapshots that added files clustered by it.  ``lacking`` maps a path to those reasons of ``rewrite_reason`` for
-    which its footer asks for a rewrite.  ``cuts``: large files may be cut, because the target size was set explicitly.
+    snapshots that added files clustered by it.  ``lacking`` maps a path to the reasons of ``rewrite_reason`` that apply
+    to the file by its footer.  ``cuts``: large files may be cut, because the target size was set explicitly.
     """
     metadata, snapshot = state.metadata, state.snapshot
     if snapshot is None:
@@ -136,7 +136,7 @@ def plan_compaction(
     if has_deletes and not policy.apply_deletes:
         return NothingToCompact(DELETES_DISABLED)
     layout = None if recipe is None else Layout.of(recipe, metadata.current_schema)
-    sizes = OutputSizes.of(metadata, snapshot) if recipe is None else AS_THEY_ARE
+    sizes = OutputSizes.of(metadata, snapshot) if recipe is None else UNCHANGED_SIZES
     cuts = cuts and recipe is None and policy.rewrite_enabled and policy.min_row_group_copy_bytes is not None
     found = select_candidates(
         state,
@@ -164,7 +164,7 @@ def chosen_plan(
     sizes: OutputSizes,
     depth: ClusteringDepth | None,
 ) -> CompactionPlan | Nothing:
-    """The plan of those groups that the policy allows in one pass."""
+    """The plan of the groups that the policy allows in a pass."""
     snapshot, found, groups = state.snapshot, divided.counts, divided.groups
     assert snapshot is not None
     allowed, waiting = within_budget(groups, policy, _history(state, snapshot))
@@ -193,7 +193,7 @@ def chosen_plan(
 def _history(state: TableState, head: Snapshot) -> RewriteHistory:
     oldest_delete = min((entry.sequence_number or 0 for entry in state.deletes.entries), default=None)
     if oldest_delete is None:
-        return RewriteHistory(0, 0, 0)  # nothing is rewritten for deletes
+        return RewriteHistory(0, 0, 0)  # no file is rewritten because of deletes
     return RewriteHistory.of(state.metadata, head, oldest_delete)
 
 
@@ -233,7 +233,7 @@ def partition_groups(
     *,
     cuts: bool,
 ) -> list[FileGroup]:
-    """The groups of the candidates of one partition, whose rows keep their order."""
+    """The groups of a partition's candidates; rows keep their order."""
     large = large_from(policy) if cuts else math.inf
     # Files that will be cut do not count as small files of the partition.
     small = [c for c in files if c.is_due or c.file_size_in_bytes < large]
@@ -243,7 +243,8 @@ def partition_groups(
 def _in_order(
     groups: Sequence[FileGroup], policy: Policy, route_to: int, specs_to_leave: frozenset[int]
 ) -> tuple[FileGroup, ...]:
-    """Number the groups in the order of their rewrites; several files of a spec to leave may be divided."""
+    """Number the groups in the order of their rewrites; groups of several files in a spec to leave may be divided among
+    partitions of ``route_to``."""
     ordered = in_job_order(groups, policy.rewrite_job_order)
     may_move = [len(group.files) > 1 and group.spec_id in specs_to_leave for group in ordered]
     return tuple(
@@ -257,12 +258,12 @@ def _nothing_reason(found: FileCounts, groups: Sequence[FileGroup], policy: Poli
     waits = [group for group in worthy if group.reason is Reason.DELETES]
     if waits and len(waits) == len(worthy) and policy.max_files_to_rewrite is policy.max_bytes_to_rewrite is None:
         files = sum(len(group.files) for group in waits)
-        return f"{NOTHING_ELIGIBLE} ({files} file(s) under deletes wait until more data has come)"
+        return f"{NOTHING_ELIGIBLE} ({files} file(s) under deletes wait until writers have added more data)"
     if worthy:
         return "no file group fits max_files_to_rewrite and max_bytes_to_rewrite"
-    unsupported, uncut = (found.passed_over[one] for one in (PassedOver.UNSUPPORTED, PassedOver.UNCUT))
+    unsupported, uncut = (found.passed_over[reason] for reason in (PassedOver.UNSUPPORTED, PassedOver.UNCUT))
     if unsupported.files:
-        return f"{NOTHING_ELIGIBLE} ({unsupported.files} file(s) are left alone: {unsupported.first})"
+        return f"{NOTHING_ELIGIBLE} ({unsupported.files} file(s) stay unchanged: {unsupported.first})"
     if uncut.files and not unpaid:
         return f"{NOTHING_ELIGIBLE} ({uncut.files} file(s) far above the target cannot be cut between row groups)"
     if unpaid:
@@ -284,9 +285,9 @@ def ungrouped(
 
 
 def _left_alone(divided: Divided, waiting: Iterable[FileGroup], policy: Policy) -> dict[str, Tally]:
-    """List the files that are not rewritten although their size, deletes or order ask for it.
+    """List the files that are not rewritten although their size, deletes or order would be a reason.
 
-    Of all groups, the ``waiting`` exceed the caps or the budget.
+    ``waiting``: the groups that exceed the caps or the budget.
     """
     unpaid, later = Tally(), Tally()
     for group in divided.groups:
@@ -298,7 +299,7 @@ def _left_alone(divided: Divided, waiting: Iterable[FileGroup], policy: Policy) 
         f"their partition has fewer than min_input_files {policy.min_input_files} candidates": divided.few,
         "they wait for more files of about their size, or for enough bytes to fill a file": divided.uneven,
         f"merging them costs more than it saves in expected_scans {policy.expected_scans}": unpaid,
-        "the caps of a pass, or the budget for deletes, leave them to a later one": later,
+        "the caps of a pass, or the budget for deletes, leave them to a later pass": later,
     }
     for reason, tally in divided.counts.passed_over.items():
         parts[f"{reason}: {tally.first}" if tally.first else reason.value] = tally
@@ -306,7 +307,7 @@ def _left_alone(divided: Divided, waiting: Iterable[FileGroup], policy: Policy) 
 
 
 def counters(plan: CompactionPlan) -> dict[str, int]:
-    """What the plan saw and leaves, as metrics."""
+    """What the plan considered and what it leaves, as metrics."""
     return {
         "compact.files_considered": plan.files_considered,
         "compact.files_unsupported": plan.files_unsupported,
@@ -324,7 +325,7 @@ _BEFORE, _AFTER = "compact.depth_before", "compact.depth_after"
 
 
 def planned_depth(plan: CompactionPlan) -> dict[str, float]:
-    """The depth now and the depth after the plan, as metrics; empty where rows are not clustered."""
+    """The depth now and the depth after the plan, as metrics; empty if rows are not clustered."""
     if plan.depth is None or plan.recipe is None or not plan.groups:
         return {}
     recipe = plan.recipe
@@ -341,7 +342,7 @@ def done_depth(plan: CompactionPlan, after: float | None) -> dict[str, float]:
 
 
 def depth_with(plan: CompactionPlan, outputs: Mapping[int, Sequence[DataFile]]) -> float | None:
-    """The depth once the groups (by id) are replaced by ``outputs``; ``None`` where rows are not clustered."""
+    """The depth once the groups (by id) are replaced by ``outputs``; ``None`` if rows are not clustered."""
     if plan.depth is None or not plan.groups:
         return None
     groups = [([c.file_path for c in g.files], outputs[g.group_id]) for g in plan.groups if g.group_id in outputs]

@@ -1,4 +1,4 @@
-"""Plans the compaction of a table with very many files on workers; this process holds a line a group.
+"""Plan the compaction of a table with very many files on workers, so that this process keeps little memory per group.
 
 Each task reads some manifests and sends the candidates that it finds to the *part* of their partition.  Each part plans
 its partitions and returns their groups, whose files stay packed until they are rewritten.
@@ -53,31 +53,31 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
 
 LARGE_ENTRIES = 500_000
-"""From so many live entries on, workers plan: one process takes about half a minute and 200 MB for them."""
-# Manifests of a task: a few seconds of decoding.
+"""From this many live entries on, workers plan; a single process needs about half a minute and 200 MB for them."""
+# Bytes of manifests in a task: a few seconds of decoding.
 _PORTION_BYTES = 32 * 1024 * 1024
-# Entries of a part, if partitions are of equal sizes: 60 MB in a worker.
+# Entries of a part, if partitions have equal sizes: 60 MB in a worker.
 _PART_ENTRIES = 100_000
-# Candidates of one partition that a worker holds before it plans those that fill files.
+# Candidates of a partition that a worker collects before it plans those that fill files.
 _HELD_CANDIDATES = 200_000
 
 
 def may_be_planned_on_workers(manifests: Sequence[ManifestFile], policy: Policy) -> bool:
-    """Whether a table is so large, and its plan needs no delete files and no footers."""
+    """Whether a table has that many entries, and its plan needs neither delete files nor footers."""
     has_deletes = any(m.content is ManifestContent.DELETES and m.may_have_live_files for m in manifests)
     asks_footers = BY_FOOTER.intersection(policy.rewrite_reason)
     return not has_deletes and not asks_footers and live_entries(manifests) >= LARGE_ENTRIES
 
 
 def live_entries(manifests: Iterable[ManifestFile]) -> int:
-    """The number of live data files as the manifest list gives it; manifests without counts do not count."""
+    """The number of live data files by the manifest list; manifests without counts are ignored."""
     data = (m for m in manifests if m.content is ManifestContent.DATA)
     return sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in data)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRules:
-    """What every task and part of one plan knows; picklable."""
+    """What every task and part of a plan needs; picklable."""
 
     document: Mapping[str, Any]
     """The table's metadata."""
@@ -92,13 +92,13 @@ class PlanRules:
 
 
 Item: TypeAlias = tuple[str, Any]
-"""``files``: the key and the packed candidates of a partition; ``hashes``: of paths; ``counts``: of a task's files;
-``error``: why a manifest cannot be read."""
+"""``files``: the key and the packed candidates of a partition; ``hashes``: hashes of paths; ``counts``: the counts of a
+task's files; ``error``: why a manifest cannot be read."""
 
 
 @dataclass(slots=True)
 class PartPlan:
-    """What one part returns."""
+    """The result of a part."""
 
     groups: list[FileGroup] = field(default_factory=list)
     few: Tally = field(default_factory=Tally)
@@ -120,7 +120,7 @@ def plan_on_workers(
 ) -> CompactionPlan | Nothing:
     """As :func:`.plan_compaction`, for a table without delete files, without a recipe and without reasons from footers.
 
-    Files with two live entries are left alone with their whole group.  ``state.live_files`` is not read.
+    Files with two live entries are not rewritten, nor is the rest of their group.  ``state.live_files`` is not read.
 
     Raises:
         MetadataUnreadable: a manifest is missing or damaged.
@@ -159,16 +159,16 @@ def _together(parts: Sequence[PartPlan]) -> Divided:
     groups = [group for part in parts for group in part.groups]
     if twice:
         groups = [group for group in groups if not any(path_hash(path) in twice for path in group.paths)]
-    counts = [one for part in parts for one in part.counts]
+    counts = [of_task for part in parts for of_task in part.counts]
     passed = {reason: Tally() for reason in PassedOver}
-    for one in counts:
-        for reason, tally in one.passed_over.items():
+    for of_task in counts:
+        for reason, tally in of_task.passed_over.items():
             _add(passed[reason], tally)
     few, uneven = Tally(), Tally()
     for part in parts:
         _add(few, part.few)
         _add(uneven, part.uneven)
-    considered = sum(one.considered for one in counts)
+    considered = sum(of_task.considered for of_task in counts)
     return Divided(FileCounts({}, considered, passed, counts[0].specs_to_leave), groups, few, uneven)
 
 
@@ -214,7 +214,7 @@ def sent_candidates(rules: PlanRules, manifests: tuple[ManifestFile, ...]) -> It
 
 
 def plan_part(rules: PlanRules, part: int, items: Iterator[Item]) -> PartPlan:
-    """Plan the partitions of one part."""
+    """Plan the partitions of a part."""
     plan, hashes = PartPlan(), array("q")
     waiting: dict[GroupKey, list[PackedFiles]] = defaultdict(list)
     planner = _PartitionPlanner(rules)
@@ -253,13 +253,13 @@ class _PartitionPlanner:
         self._rules = rules
 
     def groups(self, files: list[Candidate]) -> list[FileGroup]:
-        """The groups of all candidates of one partition."""
+        """The groups of all candidates of a partition."""
         policy = self._rules.policy
         found = partition_groups(files, policy, self._is_at_rest, self._sizes, cuts=self._rules.cuts)
         return [weighed(group, policy, {}) for group in found]
 
     def filled(self, files: list[Candidate]) -> tuple[list[FileGroup], list[Candidate]]:
-        """The packed groups of some of a partition's candidates that fill files, and the other candidates."""
+        """The packed groups, from some of a partition's candidates, that fill files; and the other candidates."""
         policy = self._rules.policy
         found = binpacked(files, policy, cuts=self._rules.cuts, sizes=self._sizes)
         groups = [group for group in found if group.expected_bytes >= policy.min_file_size_bytes]

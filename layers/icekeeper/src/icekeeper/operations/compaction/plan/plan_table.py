@@ -1,6 +1,6 @@
-"""Plans the compaction of a table: reads its manifests at the head of a branch, and what the state says of its files.
+"""Plan the compaction of a table: read its manifests at the head of a branch, and the state's records about its files.
 
-Workers plan a table with very many files.
+A table with very many files is planned on workers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Watch: TypeAlias = Callable[[Iterable[LiveEntry]], Iterable[LiveEntry]]
 def plan_table(
     context: OperationContext, loaded: LoadedTable, watch: Watch, unreadable: Mapping[str, str]
 ) -> tuple[TableState, CompactionPlan | Nothing]:
-    """The plan, and the state of the table that it was made from.
+    """The plan, and the state of the table on which it is based.
 
     ``watch`` returns all live entries of data files unchanged; it is not called if workers plan.  ``unreadable``: as in
     :class:`.TableState`.
@@ -84,7 +84,8 @@ def sample_of(context: OperationContext, loaded: LoadedTable) -> FileSample:
 
 
 def _scope(context: OperationContext, metadata: TableMetadata) -> FileScope:
-    """Which files to consider: those that the policy names, and of them only those of a saved plan, if there is one."""
+    """Which files to consider: those that the policy selects; if a saved plan is applied, only those that it names as
+    well."""
     by_policy, reviewed = file_scope(context.policy, metadata, context.started_ms), context.reviewed
     if reviewed is None:
         return by_policy
@@ -102,7 +103,7 @@ def _ordered_by_table(context: OperationContext, metadata: TableMetadata) -> fro
     orders = context.resolved.orders
     if orders is None or context.policy.rewrite_all:
         return frozenset()
-    with suppress(PolicyError, TableUnsupported):  # the passes that order the table report it
+    with suppress(PolicyError, TableUnsupported):  # passes that order the table report the error
         recipe = choose_recipe(metadata, orders)
         return frozenset() if recipe is None else _clustered_by(context, metadata, recipe)
     return frozenset()

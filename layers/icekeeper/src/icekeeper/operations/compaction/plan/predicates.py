@@ -1,8 +1,8 @@
-"""Evaluates a filter on the possible values of its columns: three-valued logic over ranges of values (pure).
+"""Evaluate a filter on the possible values of its columns: three-valued logic over ranges of values (pure).
 
-:meth:`Binding.truth` makes a function from :class:`.Values` to every truth value that the filter has for some possible
-row.  So "no row matches" and "every row matches" are both
-certain where they are the result (rule: drop-only-fully-matched-partitions).
+:meth:`Binding.truth` makes a function from :class:`.Values` to all truth values that the filter has for some possible
+row.  So the results "no row matches" and "every row matches" are both certain
+(rule: drop-only-fully-matched-partitions).
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from icekeeper.policy.relative_time import (
 )
 from icekeeper.policy.values import did_you_mean
 
-# Where engines disagree (the order of uuids, 0.0 and -0.0, a ``float`` and 0.1, NaN), both results are possible.  A
-# date is compared with a moment as its midnight in UTC, as in SQL.  A transformed column is compared by whole years,
-# months, days or hours on both sides: ``day(ts) < now()`` is every day before today.
+# If engines disagree (on the order of uuids, on 0.0 and -0.0, on a ``float`` and 0.1, on NaN), both results are
+# possible.  A date is compared with a moment as its midnight in UTC, as in SQL. A transformed column is compared by
+# whole years, months, days or hours on both sides: ``day(ts) < now()`` is every day before today.
 
 TRUE = 1
 """The filter may be true for a row.  Truth values are flags: a set of them is their sum."""
@@ -70,7 +70,7 @@ NULL = 4
 
 ValuesOf: TypeAlias = Callable[[Column], Values]
 Truth: TypeAlias = Callable[[ValuesOf], int]
-"""From the possible values of columns to the possible truth values of a filter."""
+"""Maps the possible values of columns to the possible truth values of a filter."""
 
 _Key: TypeAlias = Callable[[Any], Any]
 _Comparison: TypeAlias = Callable[[Values, _Key, Sequence[Any]], int]
@@ -136,7 +136,7 @@ class Binding:
             case LiteralPredicate():
                 return self._compared(type(expression), expression.term, expression.literal)
             case _:
-                raise ValueError("'true' and 'false' stand alone")
+                raise ValueError("'true' and 'false' cannot be combined with other conditions")
 
     def _column(self, term: Any) -> tuple[Column, TransformedColumn | None]:
         found = self.relative.columns.get(term.name)
@@ -181,12 +181,12 @@ class Binding:
         """A literal as a raw value of the column, its bucket or its truncation."""
         if found is not None and found.transform.startswith("bucket"):
             if not has_buckets(column.kind):
-                raise ValueError(f"{found.text} cannot be: column {column.name} is {column.kind}")
+                raise ValueError(f"{found.text} is not possible: column {column.name} is {column.kind}")
             if not isinstance(literal, int):
-                raise ValueError(f"{found.text} is compared with a whole number")
+                raise ValueError(f"{found.text} must be compared with a whole number")
             return literal
         if found is not None and not (column.kind in ("int", "long", "string") or column.kind.startswith("decimal")):
-            raise ValueError(f"{found.text} cannot be: column {column.name} is {column.kind}")
+            raise ValueError(f"{found.text} is not possible: column {column.name} is {column.kind}")
         if column.kind in UNITS_PER_DAY:
             micros = self._micros(column, f"column {column.name}", literal)
             return _whole(micros * UNITS_PER_DAY[column.kind] / MICROS_PER_DAY)
@@ -231,7 +231,7 @@ class Binding:
         if time is not None:
             return Fraction(time.at(self.now_ms))
         if not isinstance(literal, str):
-            raise ValueError(f"{said} is compared with a date or time, for example '2026-01-31' or current_date")
+            raise ValueError(f"{said} must be compared with a date or time, for example '2026-01-31' or current_date")
         typed = self.relative.typed.get(literal)
         nanos, has_zone = parse_moment(literal) if typed is None else typed[1]
         if has_zone and not column.kind.startswith("timestamptz"):
@@ -242,7 +242,7 @@ class Binding:
 
 
 def _raw(column: Column, literal: Any) -> Any:
-    """A literal of another type than a time as a raw value; a fraction where an integer or decimal cannot hold it."""
+    """A literal that is not a time, as a raw value; a fraction if an integer or decimal cannot hold it."""
     kind = column.kind
     try:
         if kind == "string" and isinstance(literal, str):
@@ -270,13 +270,13 @@ def _whole(value: Fraction) -> int | Fraction:
 
 
 def _readings(kind: str, literals: Sequence[Any]) -> list[tuple[_Key, Sequence[Any]]]:
-    """Each way in which engines order values and read the literals, as a sort key and literals
+    """The ways in which engines order values and read literals, each as a sort key and literals
     (platform: java-orders-uuids-signed, java-signed-zero-and-nan)."""
     if kind == "uuid":
         return [(_same, literals), (_signed_halves, literals)]
     if kind not in FLOATS:
         return [(_same, literals)]
-    rounded = [_as_float(one) if kind == "float" else one for one in literals]
+    rounded = [_as_float(literal) if kind == "float" else literal for literal in literals]
     return [(key, wanted) for wanted in (literals, rounded) for key in (_same, _with_sign)]
 
 
@@ -317,7 +317,7 @@ def _value_test(
 ) -> Truth:
     """Compare a column, its bucket or its truncation in every way in which engines do."""
     if comparison is _is_one_of:
-        literals = [one for one in literals if not isinstance(one, Fraction)]  # no value is a fraction
+        literals = [literal for literal in literals if not isinstance(literal, Fraction)]  # no value is a fraction
     readings = [(_same, literals)] if found is not None else _readings(column.kind, literals)
     is_in_buckets = found is None and comparison is _is_one_of and has_buckets(column.kind)
 
@@ -329,7 +329,7 @@ def _value_test(
             return truths
         for key, wanted in readings:
             if is_in_buckets and values.parts:
-                wanted = [one for one in wanted if may_hold(values, column.kind, one)]
+                wanted = [value for value in wanted if may_hold(values, column.kind, value)]
             truths |= comparison(compared, key, wanted)
         return truths
 
@@ -356,9 +356,9 @@ def _is_one_of(values: Values, key: _Key, literals: Sequence[Any]) -> int:
         return TRUE if key(values.low) in wanted else FALSE
     low = None if values.low is None else key(values.low)
     high = None if values.high is None else key(values.high)
-    for one in wanted:
-        reaches = high is None or (one < high if values.is_open else one <= high)
-        if reaches and (low is None or low <= one):
+    for value in wanted:
+        reaches = high is None or (value < high if values.is_open else value <= high)
+        if reaches and (low is None or low <= value):
             return TRUE | FALSE
     return FALSE
 

@@ -1,4 +1,4 @@
-"""What a dry run reports about a compaction plan: reasons, outputs and cost of groups, and files left alone (pure)."""
+"""What a dry run reports about a compaction plan: reasons, outputs and cost of groups, and unchanged files (pure)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from icekeeper.policy.values import RewriteReason
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 
 MOST_GROUPS = 1000
-"""The largest number of groups that are listed one by one; all of them count in the totals."""
+"""The most groups that are listed individually; all groups count in the totals."""
 _SUMMED = ("files", "outputs", "bytes_in", "bytes_out", "delete_files", "requests", "saving_usd", "cost_usd")
 
 
@@ -40,12 +40,13 @@ def plan_document(plan: CompactionPlan, metadata: TableMetadata) -> dict[str, An
 
 
 def assumptions(policy: Policy) -> dict[str, Any]:
-    """The base of the estimates of money beside the prices (:mod:`icekeeper.report.prices`): the number of scans."""
+    """The assumption behind the money estimates besides the prices (:mod:`icekeeper.report.prices`): the number of
+    scans."""
     return {"assumes": {"expected_scans": policy.expected_scans or 1}}
 
 
 def left_document(left: Mapping[str, Tally]) -> dict[str, Any]:
-    """The files that are left alone, and why."""
+    """The files that stay unchanged, and why."""
     return {"left": [{"reason": reason, "files": part.files, "bytes": part.bytes} for reason, part in left.items()]}
 
 
@@ -94,7 +95,7 @@ def expected_rows(group: FileGroup) -> int:
 
 
 def expected_outputs(group: FileGroup) -> int:
-    """How many files a group becomes: no more than it has rows, and none if all of them are deleted."""
+    """How many files a group becomes: at most one per row, and none if all rows are deleted."""
     return min(group.output_count, expected_rows(group))
 
 
@@ -120,7 +121,7 @@ def previewed(
 def _document(
     plan: CompactionPlan | Nothing, metadata: TableMetadata, policy: Policy, sample: FileSample
 ) -> dict[str, Any] | None:
-    """``None``: it has nothing to report."""
+    """``None`` if there is nothing to report."""
     document: dict[str, Any] = {}
     if isinstance(plan, CompactionPlan):
         document = plan_document(plan, metadata) | assumptions(policy)

@@ -1,8 +1,8 @@
-"""The possible values of a column in rows of which only a partition or column bounds are known (pure).
+"""The possible values of a column in rows whose partition or column bounds are known (pure).
 
 Source: specification, "Partition Transforms" and "Scan Planning".  Possible values include those of writers with known
 errors: Java's ``truncate`` underflows at the end of an integer type (rule: drop-only-fully-matched-partitions), and
-releases before Iceberg 0.13 rounded times before 1970 up (Java, ``ProjectionUtil.fixInclusiveTimeProjection``).
+releases before Iceberg 0.13 rounded up times before 1970 (Java, ``ProjectionUtil.fixInclusiveTimeProjection``).
 """
 
 from __future__ import annotations
@@ -76,14 +76,15 @@ class Values:
 
 
 def anything(column: Column) -> Values:
-    """The values of a column of which nothing is known."""
+    """The possible values of a column if nothing is known about it."""
     bits = INTEGER_BITS.get(column.kind)
     low, high = (None, None) if bits is None else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     return Values(low, high, has_nulls=not column.required, has_nans=column.kind in FLOATS)
 
 
 def within_partition(column: Column, fields: Iterable[tuple[str, PartitionValue]]) -> Values:
-    """The values in a partition; ``fields`` are its transforms of the column, each with its value."""
+    """The possible values in a partition; ``fields`` are the partition's transforms of the column, each with its
+    value."""
     values = anything(column)
     for transform, value in fields:
         if transform == "void" or not is_known(transform):
@@ -95,7 +96,7 @@ def within_partition(column: Column, fields: Iterable[tuple[str, PartitionValue]
 
 
 def within_bounds(column: Column, file: DataFile) -> Values:
-    """The values in a data file by its counts and bounds."""
+    """The possible values in a data file, by its counts and bounds."""
     field_id, is_float = column.field_id, column.kind in FLOATS
     count = (file.value_counts or {}).get(field_id)
     nulls = (file.null_value_counts or {}).get(field_id)
@@ -127,7 +128,7 @@ def transformed(values: Values, kind: str, transform: str) -> Values:
         return beside.narrowed(0, width - 1)
     low, high = (None if end is None else _truncated(end, width) for end in (values.low, values.high))
     if kind in INTEGER_BITS and (low is None or low < -(2 ** (INTEGER_BITS[kind] - 1))):
-        return beside  # the least values are truncated to numbers that the type does not have
+        return beside  # the least values are truncated to numbers outside the type
     return beside.narrowed(low, high)
 
 
@@ -179,7 +180,7 @@ def _within_truncated(values: Values, kind: str, transform: str, value: Any) -> 
         return values.narrowed(value, None if after is None else decode(kind, after), is_open=after is not None)
     first = decimal_unscaled(value)
     if kind in INTEGER_BITS and first % width and first > 0:
-        first -= 2 ** INTEGER_BITS[kind]  # it underflowed: it is no multiple of the width
+        first -= 2 ** INTEGER_BITS[kind]  # it underflowed: it is not a multiple of the width
     if first % width:
         return values
     known = () if kind in INTEGER_BITS and first < -(2 ** (INTEGER_BITS[kind] - 1)) else ((transform, first),)
@@ -191,7 +192,7 @@ def _truncated(value: Any, width: int) -> Any:
 
 
 def _bound(kind: str, bound: bytes | None) -> Any:
-    """A bound as a raw value; ``None``: there is none, or it is not understood
+    """A bound as a raw value; ``None`` if there is no bound or it cannot be decoded
     (rule: promoted-values-keep-old-width)."""
     if bound is None or (kind in TIMESTAMPS and len(bound) == 4):
         return None

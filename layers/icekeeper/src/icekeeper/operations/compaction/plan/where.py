@@ -1,9 +1,9 @@
-"""The scope of a rewrite: files that may hold rows matching ``where``, of partitions that have ended.
+"""The scope of a rewrite: files of finished partitions that may hold rows matching ``where``.
 
 PyIceberg parses the filter ``where``.  It is evaluated on partition values and column bounds (specification, "Scan
-Planning").  A file that cannot be excluded may match, as in Java's ``rewrite_data_files``.
-A file is judged by its partition under its own spec, not by the partition that
-its rows may move to.  Times relative to now refer to one moment, the start of the pass.
+Planning").  A file that cannot be excluded may match, as in Java's ``rewrite_data_files``.  A file
+is judged by its partition under its own spec, not by the partition to which its rows may move.  Times relative to now
+refer to a single moment, the start of the pass.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from icekeeper.rows.arrow_schema import stored_schema
 
 
 def why_not_rewritten(metadata: TableMetadata) -> str | None:
-    """Why this version rewrites no data file of a table; ``None``: it does.
+    """Why this version cannot rewrite any data file of a table; ``None`` if it can.
 
-    A column has a type that this version cannot write faithfully (rule: read-faithfully-or-not-at-all), or a class that
-    only Java has chooses the files' paths (rule: write-where-readers-find).
+    Either a column has a type that this version cannot write faithfully (rule: read-faithfully-or-not-at-all), or a
+    Java class chooses the files' paths (rule: write-where-readers-find).
     """
     try:
         stored_schema(metadata.current_schema)
@@ -39,11 +39,11 @@ def why_not_rewritten(metadata: TableMetadata) -> str | None:
 def file_scope(policy: Policy, metadata: TableMetadata, now_ms: int) -> Callable[[DataFile, int], bool]:
     """Return a predicate: may a data file of a spec id be rewritten at ``now_ms`` (epoch milliseconds)?
 
-    ``min_partition_age_hours`` holds back partitions whose time is known.  It does not affect tables that are not
-    partitioned by time, null values, and text that ``partition_time`` does not match.
+    ``min_partition_age_hours`` holds back partitions whose time is known.  It does not affect tables without a time
+    partition, null values, and text that ``partition_time`` does not match.
 
     Raises:
-        PolicyError: the filter or the column with the partitions' time does not fit the table.
+        PolicyError: the filter, or the column with the partitions' time, does not fit the table.
     """
     matches = row_filter(policy.where, metadata, now_ms)
     age_ms = policy.min_partition_age_ms
@@ -94,14 +94,14 @@ def whole_partitions(
 
 def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> Truth:
     """The filter over the columns of the current schema; ``now_ms`` and errors are as for :func:`row_filter`."""
-    from pyiceberg.expressions.parser import parse  # builds its grammar when it is imported; few tables have a filter
+    from pyiceberg.expressions.parser import parse  # importing it builds the grammar; few tables have a filter
 
     relative = RelativeFilter(text)
     try:
         relative = parse_relative(text)
         columns = {column.name: column for column in _columns(metadata.current_schema)}
         return Binding(columns, relative, now_ms).truth(parse(relative.text))
-    except Exception as error:  # from pyparsing, or any error of a literal that fits no column
+    except Exception as error:  # from pyparsing, or any error of a literal that does not fit its column
         reason = relative.as_written(_what_is_wrong(relative, text, error))
         raise PolicyError(
             f"policy key where cannot be '{text}': {reason}; write for example \"day >= '2026-01-01' and id < 5\""
@@ -109,7 +109,7 @@ def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> Truth:
 
 
 def _what_is_wrong(relative: RelativeFilter, text: str, error: Exception) -> str:
-    """One sentence with the place of the error; the parser's own message is the whole grammar that it expected."""
+    """A sentence with the place of the error; the parser's own message would be the whole expected grammar."""
     from pyparsing import ParseBaseException
 
     if isinstance(error, ParseBaseException):
@@ -117,15 +117,15 @@ def _what_is_wrong(relative: RelativeFilter, text: str, error: Exception) -> str
         if not rest:
             return "it ends too early"
         if not text.rstrip().endswith(rest):
-            return "it is no condition"
-        return f"'{rest}' (from character {len(text.rstrip()) - len(rest) + 1} on) is no condition"
+            return "it is not a condition"
+        return f"'{rest}' (from character {len(text.rstrip()) - len(rest) + 1} on) is not a condition"
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _truths_in_partitions(truth: Truth, metadata: TableMetadata) -> Callable[[int, tuple[PartitionValue, ...]], int]:
     """Return a function: the possible truth values of a filter in a partition of a spec id.
 
-    Nothing is known of partitions by a dropped column, so all truth values are possible there.
+    Nothing is known about partitions by a dropped column, so all truth values are possible there.
     """
     known = {column.field_id for column in _columns(metadata.current_schema)}
     specs: dict[int, list[tuple[int, str]] | None] = {}

@@ -1,1 +1,1 @@
-"""What planning and work both speak of: the recipe, the task of a file group, write properties, output partitions."""
+"""What planning and work share: the recipe, the task of a file group, write properties, output partitions."""

@@ -1,4 +1,4 @@
-"""Names output files where Iceberg-Java would write them (rule: write-where-readers-find).
+"""Name output files as Iceberg-Java would (rule: write-where-readers-find).
 
 Sources: Java's ``LocationProviders``, ``PartitionSpec.partitionToPath`` and ``Transforms.toHumanString``.
 """
@@ -36,7 +36,7 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutputNames:
-    """Unique names for the files of one task; ``write_properties.output_names`` creates them."""
+    """Unique names for the files of a task; :func:`output_names` creates them."""
 
     folder: str
     stem: str
@@ -63,13 +63,14 @@ class OutputNames:
         return PlannedFile(self._stem(f"{self.stem}-{number:05d}"), "parquet", self.attempts)
 
     def file_of_any_partition(self, number: int) -> PlannedFile:
-        """The same where rows are divided among partitions, so that only the worker knows the folder."""
+        """As :meth:`file`, if rows are divided among partitions, so that only the worker knows the folder."""
         if self.layout is Layout.HASHED_FLAT:
             return self.file(number)
         return PlannedFile.anywhere_below(self.folder, f"{self.stem}-{number:05d}", "parquet")
 
     def _stem(self, name: str) -> str:
-        """The path without attempt and suffix.  The hash does not include the attempt, so all share one folder."""
+        """The path without attempt and suffix.  The hash does not include the attempt, so all attempts share a
+        folder."""
         if self.layout is not Layout.HASHED_FLAT and self.partition_path:
             name = f"{self.partition_path}/{name}"
         if self.layout is Layout.PLAIN:
@@ -200,7 +201,7 @@ _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 def civil_date(days: int) -> tuple[int, int, int]:
     """Year, month and day of a day counted from 1970-01-01; there is a year 0, as in Java.
 
-    Tables may have wrong values beyond year 9999, where Python's dates end.
+    Tables may have wrong values beyond year 9999, the last year of Python's dates.
     """
     cycles, rest = divmod(days + _EPOCH_DAY - 1, _CYCLE_DAYS)
     date = datetime.date.fromordinal(rest + 1)

@@ -1,11 +1,11 @@
-"""Finds the partition of the current spec to which all rows of a file of an older spec belong, if there is one (pure).
+"""Find the partition of the current spec to which all rows of a file of an older spec belong, if any (pure).
 
 After partition evolution old files keep their spec (specification, "Partition Evolution"), and merging spec by spec
 leaves more files than before (iceberg 15465, 16189, 16514).  A file moves if its old partition or its column bounds
-show that all its rows have one partition under the current spec.  The rows of other files may be divided among
+show that all its rows belong to a single partition of the current spec.  The rows of other files may be divided among
 partitions (``rewrite.PartitionRouter``).  Nothing moves while live equality deletes exist: a writer may still write
-deletes under the old spec, which would not apply to moved rows (rule: rows-stay-in-reach-of-deletes).  Nor does a file
-whose columns differ from its identity partition (rule: leave-identity-only-with-equal-values).
+deletes under the old spec, which would not apply to moved rows (rule: rows-stay-in-reach-of-deletes).  A file whose
+columns differ from its identity partition does not move either (rule: leave-identity-only-with-equal-values).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Destination: TypeAlias = tuple[int, tuple[PartitionValue, ...]]
 
 
 class OutputPartitions:
-    """Finds the destination of the files of one table."""
+    """Finds the destinations of a table's files."""
 
     def __init__(self, metadata: TableMetadata, *, keep: bool) -> None:
         """With ``keep`` every file stays in its own spec and partition."""
@@ -55,7 +55,7 @@ class OutputPartitions:
         spec = metadata.specs[metadata.default_spec_id]
         self._fields = None if keep else target_fields(spec, self._types)
         self._fixed = None if keep else _fixed_field(spec, self._types)
-        self._identities = {} if keep else {i: self._identity_fields(one) for i, one in self._specs.items()}
+        self._identities = {} if keep else {i: self._identity_fields(spec) for i, spec in self._specs.items()}
 
     def _identity_fields(self, spec: Mapping[str, Any]) -> list[tuple[int, TargetField]]:
         """The positions of a spec's identity fields whose column the table still has, and the fields."""
@@ -67,7 +67,7 @@ class OutputPartitions:
         return found
 
     def destination(self, file: DataFile, spec_id: int) -> Destination:
-        """The file's partition under the current spec if all its rows share one, else its own spec and partition."""
+        """The file's partition under the current spec if all its rows share it, else its own spec and partition."""
         own = spec_id, file.partition
         if self._fields is None or spec_id == self._spec_id or spec_id not in self._specs:
             return own
@@ -84,11 +84,12 @@ class OutputPartitions:
         return own if self._differs(file, spec_id) else (self._spec_id, tuple(values))
 
     def _differs(self, file: DataFile, spec_id: int) -> bool:
-        """Whether the file's entry shows other values in columns than its identity partition has."""
+        """Whether the file's entry shows column values that differ from its identity partition."""
         return any(field.differs(file, file.partition[position]) for position, field in self._identities[spec_id])
 
     def why_kept(self, file: DataFile, spec_id: int) -> str:
-        """Why a file's rows must not move to the current spec, as words after its path; empty: they may."""
+        """Why a file's rows must not move to the current spec, as words that follow its path; empty if they may
+        move."""
         if spec_id == self._spec_id or spec_id not in self._identities:
             return ""
         if self._fixed is not None:
@@ -101,7 +102,7 @@ class OutputPartitions:
 
 
 def _fixed_field(spec: Mapping[str, Any], types: Mapping[int, str]) -> str | None:
-    """The first field of a spec whose partition values are fixed bytes; ``None``: there is none."""
+    """The first field of a spec whose partition values are fixed bytes; ``None`` if there is no such field."""
     fixed = (field for field in spec["fields"] if field["transform"] == "identity")
     return next((f["name"] for f in fixed if types.get(int(f["source-id"]), "").startswith("fixed")), None)
 
@@ -137,14 +138,14 @@ def _function(transform: Transform[Any, Any], kind: str) -> Callable[[Any], Any]
     function = transform.transform(pyiceberg_type(kind))
     if isinstance(transform, TruncateTransform) and kind in INTEGER_BITS:
         least, count = -(1 << INTEGER_BITS[kind] - 1), 1 << INTEGER_BITS[kind]
-        # It overflows as Java's integers do: the lowest numbers truncate to high ones.
+        # It overflows as Java's integers do: the lowest numbers truncate to high numbers.
         return lambda raw: (int(function(raw) or 0) - least) % count + least
     return lambda raw: _raw(function(_python(kind, raw)))
 
 
 @dataclass(frozen=True, slots=True)
 class TargetField:
-    """One field of a partition spec, which computes its partition values."""
+    """A field of a partition spec, which computes its partition values."""
 
     source_id: int
     name: str
@@ -155,7 +156,7 @@ class TargetField:
     """The transform as a function from raw values to raw values."""
 
     def value(self, file: DataFile, old: Mapping[tuple[int, str], PartitionValue]) -> tuple[bool, PartitionValue]:
-        """Whether all rows of the file have one value of this field, and that value.
+        """Whether all rows of the file have the same value of this field, and that value.
 
         ``old`` are the file's partition values by source column id and transform.
         """
@@ -169,7 +170,7 @@ class TargetField:
         return self._by_bounds(file)
 
     def differs(self, file: DataFile, value: PartitionValue) -> bool:
-        """Whether the file's entry shows rows with another value of the column.
+        """Whether the file's entry shows that rows have another value in the column.
 
         Equal bounds are exact, because a truncated upper bound is above its value.
         """
@@ -182,9 +183,10 @@ class TargetField:
         return known and _python(self.kind, found) != _python(self.kind, value)
 
     def _by_bounds(self, file: DataFile) -> tuple[bool, PartitionValue]:
-        """The same by column bounds.
+        """As :meth:`value`, by column bounds.
 
-        All rows have one value if the bounds are equal, or if both have it under a transform that keeps the order.
+        All rows have the same value if the bounds are equal, or if both bounds have the same value under a transform
+        that keeps the order.
         """
         nulls = (file.null_value_counts or {}).get(self.source_id)
         if nulls is None or (file.nan_value_counts or {}).get(self.source_id, 0):
@@ -197,8 +199,8 @@ class TargetField:
         low, high = (self._decoded(end) for end in ends if end is not None)
         if low is None or high is None:
             return False, None
-        one = ends[0] == ends[1]
-        if not one and self.name.startswith("bucket"):
+        are_equal = ends[0] == ends[1]
+        if not are_equal and self.name.startswith("bucket"):
             return False, None
         values = [self.apply(low), self.apply(high)]
         if partition_key(0, (values[0],)) != partition_key(0, (values[1],)):
@@ -218,7 +220,8 @@ def _nothing(raw: Any) -> None:
 
 
 def _months(kind: str, raw: int) -> int:
-    """Months since 1970-01 of a raw date or timestamp of any year; PyIceberg's transform ends with Python's years."""
+    """Months since 1970-01 of a raw date or timestamp of any year; PyIceberg's transform only handles Python's
+    years."""
     year, month, _ = civil_date(raw // UNITS_PER_DAY[kind])
     return (year - 1970) * 12 + month - 1
 

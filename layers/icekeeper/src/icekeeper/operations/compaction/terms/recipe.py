@@ -1,4 +1,4 @@
-"""Chooses the recipe by which rows are clustered: strategy, columns, target size (pure).
+"""Choose the recipe by which rows are clustered: strategy, columns, target size (pure).
 
 The state records the snapshots that committed clustered files under the canonical text of their recipe.
 The text names field ids, so renaming a column does not change it.
@@ -19,15 +19,15 @@ from icekeeper.policy import Policy, Strategy
 from icekeeper.policy.values import did_you_mean, parse_sort_order
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_columns
 
-# With fewer than two bits per column a curve has almost no effect.
+# With more columns, a curve has fewer than two bits per column and almost no effect.
 MAX_ZORDER_COLUMNS = 31
-# The sort keys of a range are in memory beside its rows, and more columns hardly change the order.
+# The sort keys of a range need memory besides its rows, and more columns hardly change the order.
 MAX_SORT_COLUMNS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """One column of a sort order; ``transform`` is written as in table metadata."""
+    """A column of a sort order; ``transform`` is spelled as in table metadata."""
 
     field_id: int
     transform: str = "identity"
@@ -48,7 +48,7 @@ class ClusterRecipe:
     target_bytes: int
     """The target size of output files."""
     smallest_bytes: int
-    """Smaller output files would be candidates again."""
+    """The least size of output files; smaller files would be candidates again."""
     order_id: int | None = None
     """The id of the table's sort order, if the recipe is that order (rule: claim-sort-order-truthfully)."""
 
@@ -70,12 +70,13 @@ class ClusterRecipe:
 
 
 def choose_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | None:
-    """The recipe that a policy asks for on a table; ``None``: files are merged without sorting (binpack).
+    """The recipe that a policy sets for a table; ``None``: files are merged without sorting (binpack).
 
-    Strategy ``auto`` sorts by the table's order if it has one that this version can apply, and merges otherwise.
+    Strategy ``auto`` sorts by the table's order if the table has an order that this version can apply, and merges
+    otherwise.
 
     Raises:
-        PolicyError: there is no sort order to apply, or the order names an unusable column.
+        PolicyError: there is no sort order to apply, or the order names a column that cannot be used.
         TableUnsupported: the table's own order cannot be applied.
     """
     columns = {leaf.name: leaf for leaf in leaf_columns(metadata.current_schema) if not leaf.repeated}
@@ -103,7 +104,8 @@ def choose_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | No
 
 
 def table_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | None:
-    """The recipe of the table's own sort order; ``None``: it has none to apply, or the policy sets another order."""
+    """The recipe of the table's own sort order; ``None``: it has no order that can be applied, or the policy sets
+    another order."""
     if policy.strategy is Strategy.ZORDER or policy.sort_order is not None:
         return None
     return choose_recipe(metadata, policy.model_copy(update={"strategy": Strategy.AUTO}))
@@ -117,8 +119,8 @@ def has_order(live: LiveEntry, metadata: TableMetadata, clustered_by: Container[
 
 
 def _curve(metadata: TableMetadata, columns: Mapping[str, LeafColumn], text: str | None) -> tuple[KeyColumn, ...]:
-    """The columns of a z-order curve: those of the policy, else those of the table's sort order, as S3 Tables takes
-    them (Amazon S3 user guide, "Maintenance for tables")."""
+    """The columns of a z-order curve: those of the policy, else those of the table's sort order, as in S3 Tables
+    (Amazon S3 user guide, "Maintenance for tables")."""
     keys = _by_table(metadata, columns.values()) if text is None else _by_policy(columns, text)
     if not keys:
         raise PolicyError(
@@ -127,11 +129,12 @@ def _curve(metadata: TableMetadata, columns: Mapping[str, LeafColumn], text: str
     chosen = tuple(dict.fromkeys(KeyColumn(key.field_id) for key in keys))
     if text is not None and chosen != keys:
         raise PolicyError(
-            f"strategy zorder takes plain columns, each once and without order or transform: sort_order is '{text}'"
+            "strategy zorder takes plain columns, each once and without direction or transform, but sort_order is "
+            f"'{text}'"
         )
     if len(chosen) > MAX_ZORDER_COLUMNS:
         raise PolicyError(
-            f"strategy zorder has {len(chosen)} columns; at most {MAX_ZORDER_COLUMNS} can be, and 2 to 4 serve best"
+            f"strategy zorder has {len(chosen)} columns; at most {MAX_ZORDER_COLUMNS} are allowed, and 2 to 4 work best"
         )
     return chosen
 
@@ -146,7 +149,7 @@ def _by_policy(columns: Mapping[str, LeafColumn], text: str) -> tuple[KeyColumn,
             )
         keys.append(KeyColumn(leaf.field_id, term.transform, term.descending, term.nulls_first))
     if len(keys) > MAX_SORT_COLUMNS:
-        raise PolicyError(f"sort_order names {len(keys)} columns; at most {MAX_SORT_COLUMNS} can be")
+        raise PolicyError(f"sort_order names {len(keys)} columns; at most {MAX_SORT_COLUMNS} are allowed")
     return tuple(keys)
 
 
@@ -178,9 +181,9 @@ def _column(columns: Mapping[str, LeafColumn], name: str, key: str) -> LeafColum
     leaf = columns.get(name)
     if leaf is None:
         raise PolicyError(
-            f"{key} names column '{name}', which the table does not have or which has no order"
-            f"{did_you_mean(name, columns)}; its columns are {', '.join(columns)}"
+            f"{key} names column '{name}', which does not exist in the table or cannot be "
+            f"sorted{did_you_mean(name, columns)}; its columns are {', '.join(columns)}"
         )
     if leaf.iceberg_type.partition("(")[0] in UNORDERED:
-        raise PolicyError(f"{key} names column '{name}' of type {leaf.iceberg_type}, which has no order")
+        raise PolicyError(f"{key} names column '{name}' of type {leaf.iceberg_type}, which cannot be sorted")
     return leaf

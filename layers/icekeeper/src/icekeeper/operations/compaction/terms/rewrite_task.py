@@ -23,20 +23,21 @@ ROW_GROUP_MEMORY_BYTES = 176 * 1024 * 1024
 FULL_ROW_GROUP_BYTES = ROW_GROUP_MEMORY_BYTES // 4
 """Row groups whose rows take this much memory on average count as full.
 
-A quarter, because other data may use half of the bound, and every second row group may be the small last one of a file.
+A quarter, because other data may use half of the bound, and every second row group may be the small last row group of a
+file.
 """
 MAX_PARTITIONS = 256
-"""The most partitions among which a task's rows are divided, because each needs an open file."""
+"""The most partitions among which a task's rows are divided; each needs an open file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """A partition spec whose partitions rows are divided among, if that makes fewer files than inputs."""
+    """A partition spec among whose partitions rows are divided, if that makes fewer files than inputs."""
 
     spec_id: int
     spec: Mapping[str, Any]
     schemas: Sequence[Mapping[str, Any]]
-    """All schemas of the table, the current one first; they have the types of partition values."""
+    """All schemas of the table, the current schema first; they have the types of partition values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +47,13 @@ class Copying:
     entries: Mapping[int, DataFile]
     """Number of an input → its manifest entry."""
     sizes: tuple[int, ...]
-    """Estimated bytes of each input in the outputs, decoded ones included."""
+    """Estimated bytes of each input in the outputs, including decoded inputs."""
     min_row_group_bytes: int
     """The least average size of the row groups of a copied input, and of an output."""
     full_row_group_memory: int
     """A row group of this size in memory counts as ``min_row_group_bytes``, even if it is smaller in the file."""
     smallest_output_bytes: int
-    """The least size if there are several outputs; a smaller one would be rewritten again."""
+    """The least size if there are several outputs; a smaller output would be rewritten again."""
     largest_output_bytes: int
     pieces: tuple[int, ...] = ()
     """If a large file is cut: the number of its row groups in each output."""
@@ -60,7 +61,7 @@ class Copying:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTask(ReadTask):
-    """Rewrite ``inputs`` into files of one partition spec, named by ``outputs``.
+    """Rewrite ``inputs`` into files of a single partition spec, named by ``outputs``.
 
     ``schema`` is the table's current schema; if rows have ids, the columns of row lineage follow.
     """
@@ -90,7 +91,7 @@ class RewriteTask(ReadTask):
 
     @property
     def key_memory_bytes(self) -> int:
-        """The memory of a row group, because none is collected while delete keys are read."""
+        """The memory of a row group, because no row group is collected while delete keys are read."""
         return self.row_group_memory_bytes
 
     def in_attempt(self, attempt: int) -> RewriteTask:
@@ -104,7 +105,7 @@ class RewriteTask(ReadTask):
 
 
 class RowRun(NamedTuple):
-    """Consecutive rows of an input, deleted ones included."""
+    """Consecutive rows of an input, including deleted rows."""
 
     path: str
     first_row: int
@@ -112,16 +113,16 @@ class RowRun(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Where the rows of some inputs went: the live rows of the runs, in this order, fill the files one by one."""
+    """The outputs of some inputs: the live rows of the runs, in this order, fill the files one by one."""
 
     files: int
-    """How many of the written files."""
+    """The number of written files in the section."""
     runs: tuple[RowRun, ...]
 
 
 @dataclass(slots=True, kw_only=True)
 class RewriteResult:
-    """The result of one task: written files (none if the inputs have no live rows) or an error."""
+    """The result of a task: written files (empty if the inputs have no live rows) or an error."""
 
     group_id: int
     written: tuple[DataFile, ...] = ()
@@ -130,18 +131,18 @@ class RewriteResult:
     bytes_copied: int = 0
     """Bytes of row groups that were copied and not decoded."""
     bytes_unread: int = 0
-    """Those of these bytes that the store itself copied, so their page checksums were not verified."""
+    """The part of the copied bytes that the store itself copied, so their page checksums were not verified."""
     sections: tuple[Section, ...] = ()
-    """Divides the written files; empty: they have the rows of all inputs in their order, or row maps."""
+    """The division of the written files; empty: they have the rows of all inputs in their order, or row maps."""
     has_row_maps: bool = False
     """Whether each written file has a row map, because rows may have changed their order (:mod:`.row_maps`)."""
     spec_id: int | None = None
-    """The spec of the written files, if it is another than the group's."""
+    """The spec of the written files, if it differs from the group's."""
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
-    """Inputs and their delete files that cannot be read, if that is the error: path → a sentence with it."""
+    """Inputs and their delete files that cannot be read, if that is the error: path → a sentence that names it."""
     overtaken: str | None = None
-    """Why nothing was written, if the inputs are not as planned."""
+    """Why nothing was written, if the inputs differ from the plan."""
     too_large: bool = False
     """Whether nothing was written because the rows must be sorted and do not fit into one worker."""
 
@@ -151,11 +152,11 @@ class Forwarded:
     """The deletes to commit with the outputs of some groups (:mod:`.forward_deletes`)."""
 
     added: tuple[tuple[int, DataFile], ...] = ()
-    """Spec id and entry of each."""
+    """Spec id and entry of each delete file."""
     dangling: Mapping[FileKey, str] = field(default_factory=dict)
-    """Newer position deletes that name nothing but replaced files, and the manifest of each."""
+    """Newer position deletes that name only replaced files, each with its manifest."""
     refused: Mapping[int, str] = field(default_factory=dict)
-    """Groups whose deletes cannot be forwarded, and why; if there are any, nothing else was done."""
+    """Groups whose deletes cannot be forwarded, each with the reason; if there are any, nothing else was done."""
     rows: int = 0
     """The rows that the added deletes delete."""
 
@@ -165,13 +166,13 @@ class Forwarded:
 
 
 NONE_FORWARDED = Forwarded()
-"""No other commit has deleted rows of the inputs."""
+"""The value if no other commit has deleted rows of the inputs."""
 
 
-# The names of outputs are recorded before a task runs.  So no orphan pass deletes the files, and files of a process
-# that died can be removed without a listing.  The number of sorted outputs depends on their actual sizes, so twice the
-# expected number of names is recorded.  If rows are divided among partitions, only the worker knows the folders: such a
-# name protects its file in any folder, but only an orphan pass can find the file.
+# The names of outputs are recorded before a task runs.  So orphan removal does not delete the files, and files of a
+# dead process can be deleted without a listing.  The number of sorted outputs depends on their actual sizes, so twice
+# the expected number of names is recorded.  If rows are divided among partitions, only the worker knows the folders:
+# such a name protects its file in any folder, but only orphan removal can find the file.
 
 _SPARE_NAMES = 2
 
@@ -188,7 +189,7 @@ def planned_files(task: RewriteTask) -> Iterator[PlannedFile]:
 
 
 def planned_sorted_files(task: RewriteTask, first: int, expected: int) -> Iterator[PlannedFile]:
-    """The names for about ``expected`` sorted files, numbered from ``first``."""
+    """The names of about ``expected`` sorted files, numbered from ``first``."""
     return _with_row_maps(task, [task.outputs.file(first + number) for number in range(2 * expected + _SPARE_NAMES)])
 
 

@@ -1,4 +1,4 @@
-"""Applies the table properties ``write.*`` to new files: Parquet options and metrics modes.
+"""Apply the table properties ``write.*`` to new files: Parquet options and metrics modes.
 
 Sources: Java's ``TableProperties`` and ``MetricsConfig`` (1.10).
 """
@@ -45,7 +45,7 @@ _CODECS = {
 }
 _LEVELS = {"zstd": range(1, 23), "gzip": range(10), "brotli": range(12)}
 _DEFAULT_LEVELS = {"zstd": 3, "gzip": 6}
-"""Those of parquet-java, because Iceberg sets none; Arrow's are 1 and 9."""
+"""The defaults of parquet-java, because Iceberg sets none; Arrow's defaults are 1 and 9."""
 
 # Limits of properties that would make maintenance too expensive, because of their cost in
 # Arrow (platform: arrow-costly-properties).
@@ -58,7 +58,7 @@ _BLOOM_TOTAL_BYTES = 128 * 1024 * 1024
 
 
 def bounded(properties: Mapping[str, str]) -> dict[str, str]:
-    """A table's properties within limits of cost; malformed ones stay unchanged."""
+    """A table's properties within cost limits; malformed properties stay unchanged."""
     found = dict(properties)
     pages = found.get(f"{_PARQUET}page-row-limit", "")
     if _is_whole(pages):
@@ -76,7 +76,7 @@ def row_group_bytes(properties: Mapping[str, str]) -> int:
     """The target size of row groups in encoded bytes.
 
     Raises:
-        PolicyError: the property is no positive integer.
+        PolicyError: the property is not a positive integer.
     """
     return _int(properties, "row-group-size-bytes", _ROW_GROUP_BYTES)
 
@@ -85,7 +85,7 @@ def codec_name(properties: Mapping[str, str]) -> str:
     """The codec of ``write.parquet.compression-codec``, in lower case.
 
     Raises:
-        PolicyError: there is no such codec.
+        PolicyError: the codec is unknown.
     """
     codec = _named_codec(properties)
     if codec not in _CODECS:
@@ -97,7 +97,7 @@ def dictionary_bytes(properties: Mapping[str, str]) -> int:
     """The largest size of a dictionary in bytes.
 
     Raises:
-        PolicyError: the property is no positive integer.
+        PolicyError: the property is not a positive integer.
     """
     return _int(properties, "dict-size-bytes", _DICTIONARY_BYTES)
 
@@ -121,8 +121,8 @@ def writer_options(
 ) -> dict[str, Any]:
     """Keyword arguments of ``ParquetWriter``; ``group_rows`` is the estimated number of rows of a row group.
 
-    ``unmeasured`` are the ids of columns without statistics, besides those that never have any; ``without_dictionary``
-    those of columns without a dictionary.
+    ``unmeasured`` are the ids of columns without statistics, besides those that never have statistics;
+    ``without_dictionary`` are the ids of columns without a dictionary.
 
     Raises:
         PolicyError: a property is malformed.
@@ -155,7 +155,7 @@ def _paths(some: Sequence[LeafColumn], leaves: Sequence[LeafColumn]) -> bool | l
 def _level(properties: Mapping[str, str], codec: str) -> int | None:
     """The compression level; ``None``: the codec has no levels, or Arrow's default applies."""
     text = properties.get(f"{_PARQUET}compression-level")
-    if not text or text == "null" or codec not in _LEVELS:  # Java writes "null" where none is set
+    if not text or text == "null" or codec not in _LEVELS:  # Java writes "null" if no level is set
         return _DEFAULT_LEVELS.get(codec)
     allowed = _LEVELS[codec]
     if not _is_whole(text) or int(text) not in allowed:
@@ -168,7 +168,7 @@ def _level(properties: Mapping[str, str], codec: str) -> int | None:
 def _bloom_filters(
     properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int
 ) -> dict[str, dict[str, Any]]:
-    """Bloom filter options by Parquet column path; as in Java, booleans and unknown columns get none."""
+    """Bloom filter options by Parquet column path; as in Java, booleans and unknown columns get no filter."""
     filtered = [
         leaf
         for leaf in leaves
@@ -222,7 +222,7 @@ def _int(properties: Mapping[str, str], key: str, default: int) -> int:
     return min(int(text), _MOST)
 
 
-# Arrow's name of a codec → its name in footers, if it is not the same in capitals.
+# Arrow's name of a codec → its name in footers, if that is not the same name in capitals.
 _FOOTER_NAMES = {"none": "UNCOMPRESSED", "lz4": "LZ4"}
 
 WantedSettings: TypeAlias = tuple[str, frozenset[str]]
@@ -231,7 +231,7 @@ of the columns that have a Bloom filter."""
 
 
 def settings_lacking(footer: pq.FileMetaData, wanted: WantedSettings) -> frozenset[RewriteReason]:
-    """The settings that a file with this footer does not meet; a column that it lacks needs no filter."""
+    """The settings that a file with this footer does not meet; a column that the file lacks needs no filter."""
     codec, bloom_columns = wanted
     chunks = [
         footer.row_group(group).column(column)
@@ -247,7 +247,7 @@ def settings_lacking(footer: pq.FileMetaData, wanted: WantedSettings) -> frozens
 
 
 def wanted_settings(schema: Mapping[str, Any], properties: Mapping[str, str]) -> WantedSettings:
-    """The settings that a table's schema and properties ask for.
+    """The settings that follow from a table's schema and properties.
 
     Raises:
         PolicyError: a property is malformed.
@@ -286,14 +286,14 @@ def metrics_modes(schema: Mapping[str, Any], properties: Mapping[str, str]) -> d
 def output_properties(metadata: TableMetadata) -> dict[str, str]:
     """The table properties ``write.*`` for outputs, within limits (:func:`bounded`).
 
-    Columns of the table's sort order get bounds even if the default mode has none (Java's
-    ``sortedColumnDefaultMode``), by a mode of their own.
+    Columns of the table's sort order get bounds by a mode of their own, even if the default mode has no bounds (Java's
+    ``sortedColumnDefaultMode``).
     """
     properties = bounded({key: value for key, value in metadata.properties.items() if key.startswith("write.")})
     leaves = leaf_columns(metadata.current_schema)
     if _default_mode(properties, len(leaves)) in ("none", "counts"):
         names = {leaf.field_id: leaf.name for leaf in leaves}
-        # Not under ``bucket``, which does not keep the order.
+        # Except under ``bucket``, which does not keep the order.
         kept = (f for f in metadata.default_sort_order_fields if not str(f["transform"]).startswith("bucket"))
         for field_id in (int(i) for f in kept for i in f.get("source-ids") or [f["source-id"]]):
             if field_id in names:
@@ -334,23 +334,23 @@ def _shallow_first(fields: Sequence[Mapping[str, Any]]) -> Iterator[int]:
             yield from _shallow_first([{"id": kind[f"{part}-id"], "type": kind[part]} for part in parts])
 
 
-# Footers must not have bounds of some float columns (platform: arrow-equal-bounds).
+# Footers must not have bounds for some float columns (platform: arrow-equal-bounds).
 #
 # Bounds in a footer leave out NaN, and those of zeros are -0.0 and 0.0, whatever their sign (Parquet format,
-# "Statistics").  Readers built on Arrow read equal bounds as "every row has this one value".  Then ``IN (0.0)`` misses
-# zeros, because Arrow compares their bits, and ``is_nan`` and ``<>`` miss NaN.  Inside its file such a column allows
-# almost no skipping; the bounds in the manifest stay.
+# "Statistics").  Readers built on Arrow read equal bounds as "every row has this single value".  Then ``IN (0.0)``
+# misses zeros, because Arrow compares their bits, and ``is_nan`` and ``<>`` miss NaN. Inside its file such a column
+# allows almost no skipping; the bounds in the manifest stay.
 
 
 def is_misread(least: float, greatest: float, nans: int) -> bool:
-    """Whether readers would wrongly read these bounds of a float column as "every row has this one value"."""
+    """Whether readers would wrongly read these bounds of a float column as "every row has this single value"."""
     return least == greatest and (least == 0 or nans > 0)
 
 
 def misread_columns(files: Iterable[DataFile], leaves: Sequence[LeafColumn]) -> frozenset[int]:
     """Field ids of float columns whose bounds would be misread in some file, according to its manifest entry.
 
-    Rows of that file may fill a row group of an output, whose bounds would be misread too.
+    Rows of that file may fill a row group of an output, whose bounds would then be misread, too.
     """
     floats = [leaf for leaf in leaves if leaf.is_float and not leaf.repeated]
     return frozenset(leaf.field_id for file in files for leaf in floats if _is_misread_in(file, leaf))

@@ -1,1 +1,1 @@
-"""What a worker runs: reads, sorts, writes or copies the rows of one file group, and proves the result."""
+"""What a worker does: read, sort, write or copy the rows of a file group, and prove the result."""

@@ -1,8 +1,8 @@
-"""Plans the outputs of a group with inputs that can be copied, and which inputs are decoded (pure).
+"""Plan the outputs of a group with inputs that can be copied, and decide which inputs are decoded (pure).
 
 An input is copied if its footer allows it and if it has the same required columns as the other parts of the output.
-An output whose small row groups would make scans slow is decoded completely.  Inputs without page indexes share no
-output with others, unless that needs more files.
+An output whose small row groups would make scans slow is decoded completely.  Inputs without page indexes do not share
+an output with other inputs, unless that needs more files.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ def plan_outputs(
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The numbers of the decoded and of the copied inputs of each output; empty: all inputs are decoded.
 
-    ``sizes`` are the bytes of the inputs; ``copyable`` maps the numbers of some to what can be copied.  Decoded rows
-    have the required columns of ``nullability``, and row groups of about ``row_group_bytes``.
+    ``sizes`` are the bytes of the inputs; ``copyable`` maps the numbers of some inputs to what can be copied.  Decoded
+    rows have the required columns of ``nullability``, and row groups of about ``row_group_bytes``.
     """
-    bare = frozenset(i for i, one in copyable.items() if not one.file.has_page_index)
+    bare = frozenset(i for i, found in copyable.items() if not found.file.has_page_index)
     parts = _divided(sizes, outputs, bare, copying)
     least, full = copying.min_row_group_bytes, copying.full_row_group_memory
     planned: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
@@ -59,7 +59,7 @@ def plan_outputs(
 def assign(sizes: Sequence[int], outputs: int, smallest: int, largest: int) -> list[range] | None:
     """Divide whole inputs among outputs: the numbers of the inputs of each output, in order; sizes are in bytes.
 
-    Each output gets the inputs of which more than half is in its even share.  ``None``: one of several outputs would be
+    Each output gets the inputs of which more than half is in its even share.  ``None``: an output of several would be
     smaller or larger than the bounds, because only rows can be divided evenly.
     """
     if outputs == 1:
@@ -69,7 +69,7 @@ def assign(sizes: Sequence[int], outputs: int, smallest: int, largest: int) -> l
     # Twice the middle of each input, in shares of an output.
     shares = [(2 * end - size) * outputs for end, size in zip(ends, sizes, strict=True)]
     owners = [min(outputs - 1, share // (2 * total)) if total else 0 for share in shares]
-    # Owners ascend.
+    # Owners are in ascending order.
     parts = [
         range(sum(owner < number for owner in owners), sum(owner <= number for owner in owners))
         for number in range(outputs)
@@ -82,7 +82,7 @@ def assign(sizes: Sequence[int], outputs: int, smallest: int, largest: int) -> l
 def _divided(
     sizes: Sequence[int], outputs: int, bare: frozenset[int], copying: Copying
 ) -> Sequence[Sequence[int]] | None:
-    """The inputs of each output; ``bare`` ones (without a page index) in separate outputs if possible."""
+    """The inputs of each output; ``bare`` inputs (without a page index) in separate outputs if possible."""
     smallest, largest = copying.smallest_output_bytes, copying.largest_output_bytes
     in_order = assign(sizes, outputs, smallest, largest)
     if in_order is not None and not any(bare.intersection(part) and not bare.issuperset(part) for part in in_order):
@@ -103,7 +103,7 @@ def _divided(
 def _alike(
     numbers: Sequence[int], inputs: int, copyable: Mapping[int, CopyableInput], nullability: bytes
 ) -> tuple[int, ...]:
-    """The copyable inputs that can share an output: all, or those with the required columns of decoded rows."""
+    """The copyable inputs that can share an output: all, or those with the same required columns as decoded rows."""
     kinds = {copyable[i].file.nullability for i in numbers}
     if len(kinds) == 1 and len(numbers) == inputs and not any(copyable[i].decoded for i in numbers):
         return tuple(numbers)

@@ -1,6 +1,6 @@
-"""Rewrites a group by copying row groups where deletes and settings allow it.
+"""Rewrite a group by copying row groups if deletes and settings allow it.
 
-All other row groups are decoded and written beside the copied ones.
+All other row groups are decoded and written beside the copied row groups.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _Output: TypeAlias = tuple[list[InputFile], list[tuple[DataFile, CopyableFile]]]
 def write_copied(
     task: RewriteTask, copying: Copying, deletes: DeletedRows | None, storage: Storage
 ) -> RewriteResult | None:
-    """Write and prove the outputs of a task; ``None``: all rows must be decoded, and no file is left.
+    """Write and prove the outputs of a task; ``None``: all rows must be decoded, and no file was left behind.
 
     ``deletes`` is the result of :func:`.deleted_rows_of`.
 
@@ -62,7 +62,7 @@ def write_copied(
     codec = codec_name(task.table_properties)
     modes = metrics_modes(task.schema, task.table_properties)
     target = copy_target(task.schema, codec, copying.min_row_group_bytes, modes, copying.full_row_group_memory)
-    judged = _judged(task, copying, target, storage)
+    judged = _copyable_files(task, copying, target, storage)
     if copying.pieces:
         outputs: list[_Output] = [([], [(copying.entries[0], part)]) for part in _pieces(judged, copying, target)]
     else:
@@ -84,7 +84,7 @@ def write_copied(
     paths = [task.outputs.path(number) for number in range(len(outputs))]
     try:
         numbered = zip(outputs, paths, strict=True)
-        if all(_write_output(*one, path, task, target, deletes, storage, result) for one, path in numbered):
+        if all(_write_output(*output, path, task, target, deletes, storage, result) for output, path in numbered):
             return result
     except RowsNotKept:
         raise
@@ -96,7 +96,7 @@ def write_copied(
 
 
 def _pieces(judged: Mapping[int, CopyableFile], copying: Copying, target: CopyTarget) -> list[CopyableFile]:
-    """The pieces of a large file that is cut; empty if one of its row groups cannot be copied."""
+    """The pieces of a large file that is cut; empty if any of its row groups cannot be copied."""
     file = judged.get(0)
     if file is None or [group.number for group in file.groups] != list(range(sum(copying.pieces))):
         return []
@@ -110,7 +110,9 @@ def _pieces(judged: Mapping[int, CopyableFile], copying: Copying, target: CopyTa
     return parts
 
 
-def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: Storage) -> dict[int, CopyableFile]:
+def _copyable_files(
+    task: RewriteTask, copying: Copying, target: CopyTarget, storage: Storage
+) -> dict[int, CopyableFile]:
     """Number of an input → the file, for inputs that can be copied according to their footers."""
     wanted = wanted_settings(task.schema, task.table_properties)
     _, bloom_columns = wanted
@@ -128,7 +130,7 @@ def _judged(task: RewriteTask, copying: Copying, target: CopyTarget, storage: St
         except CannotCopy:
             return None
         if must_agree and not _agrees(task.inputs[number], footer, target.schema.data_leaves):
-            return None  # its rows are read to find out
+            return None  # the rows must be read to find out
         return None if RewriteReason.BLOOM in settings_lacking(footer, wanted) else found
 
     asked = sorted(copying.entries)
@@ -163,7 +165,7 @@ def _write_output(
     storage: Storage,
     result: RewriteResult,
 ) -> bool:
-    """Write one output and add it to ``result``; ``False``: an input cannot be copied after all."""
+    """Write an output and add it to ``result``; ``False``: an input turned out not to be copyable."""
     task = replace(task, inputs=tuple(decoded))
     runs = [RowRun(source.path, source.first_row, source.record_count) for source in decoded]
     runs += [
@@ -182,7 +184,7 @@ def _write_output(
         except RowsNotKept as error:
             raise RowsNotKept(error.problem, ()) from error
         for entry in beside:
-            # Its row groups may be small: it has no more rows.
+            # Its row groups may be small, because these are all its rows.
             judged = copyable_file(entry, replace(target, min_row_group_bytes=0), storage)
             if isinstance(judged, NotCopyable):
                 return False
@@ -203,7 +205,7 @@ def _write_output(
 def _decoded(
     task: RewriteTask, path: str, deletes: DeletedRows | None, storage: Storage, result: RewriteResult
 ) -> tuple[DataFile, ...]:
-    """Write the live rows of a task to one file; no file if there are none."""
+    """Write the live rows of a task to a file; no file if there are no rows."""
 
     def write(rows: Iterator[pa.RecordBatch]) -> tuple[DataFile, ...]:
         file = write_data_file(path, rows, task, storage)
@@ -216,8 +218,8 @@ def _decoded(
 # deletion vectors show their rows.  Keys of equality deletes are compared with the column statistics of a row group.
 # If a row group may hold very few keys, its key columns are read to be certain.
 
-# If keys are spread evenly and a row group holds two on average, one of seven (e ** -2) holds none.  The key columns
-# are a smaller share of a row group than that, so reading them is worth it.
+# If keys are spread evenly and a row group holds two keys on average, one row group in seven (e ** -2) holds no key.
+# The key columns are less than a seventh of a row group, so reading them is worth the cost.
 _KEYS_A_ROW_GROUP = 2
 
 
@@ -228,9 +230,9 @@ def without_deleted_rows(
     deletes: DeletedRows | None,
     storage: Storage,
 ) -> dict[int, CopyableInput]:
-    """Number of an input → its row groups that can be copied; inputs without any are left out.
+    """Number of an input → its row groups that can be copied; inputs without such row groups are left out.
 
-    ``found`` are the inputs that can be copied but for their deletes; ``deletes`` is the result of
+    ``found`` are the inputs that could be copied if they had no deletes; ``deletes`` is the result of
     :func:`.deleted_rows_of`.
 
     Raises:
@@ -240,7 +242,7 @@ def without_deleted_rows(
     if deletes is None or task.copying is None:
         return live
     under_deletes = {i: file for i, file in found.items() if i not in live}
-    groups = [(i, *one) for i, file in under_deletes.items() for one in _row_groups(i, file, task, target, deletes)]
+    groups = [(i, *part) for i, file in under_deletes.items() for part in _row_groups(i, file, task, target, deletes)]
     looked_at = worth_a_look([keys or 0 for _, _, keys in groups])
     decoded: dict[int, list[InputFile]] = {i: [] for i in under_deletes}
     for place, (i, part, keys) in enumerate(groups):
@@ -256,7 +258,7 @@ def without_deleted_rows(
 
 
 def worth_a_look(keys: Sequence[int]) -> frozenset[int]:
-    """The places of row groups whose key columns are read; ``keys`` are the most keys that each may hold (pure)."""
+    """The positions of row groups whose key columns are read; ``keys`` are the most keys that each may hold (pure)."""
     uncertain = sum(count > 0 for count in keys)
     return frozenset(place for place, count in enumerate(keys) if 0 < count <= _KEYS_A_ROW_GROUP * uncertain)
 
@@ -266,7 +268,7 @@ def _row_groups(
 ) -> Iterator[tuple[InputFile, int | None]]:
     """Each row group as an input of its own, and how many deleted keys its rows may have.
 
-    ``None``: a position in it is deleted.
+    ``None`` instead of a number: a position in the row group is deleted.
     """
     source = task.inputs[number]
     by_keys = any(task.deletes[i].content is FileContent.EQUALITY_DELETES for i in source.deletes)

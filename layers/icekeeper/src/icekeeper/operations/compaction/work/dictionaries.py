@@ -1,10 +1,10 @@
-"""Finds columns for which a dictionary saves nothing (pure).
+"""Find columns for which a dictionary saves nothing (pure).
 
-Arrow's writer uses a dictionary for every column until it is full, even if values hardly repeat.  Hashing them takes
-half of the writing time, and the file becomes larger, because the dictionary is as long as the values
-(platform: arrow-useless-dictionaries).  parquet-mr drops a dictionary that saves nothing in the first page
-(``DictionaryValuesWriter.isCompressionSatisfying``).  Here a sample of the file's first row group shows how many
-distinct values it probably has.  In doubt the column keeps its dictionary.
+Arrow's writer uses a dictionary for every column until the dictionary is full, even if values hardly repeat.  Hashing
+them takes half of the writing time, and the file becomes larger, because the dictionary is as long as the values
+(platform: arrow-useless-dictionaries). parquet-mr drops a dictionary that saves nothing in the first page
+(``DictionaryValuesWriter.isCompressionSatisfying``).  Here, a sample of the file's first row group shows how many
+distinct values a column probably has.  In doubt the column keeps its dictionary.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import pyarrow.compute as pc
 
 from icekeeper.rows.arrow_schema import LeafColumn, leaf_values
 
-# Enough to distinguish 200,000 different values from unique ones, in a few milliseconds per column.
+# Enough to distinguish 200,000 different values from unique values, in a few milliseconds per column.
 _SAMPLE_ROWS = 32 * 1024
 # A row group of this size is sampled completely.
 _LEAST_ROWS = 1024
-# At most one of this many rows is sampled, because hashing them is the cost of a dictionary.
+# At most one row in this many is sampled, because hashing rows is the cost of a dictionary.
 _SHARE = 4
 # The sample has stretches of rows: adjacent rows are similar, and copying single rows costs more.
 _STRETCH_ROWS = 256
@@ -76,7 +76,8 @@ def _pays(sampled: pa.Array, scale: float, limit: int) -> bool:
 
 
 def _likely_distinct(seen: int, sampled: int, values: float) -> float:
-    """A lower estimate of the distinct values among ``values``, if ``sampled`` of these have ``seen`` distinct ones."""
+    """A lower estimate of the distinct values among ``values``, if ``sampled`` of them have ``seen`` distinct
+    values."""
     if values <= sampled:
         return seen
     repeated = sampled - seen
@@ -87,9 +88,9 @@ def _likely_distinct(seen: int, sampled: int, values: float) -> float:
 
 
 def _kinds(seen: int, drawn: int) -> float:
-    """The number of equally frequent kinds from which ``drawn`` draws give ``seen`` different ones.
+    """The number of equally frequent kinds from which ``drawn`` draws give ``seen`` different kinds.
 
-    If some kinds are more frequent than others, there are more.
+    If some kinds are more frequent than others, the real number is larger.
     """
     low, high = float(seen), 1e15
     while high / low > 1.001:

@@ -1,4 +1,4 @@
-"""Sorts file groups that do not fit into one worker: sample the key, exchange rows by key, sort range by range."""
+"""Sort file groups that do not fit into a worker: sample the key, exchange rows by key, sort range by range."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from icekeeper.storage.paths import MAX_ATTEMPTS
 # The keys that are sampled per group, and the least number of files; each range gets a hundred keys or more.
 _SAMPLED_KEYS = 100_000
 _SAMPLED_FILES = 64
-# Files that one sample task reads, because reading the keys of a file takes less time than starting a worker.  A group
-# of usual size has one task, so that no further processes are started for it.
+# Files that a sample task reads, because reading the keys of a file takes less time than starting a worker.  A group of
+# usual size has a single task, so that no further processes are started for it.
 _FILES_PER_SAMPLE = 64
-# Arrow bytes that one split task reads.
+# Arrow bytes that a split task reads.
 _SPLIT_BYTES = 4 * RANGE_BYTES
-# A lane writes at least this many files, so that its small last one matters little.
+# A lane writes at least this many files, so that its small last file matters little.
 _FILES_PER_LANE = 4
-# Bytes per value in memory; only offsets of text and binary.
+# Bytes per value in memory; for text and binary, only the offsets.
 _WIDTHS = {"boolean": 1, "int": 4, "float": 4, "date": 4}
 _OTHER_WIDTH = 16
 # Size of text in memory per byte on disk.  If the estimate is too low, the group is sorted in several pieces.
@@ -57,7 +57,7 @@ _TEXT_EXPANSION = 3
 
 
 def fits_one_worker(schema: Mapping[str, Any], rows: int, file_bytes: int) -> bool:
-    """Whether one worker can probably sort the rows in memory, by their number, their types and the file sizes."""
+    """Whether a single worker can probably sort the rows in memory, by their number, their types and the file sizes."""
     leaves = leaf_columns(schema)
     fixed = rows * sum(_WIDTHS.get(leaf.iceberg_type, _OTHER_WIDTH) for leaf in leaves)
     has_text = any(leaf.iceberg_type in ("string", "binary") or leaf.repeated for leaf in leaves)
@@ -104,7 +104,7 @@ def _error_of(samples: Sequence[Sample]) -> str | None:
     errors = [sample.error for sample in samples if sample.error is not None]
     if errors or any(sample.rows for sample in samples):
         return errors[0] if errors else None
-    return "the inputs hold no rows, although their manifests promise some; run 'icekeeper verify' on this table"
+    return "the inputs have no rows, although their manifests list rows; run 'icekeeper verify' on this table"
 
 
 def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
@@ -124,7 +124,7 @@ def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
 
 
 def _plan(task: RewriteTask, samples: Sequence[Sample]) -> tuple[list[SplitTask], list[LaneTask], int]:
-    """The tasks that sort one group, and the expected number of files of a lane."""
+    """The tasks that sort a group, and the expected number of files of a lane."""
     recipe = task.recipe
     assert recipe is not None
     disk_bytes = task.file_bytes
@@ -187,12 +187,12 @@ def _with_inputs(task: RewriteTask, inputs: Sequence[InputFile]) -> RewriteTask:
 
 
 def _first_rows(task: RewriteTask) -> list[int]:
-    """The number of each input's first row within the group, and the number of all rows."""
+    """The number of each input's first row within the group, followed by the number of all rows."""
     return [0, *accumulate(source.record_count for source in task.inputs)]
 
 
 def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[Iterable[str]], None]) -> RewriteResult:
-    """The group's result, with the same proof as for a group of one worker."""
+    """The group's result, with the same proof as for a group that a single worker rewrites."""
     reports = [report for lane in lanes for report in lane.reports]
     read, deleted = sum(r.rows_read for r in reports), sum(r.rows_deleted for r in reports)
     written = tuple(file for lane in lanes for file in lane.written)
@@ -222,4 +222,4 @@ def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[I
 
 
 def _unreadable(found: Iterable[Sample | SplitReport]) -> dict[str, str]:
-    return {path: why for one in found for path, why in one.unreadable.items()}
+    return {path: why for report in found for path, why in report.unreadable.items()}

@@ -3,8 +3,8 @@
 Sources: specification, "Manifests"; Java's ``ParquetMetrics``.  Counts and bounds come from the
 file's footer.  Footers may lack bounds, nulls and NaN of floats, and nulls of columns without bounds; these are
 counted in the batches.  Bounds contain every value (rule: metrics-contain-every-value): truncated upper bounds round
-up, and a column has bounds only if every row group has.  Columns inside lists and maps get their size only, because
-Parquet counts an empty list as a null element.  Columns of uuids have no bounds, in the footer neither
+up, and a column has bounds only if every row group has bounds.  Columns inside lists and maps only get their size,
+because Parquet counts an empty list as a null element.  Columns of uuids have no bounds, not even in the footer
 (:attr:`.LeafColumn.has_bounds`).
 """
 
@@ -27,7 +27,7 @@ from icekeeper.rows.arrow_schema import column_at, leaf_columns
 
 @dataclass(slots=True)
 class _Column:
-    """Counts of one column; ``path`` leads to it through structs."""
+    """Counts of a column; ``path`` leads to it through structs."""
 
     path: tuple[int, ...]
     is_float: bool
@@ -43,12 +43,12 @@ class _Column:
         self.nans += pc.sum(pc.is_nan(array)).as_py() or 0
         found = pc.min_max(array).as_py()
         low, high = found["min"], found["max"]
-        if low is not None and low <= high:  # both are NaN if all values are
+        if low is not None and low <= high:  # both are NaN if all values are NaN
             self.range = (low, high) if self.range is None else (min(low, self.range[0]), max(high, self.range[1]))
 
 
 class PassingCounts:
-    """Counts values that a footer may lack while batches of an Iceberg schema are written; ``columns`` is by field id.
+    """Counts values that a footer may lack, while batches of an Iceberg schema are written; ``columns`` is by field id.
 
     It counts float columns, and the nulls of columns without bounds, outside of lists and maps.
     """
@@ -68,7 +68,7 @@ class PassingCounts:
 
     @property
     def misread_columns(self) -> frozenset[int]:
-        """Ids of columns whose statistics readers would misread if all rows so far were one row group."""
+        """Ids of columns whose statistics readers would misread if all rows so far were a single row group."""
         seen = ((i, column.range, column.nans) for i, column in self.columns.items())
         return frozenset(i for i, found, nans in seen if found is not None and is_misread(*found, nans))
 

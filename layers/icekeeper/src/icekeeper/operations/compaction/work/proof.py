@@ -1,8 +1,8 @@
-"""Proof before commit: written files hold exactly the live rows of the inputs (rule: prove-before-commit).
+"""Proof before commit that written files hold exactly the live rows of the inputs (rule: prove-before-commit).
 
-:class:`RowProof` collects :class:`Evidence` of rows on their way to the writer, :func:`proof_of_file` that of a written
-file.  The evidence of batches, files and tasks can be added in any order, and the order of rows does not matter.  There
-are two levels (policy key ``proof``):
+:class:`RowProof` collects :class:`Evidence` of rows on their way to the writer, :func:`proof_of_file` collects it from
+a written file.  The evidence of batches, files and tasks can be added in any order, and the order of rows does not
+matter.  There are two levels (policy key ``proof``):
 
 ``counts``
     compares with the footers, read back from storage: the number of rows; and for every leaf column the number of
@@ -38,7 +38,7 @@ from icekeeper.rows.read_task import ReadableFile, ReadTask
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.storage import Storage
 
-# From this size on a larger batch saves nothing: the work on its bytes takes longer than the calls.
+# Beyond this size a larger batch saves nothing: the work on its bytes takes longer than the calls.
 _MOST_BATCH_BYTES = 4 * 1024 * 1024
 _BATCHES_PER_ROW_GROUP = 32
 
@@ -50,7 +50,8 @@ def write_proven(
     write: Callable[[Iterator[pa.RecordBatch]], tuple[DataFile, ...] | None],
     deletes: DeletedRows | None = None,
 ) -> tuple[DataFile, ...] | None:
-    """Pass the live rows to ``write``, prove the files that it returns, and return them; ``None`` is not proven.
+    """Pass the live rows to ``write``, prove the files that it returns, and return them; ``None`` is returned without
+    proof.
 
     The rows that were read are added to ``result``; ``deletes`` is as for :func:`.read_rows`.
 
@@ -81,7 +82,7 @@ def write_proven(
         if failed_by_store(error):
             storage.delete(paths)
             raise OutputUnproved(error) from error
-        problem: str | None = f"what was written cannot be read back: {error}"
+        problem: str | None = f"the written files cannot be read back: {error}"
     else:
         problem = disproof(task, proof.evidence, written, rows_read=counted.read, rows_deleted=counted.deleted)
     if problem is not None:
@@ -90,7 +91,7 @@ def write_proven(
 
 
 def checksum_at(task: ReadTask, numbers: BitMap64, storage: Storage) -> tuple[int, int]:
-    """How many rows of a task's inputs have these numbers, and their checksum (:func:`row_checksum`).
+    """How many rows of a task's inputs have these row numbers, and the checksum of these rows (:func:`row_checksum`).
 
     Rows are numbered through all inputs; the task must not have deletes.
 
@@ -112,8 +113,8 @@ def checksum_at(task: ReadTask, numbers: BitMap64, storage: Storage) -> tuple[in
 COUNTS = "counts"
 FULL = "full"
 Range: TypeAlias = tuple[Any, Any]
-# Of NUMBERS, the least and greatest value is cheap to find in a batch, and stands in the footer bit for bit.
-# Texts, too, but a footer has no bounds where values are long.
+# The least and greatest of NUMBERS are cheap to find in a batch, and the footer has them bit for bit.  So are those of
+# texts, but a footer has no bounds if values are long.
 _TEXTS = frozenset({"string", "binary"})
 
 
@@ -125,7 +126,7 @@ class Evidence:
     present: Mapping[int, int] = field(default_factory=dict)
     """The number of values that are not null; every value inside a list or map counts."""
     bounds: Mapping[int, Range | None] = field(default_factory=dict)
-    """Least and greatest raw value of numbers, times and texts, without NaN; ``None``: not known.
+    """Least and greatest raw value of numbers, times and texts, without NaN; ``None``: unknown.
 
     A column without any such value is missing.
     """
@@ -142,20 +143,23 @@ class Evidence:
         )
 
     def contradiction(self, written: Evidence, names: Mapping[int, str]) -> str | None:
-        """A sentence about the first difference between these rows and the written ones; ``None``: none.
+        """A sentence about the first difference between these rows and the written rows; ``None`` if there is no
+        difference.
 
         ``names`` are the names of leaf columns by field id.
         """
         if self.rows != written.rows:
-            return f"{self.rows} rows went to the writer, {written.rows} are in what it wrote"
+            return f"{self.rows} rows went to the writer, but the written files have {written.rows}"
         for field_id, count in self.present.items():
             found = written.present.get(field_id, 0)
             if count != found:
-                return f"column {names[field_id]} had {count} values, {found} are in what was written"
+                return f"column {names[field_id]} had {count} values, but has {found} in the written files"
         for field_id in {**self.bounds, **written.bounds}:
             ours, theirs = self.bounds.get(field_id, ()), written.bounds.get(field_id, ())
             if ours is not None and theirs is not None and ours != theirs:
-                return f"column {names[field_id]} reached {_range(ours)}, in what was written {_range(theirs)}"
+                return (
+                    f"column {names[field_id]} had values {_range(ours)}, but has {_range(theirs)} in the written files"
+                )
         if None not in (self.checksum, written.checksum) and self.checksum != written.checksum:
             return "the checksums of the rows before and after writing differ"
         return None
@@ -177,14 +181,14 @@ def _range(bounds: tuple[Any, ...]) -> str:
 
 
 def disproof(task: RewriteTask, read: Evidence, written: Evidence, *, rows_read: int, rows_deleted: int) -> str | None:
-    """Why the written files do not hold the live rows of a task's inputs; ``None``: they do.
+    """Why the written files do not hold the live rows of a task's inputs; ``None`` if they do.
 
-    ``rows_read`` is the number of rows found in the inputs, ``rows_deleted`` that of deleted ones among them.
+    ``rows_read`` is the number of rows found in the inputs, ``rows_deleted`` the number of deleted rows among them.
     """
     promised = task.record_count
     if rows_read != promised or rows_read - rows_deleted != read.rows:
         return (
-            f"rows do not add up: {promised} promised, {rows_read} read, {rows_deleted} of them deleted, "
+            f"row counts differ: {promised} in manifests, {rows_read} read, {rows_deleted} of them deleted, "
             f"{read.rows} written"
         )
     return read.contradiction(written, {leaf.field_id: leaf.name for leaf in leaf_columns(task.schema)})
@@ -202,9 +206,9 @@ class RowProof:
         self._bounds: dict[int, Range | None] = {}
 
     def watch(self, batches: Iterable[pa.RecordBatch], enough_bytes: int = 0) -> Iterator[pa.RecordBatch]:
-        """Add and yield all rows in their order, with small batches joined into ones of about ``enough_bytes``.
+        """Add and yield all rows in their order, with small batches joined into batches of about ``enough_bytes``.
 
-        Joined batches save work per batch.  Larger ones are not copied; those without rows are left out.
+        Joined batches save work per batch.  Larger batches are not copied; empty batches are left out.
         """
         held: list[pa.RecordBatch] = []
         held_bytes = 0
@@ -224,14 +228,14 @@ class RowProof:
             yield self._added(held)
 
     def _added(self, held: list[pa.RecordBatch]) -> pa.RecordBatch:
-        """Add all batches as one and return it; the list is emptied to free the parts."""
+        """Add all batches as a single batch and return it; the list is emptied to free the parts."""
         batch = held[0] if len(held) == 1 else pa.concat_batches(held)
         held.clear()
         self.add(batch)
         return batch
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add the evidence of one batch."""
+        """Add the evidence of a batch."""
         if not batch.num_rows:
             return
         if batch.num_columns > self._columns:  # row numbers are not written
@@ -282,7 +286,7 @@ def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level:
 
 
 def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping[str, Any]) -> Evidence:
-    """Evidence by the footer's statistics; ``counted`` is that of columns without statistics."""
+    """Evidence from the footer's statistics; ``counted`` is the evidence of columns without statistics."""
     present = dict(counted.present)
     bounds = dict(counted.bounds)
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
@@ -295,7 +299,7 @@ def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping
             present[leaf.field_id] = present.get(leaf.field_id, 0) + count
             if leaf.iceberg_type in NUMBERS and statistics.has_min_max:
                 bounds = _joined(bounds, {leaf.field_id: (statistics.min_raw, statistics.max_raw)})
-            elif leaf.is_float and count:  # a row group of NaN alone, or a column that has one
+            elif leaf.is_float and count:  # this or another row group of the column has only NaN
                 bounds = _joined(bounds, {leaf.field_id: None})
             elif leaf.iceberg_type in _TEXTS and count:
                 known = (_bytes(statistics.min_raw), _bytes(statistics.max_raw)) if statistics.has_min_max else None
@@ -322,16 +326,16 @@ def _bytes(raw: str | bytes) -> bytes:
     return raw.encode() if isinstance(raw, str) else bytes(raw)
 
 
-# Arrow has no hash kernel and NumPy is no dependency, so hashes use Arrow's wrapping 64-bit arithmetic: fixed-width
-# values the finaliser of SplitMix64 (Steele, Lea, Flood 2014), bytes and elements multilinear hashing (a sum of
-# products with a fixed pseudo-random number per position).  The result is the same in every process.  It finds
-# mistakes; it does not protect against attackers.
+# Arrow has no hash kernel and NumPy is not a dependency, so hashes use Arrow's wrapping 64-bit arithmetic.  Fixed-width
+# values are hashed by the finaliser of SplitMix64 (Steele, Lea, Flood 2014), bytes and elements by multilinear hashing
+# (a sum of products with a fixed pseudo-random number per position).  The result is the same in every process.  It
+# finds mistakes; it does not protect against attackers.
 
 WORD = 2**64
 
 # Hashing a slice of rows takes about 30 times its size; this limits it to a few dozen MB.
 _SLICE_BYTES = 1024 * 1024
-# Longer values are hashed one by one to limit memory.
+# Longer values are hashed individually to limit memory.
 _LONG_BYTES = 64 * 1024
 _GOLDEN = 0x9E3779B97F4A7C15
 _NULL = 0x5D8E6B2C9A1F4703
@@ -341,7 +345,7 @@ _U64 = pa.uint64()
 def row_checksum(batch: pa.RecordBatch) -> int:
     """A checksum over every column that does not depend on the order of rows: the sum of 64-bit row hashes.
 
-    It is taken modulo 2^64.  Checksums of several batches add up to that of all their rows.
+    The sum is taken modulo 2^64.  Checksums of several batches add up to the checksum of all their rows.
     """
     rows = max(1, batch.num_rows * _SLICE_BYTES // max(1, batch.nbytes))
     total = 0
@@ -360,7 +364,7 @@ def _combined(columns: Sequence[pa.Array]) -> pa.Array:
 
 
 def _hashes(array: pa.Array) -> pa.Array:
-    """One hash per value, nulls included."""
+    """One hash per value, including nulls."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     kind = array.type
@@ -412,7 +416,7 @@ def _of_short_bytes(array: pa.Array) -> pa.Array:
 
 
 def _of_sequences(items: pa.Array, lengths: pa.Array) -> pa.Array:
-    """One hash per sequence; ``items`` has the items of all sequences, one after the other."""
+    """One hash per sequence; ``items`` has the items of all sequences in order."""
     lengths = lengths.cast(pa.int64())
     ends = pc.cumulative_sum(lengths)
     starts = pc.subtract(ends, lengths)

@@ -1,9 +1,10 @@
-"""The work unit of compaction, run by local processes or by Spark: a task in, written files or an error out.
+"""The unit of work of compaction, run by local processes or by Spark: it takes a task and returns written files or an
+error.
 
-Rows of an old partition spec may be divided among partitions of the current one (rule: rows-match-their-partition;
+Rows of an old partition spec may be divided among partitions of the current spec (rule: rows-match-their-partition;
 specification, "Partition Evolution").  Java's ``rewrite_data_files`` does so with every file of another spec.
-Icekeeper does so only if fewer files come out than go in (iceberg 16189, 16514), and reads the source columns first to
-find out.
+Icekeeper does so only if that makes fewer files (iceberg 16189, 16514), and first reads the source columns to find
+out.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from icekeeper.storage.storage import Storage
 def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteResult:
     """Rewrite the live rows of a task's inputs: copied, in their order, sorted, or divided among partitions.
 
-    The outputs are proven before the result reports them.  Errors of this group alone are in the result, not raised.
-    ``storage`` may be shared with other tasks; ``None``: the task opens its own.
+    The outputs are proven before the result reports them.  Errors that affect only this group are in the result, not
+    raised.  ``storage`` may be shared with other tasks; ``None``: the task opens its own.
     """
     storage = storage or Storage(task.io_properties)
     result = RewriteResult(group_id=task.group_id, has_row_maps=task.keeps_row_maps)
@@ -75,18 +76,19 @@ def rewrite_group(task: RewriteTask, storage: Storage | None = None) -> RewriteR
 
 
 # A table may have thousands of partitions of tiny files.  If each group were a task of its own, each would open its own
-# client of the object store, whose requests wait for one another.  A batch shares the client.  On a store several of
-# its groups are rewritten at once, because they spend nearly all of their time waiting for responses.
+# client of the object store and make its requests one after another.  A batch shares the client.  On an object store
+# several groups of a batch are rewritten at once, because they spend nearly all of their time waiting for responses.
 
-# Groups of a batch that are rewritten at once on a store.
+# Groups of a batch that are rewritten at once on an object store.
 _AT_ONCE = 8
-# Of data files whose rows are in memory at once; in memory they are several times larger (rule: bounded-worker-memory).
+# Bytes of data files whose rows are in memory at once; in memory they are several times larger
+# (rule: bounded-worker-memory).
 _AT_ONCE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteBatch:
-    """One or more groups of one table that one worker rewrites."""
+    """One or more groups of a table that a worker rewrites."""
 
     tasks: tuple[RewriteTask, ...]
 
@@ -106,12 +108,12 @@ def rewrite_batch(batch: RewriteBatch) -> list[RewriteResult]:
     paths = (path for task in batch.tasks for path in (task.outputs.folder, *(source.path for source in task.inputs)))
     if len(batch.tasks) == 1 or all(is_local(path) for path in paths):
         return [rewrite_group(task, storage) for task in batch.tasks]
-    # As many groups as fit into memory at once, whichever of the batch they are.
+    # As many groups at once as fit into memory, even if they are the largest groups of the batch.
     largest = max(task.file_bytes for task in batch.tasks)
     at_once = max(1, min(_AT_ONCE, _AT_ONCE_BYTES // max(1, largest)))
     with WorkThreads(at_once, thread_name_prefix="small-groups") as pool:
         running = [pool.submit(rewrite_group, task, storage) for task in batch.tasks]
-        return [one.result() for one in running]
+        return [future.result() for future in running]
 
 
 _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -133,7 +135,7 @@ class PartitionRouter:
         self._fields: list[TargetField] = fields
         self._schema = schema
         self._live = [field for field in fields if field.name != "void"]
-        # Rows of one partition have equal keys, so partition values are computed once per key and batch.
+        # Rows of a partition have equal keys, so partition values are computed once per key and batch.
         self._keys = SortKeys([KeyColumn(field.source_id, field.name) for field in self._live], schema)
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[PartitionValue, ...], pa.RecordBatch]]:
@@ -228,7 +230,7 @@ def _stored_rows(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _raw_value(values: pa.Array, kind: str) -> PartitionValue:
-    """The first value, raw as in manifests; ``None``: null."""
+    """The first value as a raw value; ``None`` for null."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     if not values[0].is_valid:

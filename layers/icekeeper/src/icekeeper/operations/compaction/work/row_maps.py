@@ -1,9 +1,9 @@
-"""Row maps: which row of a group each row of a sorted or routed output is.
+"""Row maps record which row of its group each row of a sorted or routed output is.
 
 Deletes may land on the inputs while a group is rewritten.  To forward them to the outputs, the committing process must
-know where each row went.  Where rows keep their order it can count (:mod:`.forward_deletes`); where they do not, their
-numbers travel with them, and the worker writes them beside each output: the numbers of its rows within the group, in
-the order of the output, as an Arrow IPC stream.  A map takes three to four bytes a row, and lives as long as the job.
+know the position of each row.  If rows keep their order, it can count (:mod:`.forward_deletes`).  If they do not, each
+row carries its number within the group, and the worker writes the numbers beside each output, in the order of the
+output, as an Arrow IPC stream.  A map takes three to four bytes per row and exists as long as the job.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BATCH_ROWS = 256 * 1024
 
 
 class RowMapWriter:
-    """Takes the row numbers from the batches of one output, and writes them beside it."""
+    """Takes the row numbers out of the batches of an output and writes them to its row map."""
 
     def __init__(self, data_file: str, task: RewriteTask, storage: Storage) -> None:
         self._path = row_map_path(data_file)
@@ -41,7 +41,7 @@ class RowMapWriter:
         self._stream: Any = None
 
     def taken_from(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch without its row numbers, which are written."""
+        """Record the batch's row numbers and return the batch without them."""
         self._held.append(batch.column(self._columns).cast(pa.uint64()))
         self._rows += batch.num_rows
         if self._rows >= _BATCH_ROWS:
@@ -62,7 +62,8 @@ class RowMapWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Complete the map.  After an error it is left to the job's record, as its data file is removed."""
+        """Complete the map.  After an error, the map is left to the job's record, which deletes it together with its
+        data file."""
         if error is not None:
             self._opened.__exit__(kind, error, trace)
             return
@@ -73,7 +74,7 @@ class RowMapWriter:
 
 
 def mapped_rows(data_file: str, numbers: BitMap64, storage: Storage) -> tuple[BitMap64, int]:
-    """The positions in an output of the rows with these numbers, and how many rows it has by its map.
+    """The positions in an output of the rows with these numbers, and how many rows its map has.
 
     Raises:
         StorageError: the map is missing or cannot be read.
@@ -93,4 +94,4 @@ def _batches(path: str, storage: Storage) -> Iterator[pa.RecordBatch]:
         with storage.translated(path), storage.open_input(path) as stream, pa.ipc.open_stream(stream) as batches:
             yield from batches
     except (pa.ArrowException, OSError) as error:
-        raise StorageError(f"row map {path} cannot be read: {error}") from error
+        raise StorageError(f"cannot read row map {path}: {error}") from error

@@ -1,9 +1,9 @@
-"""Writes a Parquet file as Arrow does, byte for byte, on several cores.
+"""Write a Parquet file on several cores, byte for byte as Arrow does.
 
-Arrow's writer, as Python can call it, encodes the columns of a row group one after the other.  Here a thread encodes
-each run of adjacent columns as a small Parquet file in memory.  Its pages are then written to the output in the order
-of columns.  What Arrow writes for a column does not depend on other columns, except for the places of pages
-(platform: columns-encode-independently).  Only one row group is in memory, and encoded columns that wait for their
+Arrow's writer, called from Python, encodes the columns of a row group one after another.  Here a thread encodes each
+run of adjacent columns as a small Parquet file in memory.  Its pages are then written to the output in the order of
+columns.  What Arrow writes for a column does not depend on other columns, except for the offsets of pages
+(platform: columns-encode-independently).  Memory holds a single row group, and encoded columns that wait for their
 turn.
 
     PAR1 | pages of row group 1, of row group 2, … | Bloom filters | column indexes | offset indexes | footer
@@ -46,7 +46,7 @@ from icekeeper.row_group_copy.new_footer import with_one_voice, with_row_groups
 
 
 def column_runs(sizes: Sequence[int], parts: int) -> list[range]:
-    """Divide columns, given by their bytes, into fewer than ``2 * parts`` non-empty runs of adjacent ones (pure).
+    """Divide columns, given by their bytes, into fewer than ``2 * parts`` non-empty runs of adjacent columns (pure).
 
     No run has more than its share of the bytes, unless it is a single column.
     """
@@ -66,10 +66,10 @@ def column_runs(sizes: Sequence[int], parts: int) -> list[range]:
 ChunkFacts: TypeAlias = tuple[Any, ...]
 """Arrow's metadata of a column chunk; the offsets of its data pages and its dictionary page, if any, come first."""
 Parts: TypeAlias = tuple[bytes | None, bytes | None, bytes | None]
-"""The Bloom filter, column index and offset index of a column chunk, which belong to the end of the file."""
+"""The Bloom filter, column index and offset index of a column chunk, which are written at the end of the file."""
 PlacedChunk: TypeAlias = tuple[ColumnChunk, ChunkFacts, Parts]
-"""A column chunk with its offsets in the output, but those of its parts; pages have the output's offsets in its parts,
-too."""
+"""A column chunk with its offsets in the output, except those of its parts; the parts also refer to pages by their
+offsets in the output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class EncodedColumns:
 
     @property
     def pages(self) -> memoryview:
-        """The bytes of the column chunks, one after the other."""
+        """The bytes of the column chunks in order."""
         return self.data[len(MAGIC) : data_pages(self.chunks[-1].meta_data).end]
 
     def placed(self, start: int) -> Iterator[PlacedChunk]:
@@ -114,7 +114,7 @@ class EncodedColumns:
 
 
 def encoded_columns(table: pa.Table, options: Mapping[str, Any]) -> EncodedColumns:
-    """Encode the columns of a table as one row group; ``options`` are those of ``ParquetWriter``.
+    """Encode the columns of a table as a single row group; ``options`` are those of ``ParquetWriter``.
 
     Raises:
         CannotCopy: Arrow wrote something unknown to this version, or more than one row group.
@@ -175,16 +175,16 @@ def _moved_index(found: bytes, pages: Piece, by: int) -> bytes:
     return write_struct(replace(index, page_locations=moved))
 
 
-# Columns differ in cost: with more runs, cores wait less for the last one.
+# Columns differ in cost: with more runs, cores wait less for the last run.
 _RUNS_PER_CORE = 8
-# Encoded columns wait for slower ones before them, up to this share of the row group's bytes in memory.
+# Encoded columns wait for slower columns before them, up to this share of the row group's bytes in memory.
 _WAITING = 0.2
 # Arrow writes at most this many rows into a row group (``pyarrow.parquet.ParquetWriter.write_table``).
 _MOST_ROWS = 64 * 1024 * 1024
 
 
 def side_by_side_writer(sink: Any, table: pa.Table, options: Mapping[str, Any], cores: int) -> SideBySideWriter | None:
-    """A writer of tables like ``table``, which has rows; ``None``: Arrow writes something unknown to this version.
+    """A writer of tables like ``table``, which has rows; ``None`` if Arrow writes something unknown to this version.
 
     ``options`` are those of ``ParquetWriter``.
     """
@@ -202,7 +202,7 @@ class _Written:
 
     row_group: bytes
     parts: tuple[Parts, ...]
-    """Those of every column chunk."""
+    """The parts of every column chunk."""
     facts: tuple[int, ...]
     """A hash of the :data:`ChunkFacts` of every column chunk, because the facts of a large file take much memory."""
 
@@ -222,7 +222,7 @@ class SideBySideWriter:
         sink.write(MAGIC)
 
     def write_row_group(self, rows: list[pa.Table]) -> None:
-        """Write the only table in ``rows`` as one row group, or several where Arrow does.
+        """Write the only table in ``rows`` as a row group, or as several if Arrow would.
 
         The table is removed from the list, so that a column's memory is freed once it is encoded.
 
@@ -231,7 +231,8 @@ class SideBySideWriter:
             pa.ArrowException, OSError: as Arrow raises them.
         """
         self._is_broken = True
-        # Otherwise memory freed by decoding adds to that of the threads (platform: columns-encode-independently).
+        # Otherwise the memory that decoding has freed adds to the memory of the threads
+        # (platform: columns-encode-independently).
         pa.default_memory_pool().release_unused()
         table = rows.pop()
         parts = deque(table.slice(start, _MOST_ROWS).columns for start in range(0, table.num_rows, _MOST_ROWS))
@@ -245,7 +246,7 @@ class SideBySideWriter:
         self._is_broken = False
 
     def _encoded(self, columns: list[pa.ChunkedArray], schema: pa.Schema) -> _Written:
-        """Write one row group; ``columns`` is emptied."""
+        """Write a row group; ``columns`` is emptied."""
         count = len(columns[0])
         sizes = [column.nbytes for column in columns]
         most = _WAITING * sum(sizes)
@@ -257,11 +258,11 @@ class SideBySideWriter:
             part = [pa.Table.from_arrays(arrays, schema=pa.schema([schema.field(i) for i in run]))]
             del arrays
             under_way.append(self._pool.submit(_encoded_part, part, self._options))
-            # One more than there are cores, so that none waits for this thread.
-            while len(running := [one for one in under_way if not one.done()]) > self._cores:
+            # One run more than there are cores, so that no core waits for this thread.
+            while len(running := [future for future in under_way if not future.done()]) > self._cores:
                 wait(running, return_when=FIRST_COMPLETED)
             while under_way and (
-                under_way[0].done() or sum(len(one.result().data) for one in under_way if one.done()) > most
+                under_way[0].done() or sum(len(future.result().data) for future in under_way if future.done()) > most
             ):
                 placed += self._appended(under_way.popleft().result())
         while under_way:
@@ -277,7 +278,7 @@ class SideBySideWriter:
         """Write the end of the file and return the footer; ``None``: writing failed before.
 
         Raises:
-            StorageError: Arrow reads other column chunks from the new footer than were written.
+            StorageError: the column chunks that Arrow reads from the new footer differ from the written column chunks.
         """
         self._pool.shutdown(cancel_futures=True)
         if self._is_broken:
@@ -287,8 +288,8 @@ class SideBySideWriter:
             seen = Footer("the new file", 0, 0, thrift).seen_by_arrow()
         except CannotCopy as refused:
             raise StorageError(f"the file of columns that Arrow encoded {refused}") from refused
-        if [tuple(map(hash, facts)) for facts in chunk_facts(seen)] != [one.facts for one in self._written]:
-            raise StorageError("the new footer does not say of the column chunks what Arrow said of them")
+        if [tuple(map(hash, facts)) for facts in chunk_facts(seen)] != [group.facts for group in self._written]:
+            raise StorageError("the new footer describes the column chunks differently than Arrow did")
         self._sink.write(framed(with_one_voice(thrift, seen)))
         return seen
 
@@ -297,12 +298,12 @@ class SideBySideWriter:
         places = []
         for kind in range(3):
             places.append(int(self._sink.tell()))
-            for one in self._written:
-                self._sink.write(b"".join(part[kind] or b"" for part in one.parts))
+            for written in self._written:
+                self._sink.write(b"".join(part[kind] or b"" for part in written.parts))
         groups = []
-        for one in self._written:
-            group = read_exactly(RowGroup, one.row_group)
-            for chunk, (bloom_part, column_part, offset_part) in zip(group.columns, one.parts, strict=True):
+        for written in self._written:
+            group = read_exactly(RowGroup, written.row_group)
+            for chunk, (bloom_part, column_part, offset_part) in zip(group.columns, written.parts, strict=True):
                 meta = chunk.meta_data
                 meta.bloom_filter_offset, meta.bloom_filter_length = _taken(places, 0, bloom_part)
                 chunk.column_index_offset, chunk.column_index_length = _taken(places, 1, column_part)
@@ -313,7 +314,7 @@ class SideBySideWriter:
 
 
 def _taken(places: list[int], kind: int, part: bytes | None) -> tuple[int | None, int | None]:
-    """The offset and length of a part; the next one of its kind follows."""
+    """The offset and length of a part; ``places`` then has the offset of the next part of its kind."""
     if part is None:
         return None, None
     start = places[kind]

@@ -1,6 +1,6 @@
-"""Work units that sort the rows of a file group: in one worker, or divided by key and sorted range by range.
+"""Units of work that sort the rows of a file group: in a single worker, or divided by key and sorted range by range.
 
-The second way is the fastest that was measured (platform: arrow-sorts-faster-than-spark): sample the key, cut the rows
+The second way was the fastest in measurements (platform: arrow-sorts-faster-than-spark): sample the key, cut the rows
 into ranges where they are read, send them as Arrow IPC bytes, and sort them where they arrive.  Every Arrow type can be
 sorted, because rows never become columns of Spark.
 """
@@ -43,20 +43,20 @@ from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
 _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
-# The most files of one lane; file numbers of a lane start at a multiple of it.
+# The most files of a lane; a lane's file numbers start at a multiple of it.
 _FILES_PER_LANE = 1000
 
 
-# Tasks and results of workers that sort a file group together are picklable.  Adjacent ranges of the key form a
-# *lane*: one worker sorts its ranges one after another and writes them into files.
+# Tasks and results of workers that sort a file group together are picklable.  Adjacent ranges of the key form a *lane*:
+# a worker sorts its ranges one after another and writes them into files.
 
 MB = 1024 * 1024
 # Planned Arrow bytes of a range.  With the copy for sorting and a row group, a worker needs about half a gigabyte.
 RANGE_BYTES = 64 * MB
 # Arrow bytes that are sorted at once before they are cut into ranges.
 RUN_BYTES = 32 * MB
-# The most Arrow bytes that are sorted at once.  A larger range, which the sample did not show, is sorted in pieces,
-# each written into files of its own.
+# The most Arrow bytes that are sorted at once.  A range that turns out larger than the sample showed is sorted in
+# pieces, each written into files of its own.
 PIECE_BYTES = 4 * RANGE_BYTES
 
 
@@ -102,7 +102,7 @@ class SplitTask:
     """The number of the first row within the group."""
     curve: ZOrderCurve | None
     bounds: tuple[Bound, ...]
-    """The start of each range but the first."""
+    """The start of each range except the first."""
     lanes: tuple[int, ...]
     """Per range: the number of its lane."""
 
@@ -114,11 +114,11 @@ class SplitTask:
 
 @dataclass(frozen=True, slots=True)
 class RunSlice:
-    """Sorted rows of one range."""
+    """Sorted rows of a range."""
 
     range: int
     run: tuple[int, int]
-    """The numbers of the split task and of the run within it; slices sorted by them are in the order of their rows."""
+    """The numbers of the split task and of the run within it; sorting slices by them restores the order of the rows."""
     arrow_bytes: int
     data: bytes
     """The rows as an Arrow IPC stream."""
@@ -139,11 +139,11 @@ class SplitReport:
 
 @dataclass(frozen=True, slots=True)
 class LaneTask:
-    """Sort the ranges of one lane and write them; ``task`` has no inputs."""
+    """Sort the ranges of a lane and write them; ``task`` has no inputs."""
 
     task: RewriteTask
     number: int
-    """The number of the lane within the group, from which its file names follow."""
+    """The number of the lane within the group; it determines the lane's file names."""
     curve: ZOrderCurve | None
     disk_ratio: float
     """Bytes on disk per Arrow byte of the inputs."""
@@ -157,7 +157,7 @@ class LaneTask:
 
 @dataclass(frozen=True, slots=True)
 class LaneResult:
-    """The files that one lane wrote, and the split reports that it received."""
+    """The files that a lane wrote, and the split reports that it received."""
 
     group_id: int
     written: tuple[DataFile, ...]
@@ -170,7 +170,7 @@ class LaneResult:
 def write_clustered(
     rows: Iterator[pa.RecordBatch], task: RewriteTask, recipe: ClusterRecipe, storage: Storage
 ) -> tuple[DataFile, ...] | None:
-    """Sort all rows of a group and write them; ``None`` and no file if they do not fit into one worker after all.
+    """Sort all rows of a group and write them; ``None`` and no file if the rows turn out too large for a worker.
 
     Raises:
         StorageError: an input cannot be read or an output cannot be written; no output of this attempt remains.
@@ -190,7 +190,7 @@ def write_clustered(
 def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
     """Read the live rows of the inputs and yield them as ``(lane, slice)``, then a report for the first lane.
 
-    Errors of this group alone are in the report, not raised.
+    Errors that affect only this group are in the report, not raised.
     """
     tally = Tally()
     proof = RowProof(work.task.schema, work.task.proof)
@@ -225,8 +225,8 @@ def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tup
 def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneResult:
     """Sort the rows that arrived, range by range, and write them.
 
-    Slices arrive in any order, so they wait in files of a temporary directory, one per range.  Errors of this group
-    alone are in the result, not raised.
+    Slices arrive in any order, so they wait in files of a temporary directory, one file per range.  Errors that affect
+    only this group are in the result, not raised.
     """
     task, recipe = lane.task, lane.task.recipe
     assert recipe is not None
@@ -312,9 +312,9 @@ def _ipc_bytes(batch: pa.RecordBatch) -> bytes:
 
 
 def sample_keys(work: SampleTask) -> Sample:
-    """Read the key columns of some files and take every n-th row, deleted ones included.
+    """Read the key columns of some files and take every n-th row, including deleted rows.
 
-    Errors of this group alone are in the sample, not raised.
+    Errors that affect only this group are in the sample, not raised.
     """
     task, recipe = work.task, work.task.recipe
     assert recipe is not None

@@ -1,4 +1,4 @@
-"""Sorts rows: key columns in Iceberg's order (rule: claim-sort-order-truthfully), or cells on a z-order curve."""
+"""Sort rows by key columns in Iceberg's order (rule: claim-sort-order-truthfully), or by cells on a z-order curve."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from icekeeper.operations.compaction.terms.output_partition import pyiceberg_typ
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
 from icekeeper.policy import Strategy
 
-# Rows to which a curve is fitted: a thousand or more for each file that one worker writes.
+# The number of rows to which a curve is fitted: a thousand or more for each file that a worker writes.
 _SAMPLED_ROWS = 32_768
 RowTaker: TypeAlias = Callable[[pa.RecordBatch, pa.Array], pa.RecordBatch]
 """Returns the rows of a batch with the given numbers, in the order of the numbers."""
 
 
 class RowOrder:
-    """The order of rows of one schema: by a recipe's columns, or along a z-order curve."""
+    """The order of rows of a schema: by a recipe's columns, or along a z-order curve."""
 
     def __init__(self, recipe: ClusterRecipe, schema: Mapping[str, Any], curve: ZOrderCurve | None = None) -> None:
-        """Raises TableUnsupported when a column is not in the schema."""
+        """Raises TableUnsupported if a column is not in the schema."""
         self._values = SortKeys(recipe.columns, schema)
         self._curve = curve
         self.is_curve = curve is not None
@@ -62,7 +62,7 @@ def fitted_curve(recipe: ClusterRecipe, schema: Mapping[str, Any], batch: pa.Rec
 def row_taker() -> Iterator[RowTaker]:
     """A function that takes rows of a batch on all cores of the task.
 
-    Arrow itself takes one column after the other.
+    Arrow itself takes one column after another.
     """
     cores = task_cores()
     if cores == 1:
@@ -86,7 +86,7 @@ _HOUR_S, _DAY_S = 3600, 86_400
 
 
 class SortKeys:
-    """Computes the key columns of batches of one Iceberg schema."""
+    """Computes the key columns of batches of an Iceberg schema."""
 
     def __init__(self, columns: Sequence[KeyColumn], table_schema: Mapping[str, Any]) -> None:
         """Raises TableUnsupported if a column is not in the schema or its transform is unknown."""
@@ -107,7 +107,7 @@ def sorted_indices(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence
         ValueError: there are no keys.
     """
     if not keys:
-        raise ValueError("a sort order without columns orders nothing")
+        raise ValueError("a sort order needs at least one column")
     order = integer_order(keys, columns)
     if order is not None:
         return order
@@ -130,7 +130,7 @@ def column_values(field_id: int, schema: Mapping[str, Any], batch: pa.RecordBatc
 
 
 def holds_column(field: Mapping[str, Any], ids: Container[int]) -> bool:
-    """Whether a field of a schema is one of these columns, or a struct that contains one."""
+    """Whether a field of a schema is one of these columns, or a struct that contains such a column."""
     if int(field["id"]) in ids:
         return True
     kind = field["type"]
@@ -147,7 +147,7 @@ def _find(field_id: int, fields: Sequence[Mapping[str, Any]]) -> tuple[list[int]
                 return [*path, index], field["type"]
             if isinstance(field["type"], Mapping) and field["type"]["type"] == "struct":
                 stack.append(([*path, index], field["type"]["fields"]))
-    raise TableUnsupported(f"column {field_id}, which rows are to be ordered by, is not in the schema")
+    raise TableUnsupported(f"the sort order needs column {field_id}, which is not in the schema")
 
 
 def _child(array: pa.Array, path: Sequence[int]) -> pa.Array:
@@ -173,7 +173,7 @@ def _key_function(transform: str, kind: str) -> _KeyFunction:
         if kind == "date":
             return _ordered
         return lambda array: _floor_divided(_ordered(array), seconds * PRIMITIVES[kind].per_second)
-    raise TableUnsupported(f"sort transform {transform} is not known to this version of Icekeeper")
+    raise TableUnsupported(f"this version of Icekeeper does not know the sort transform {transform}")
 
 
 def _ordered(array: pa.Array) -> pa.Array:
@@ -196,7 +196,7 @@ def _ordered(array: pa.Array) -> pa.Array:
 
 
 def _float_order(array: pa.Array, bits_type: pa.DataType, mask: int) -> pa.Array:
-    """Floats as integers of the same order: all bits of negative floats but the sign are inverted."""
+    """Floats as integers of the same order: all bits of negative floats except the sign are inverted."""
     one_nan = pc.if_else(pc.is_nan(array), pa.scalar(float("nan"), array.type), array)
     bits = one_nan.view(bits_type)
     return pc.if_else(pc.less(bits, pa.scalar(0, bits_type)), pc.bit_wise_xor(bits, pa.scalar(mask, bits_type)), bits)
@@ -254,7 +254,8 @@ def _by_value(function: Callable[[Any], Any], result: pa.DataType) -> _KeyFuncti
 
 # Arrow compares rows key by key, unless a single key has few different values: then it counts them, which is several
 # times faster.  So the integer keys of a row are packed into one number, each with as many bits as its values need.
-# That number is sorted digit by digit, the lowest first (radix sort; every pass keeps the order of the one before).
+# That number is sorted digit by digit, the lowest digit first (radix sort; every pass keeps the order of the pass
+# before).
 
 # Arrow counts up to 4,096 different values, and compares if there may be more.
 _DIGIT_BITS = 12
@@ -265,14 +266,14 @@ _MAX_BITS_OF_ONE = 48
 
 
 def integer_order(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence[KeyColumn]) -> pa.Array | None:
-    """As :func:`sorted_indices`; ``None``: a key is no integer, or all keys together need too many bits."""
+    """As :func:`sorted_indices`; ``None``: a key is not an integer, or all keys together need too many bits."""
     if not all(isinstance(key, pa.Array) and pa.types.is_signed_integer(key.type) for key in keys):
         return None
     fields = []
     for key in keys:
         found = pc.min_max(key).as_py()
         low, high = found["min"] or 0, found["max"] or 0
-        # One value more, for null.
+        # One more value, for null.
         fields.append((low, high, 0 if found["min"] is None else (high - low + bool(key.null_count)).bit_length()))
     bits = sum(width for *_, width in fields)
     if bits > (_MAX_BITS if len(keys) > 1 else _MAX_BITS_OF_ONE):
@@ -289,7 +290,7 @@ def integer_order(keys: Sequence[pa.Array | pa.ChunkedArray], columns: Sequence[
 
 
 def _number(key: pa.Array, column: KeyColumn, low: int, high: int) -> pa.Array:
-    """The key as a number from 0 that rises in the order of the column."""
+    """The key as a number from 0 upwards, in the order of the column."""
     wide = key.cast(pa.int64())
     number = pc.subtract(high, wide) if column.descending else pc.subtract(wide, low)
     if not key.null_count:
@@ -300,13 +301,14 @@ def _number(key: pa.Array, column: KeyColumn, low: int, high: int) -> pa.Array:
 
 
 # A z-order curve alternates between the bits of its columns (Morton 1966), so rows with similar values get near cells.
-# Here every bit is fitted to a sample: it halves the rows that have the same bits before it, at their median in the
-# column whose turn it is (a k-d tree, Bentley 1975).  So cells are not empty, even with skewed values or columns that
-# depend on each other.  If a power of two of files divides the curve evenly, their bounds do not overlap.  Iceberg-Java
+# Here every bit is fitted to a sample: it halves the rows with the same preceding bits at their median in the column
+# whose turn it is (a k-d tree, Bentley 1975).  So cells are not empty, even with skewed values or columns that depend
+# on each other.  If a power of two of files divides the curve evenly, their bounds do not overlap.  Iceberg-Java
 # interleaves the leading bytes of the values instead, which is useless for a skewed column or a common string prefix.
 
 CURVE_BITS = 12
-"""Bits of a cell: Arrow sorts that many by counting, and a sample of 100,000 rows has 24 in each of 4,096 cells."""
+"""Bits of a cell: Arrow sorts this many by counting, and a sample of 100,000 rows has 24 rows in each of 4,096
+cells."""
 # A value is replaced by its rank among this many quantiles of a sample, which Arrow compares faster than text.
 _QUANTILES = 1023
 _RANKS = _QUANTILES + 1
@@ -321,8 +323,8 @@ class ZOrderCurve:
     quantiles: tuple[pa.Array, ...]
     """Per column: ascending values (of :class:`.SortKeys`), nulls first."""
     levels: tuple[tuple[pa.Array, pa.Array], ...] = ()
-    """Per bit, the highest first, and for each combination of the bits before it: the column whose rank is compared,
-    and the least rank for which the bit is set."""
+    """For each bit, the highest first, and for each combination of the preceding bits: the column whose rank is
+    compared, and the least rank for which the bit is set."""
 
     @property
     def columns(self) -> tuple[KeyColumn, ...]:
@@ -340,7 +342,7 @@ class ZOrderCurve:
 
 
 def _with_bit(cells: pa.Array, ranks: Sequence[pa.Array], columns: pa.Array, medians: pa.Array) -> pa.Array:
-    """Append the bit of one level to the cells of rows."""
+    """Append the bit of a level to the cells of rows."""
     of_all = columns[0].as_py()
     is_one = pc.all(pc.equal(columns, of_all)).as_py()  # several times faster than a choice per row
     compared = ranks[of_all] if is_one else pc.choose(columns.take(cells), *ranks)
@@ -366,9 +368,9 @@ def fit_curve(sample: Sequence[pa.Array]) -> ZOrderCurve:
 
 
 _Halving: TypeAlias = tuple[int, float]
-"""How one column divides the rows that have the same bits so far: the least rank of the upper half, and the share of
-the larger half."""
-# All ranks are below.
+"""How a column divides the rows that have the same bits so far: the least rank of the upper half, and the share of the
+larger half."""
+# All ranks are in the lower half.
 _UNDIVIDED: _Halving = (_RANKS, 1.0)
 
 
@@ -394,8 +396,8 @@ def _halvings(ranks: pa.Array, cells: pa.Array, count: int) -> list[_Halving]:
 
 
 def _choose(turn: int, halvings: Sequence[_Halving]) -> tuple[int, int]:
-    """The column to halve by, and its median: from the one whose turn it is, the first that divides evenly, else the
-    best."""
+    """The column to halve by, and its median: the first column that divides evenly, starting with the column whose turn
+    it is; otherwise the column that divides most evenly."""
     in_turn = [n % len(halvings) for n in range(turn, turn + len(halvings))]
     even = (column for column in in_turn if halvings[column][1] <= _EVEN_ENOUGH)
     chosen = next(even, None)
@@ -412,7 +414,7 @@ def _quantiles(values: pa.Array) -> pa.Array:
 
 
 def _ranks(quantiles: pa.Array, array: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The number of quantiles at or below each value; nulls are below all."""
+    """The number of quantiles at or below each value; nulls are below all quantiles."""
     return pc.fill_null(pc.search_sorted(quantiles, _searchable(array), side="right"), 0).cast(pa.int16())
 
 
@@ -425,15 +427,15 @@ def _searchable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 # The rows of a group are cut into *ranges* of the sort key, each small enough to be sorted in memory.
 
-# A bound may move by one part of this many of a range.
+# A bound may move by this fraction (1 / N) of a range.
 _EVEN_PART = 4
 
 
 Bound: TypeAlias = tuple[tuple[Any, ...], int]
-"""The start of a range: a key, and among rows of that key a row number within the group.
+"""The start of a range: a key, and a row number within the group for rows of that key.
 
-With row numbers, rows of equal keys can be cut too.  A group whose rows all have one key still becomes ranges that fit
-into memory, in the order of its rows.
+With row numbers, rows of equal keys can be cut, too.  Even a group whose rows all have the same key becomes ranges that
+fit into memory, in the order of its rows.
 """
 
 
@@ -450,10 +452,10 @@ def choose_bounds(
 
 
 def at_cells(bounds: Sequence[Bound], cells: pa.Array) -> tuple[Bound, ...]:
-    """Move the bounds of a sample to places that divide the cells of a curve evenly.
+    """Move the bounds of a sample to cells that divide the curve evenly.
 
-    ``cells`` are the cells of the sample, sorted.  A bound stays if the share of rows before such a place differs from
-    the share of cells, because many rows with equal values are in one cell.
+    ``cells`` are the cells of the sample, sorted.  A bound stays if the share of rows before such a cell differs from
+    the share of cells, because many rows with equal values are in a single cell.
     """
     ranges, rows = len(bounds) + 1, len(cells)
     moved = []

@@ -1,7 +1,7 @@
-"""Writes sorted rows into files of about the target size.
+"""Write sorted rows into files of about the target size.
 
-The size of rows on disk is estimated first from the size of the inputs, then from a sample of the sorted rows that is
-encoded on trial, then from every row group that is written.
+The size of rows on disk is estimated first from the size of the inputs, then from a trial encoding of a sample of the
+sorted rows, then from every row group that is written.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from icekeeper.storage.storage import Storage
 
 _TRIAL_ROWS = 128 * 1024
 _TRIAL_SLICES = 8
-# Rows are written to a file in this many steps, so that its size is wrong by half a step at most.
+# Rows are written to a file in this many steps, so that its size is off by half a step at most.
 _STEPS_PER_FILE = 16
-# A file has one stretch of a z-order curve, unless its share of the rows is this much less or more than an even one:
-# the sample is not exact, and there may be many equal values.
+# A file has a single stretch of a z-order curve, unless its share of the rows is below or above these factors of an
+# even share: the sample is not exact, and there may be many equal values.
 _SMALLEST_SHARE, _LARGEST_SHARE = 0.75, 1.25
 
 
@@ -41,7 +41,7 @@ class SortedPiece:
     order: pa.Array
     """The row numbers of the batch, sorted."""
     overlaps: bool = False
-    """Whether its keys overlap those of the piece before, so that both cannot share a sorted file."""
+    """Whether its keys overlap those of the previous piece, so that the two cannot share a sorted file."""
     cells: pa.Array | None = None
     """The cell of each row on a z-order curve, in sorted order; ``None``: rows are sorted by columns."""
 
@@ -60,7 +60,7 @@ class SortedPiece:
                 first = end
 
     def _stretches(self, bits: int) -> Iterator[tuple[int, int]]:
-        """The number and the end row of each stretch that has rows; without a curve there is one stretch."""
+        """The number and the end row of each stretch that has rows; without a curve there is a single stretch."""
         if self.cells is None:
             yield 0, self.batch.num_rows
             return
@@ -69,7 +69,7 @@ class SortedPiece:
 
 
 def one_batch(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One or more batches as one; the list is emptied, and at most one column is in memory twice."""
+    """Join one or more batches; the list is emptied, and at most one column is in memory twice."""
     schema = batches[0].schema
     chunks = [[batch.column(i) for batch in batches] for i in reversed(range(len(schema)))]
     batches.clear()
@@ -94,7 +94,7 @@ def write_sorted_files(
     ``sizes`` divides the rows of all pieces together.
 
     Raises:
-        StorageError, PolicyError: as :func:`write_data_file`; none of the files remains.
+        StorageError, PolicyError: as :func:`write_data_file`; all files are deleted.
     """
     rows = _Rows(pieces, sizes, task)
     files: list[DataFile] = []
@@ -128,14 +128,14 @@ def _trial(piece: SortedPiece, task: RewriteTask) -> float:
 
 
 class FileSizes:
-    """Decides when a file is full; the remaining rows are divided anew after every observation."""
+    """Decides when a file is full; the remaining rows are divided again after every observation."""
 
     def __init__(
         self, recipe: ClusterRecipe, most_files: int | None, arrow_bytes: int, disk_bytes: float, parts: int = 1
     ) -> None:
         """The size of all rows in memory, and a first estimate of their size on disk.
 
-        The rows are one of so many equal ``parts`` of the z-order curve.
+        ``parts``: the number of equal parts of the z-order curve, of which the rows are one.
         """
         self.recipe = recipe
         self.ratio = disk_bytes / max(1, arrow_bytes)
@@ -148,7 +148,7 @@ class FileSizes:
 
     @property
     def may_need_several(self) -> bool:
-        """Whether the remaining rows may be more than one file, so that their compression matters."""
+        """Whether the remaining rows may need more than one file, so that their compression matters."""
         return self.ratio * self._left >= self.recipe.target_bytes
 
     @property
@@ -164,7 +164,7 @@ class FileSizes:
         return max(0, CURVE_BITS - (self._stretches * self._parts).bit_length() + 1)
 
     def is_full(self, *, begins_stretch: bool) -> bool:
-        """Whether the next rows, which may begin a stretch of the curve, belong into another file."""
+        """Whether the next rows, which may begin a stretch of the curve, belong into the next file."""
         if self.recipe.strategy is Strategy.SORT:
             whole = self._in_file + max(0, self._left)
             count = self.recipe.output_count(whole * self.ratio)
@@ -174,7 +174,7 @@ class FileSizes:
         even = self._arrow_bytes / self._stretches
         if self._files_left == 1 or self._left < _SMALLEST_SHARE * even:
             return False
-        # A stretch may be large: all equal values are in one cell.
+        # A stretch may be large, because equal values are in the same cell.
         return self._in_file >= even * (_SMALLEST_SHARE if begins_stretch else _LARGEST_SHARE)
 
     def feed(self, arrow_bytes: int) -> None:
@@ -231,4 +231,4 @@ class _Rows:
             for stretch, batch in piece.slices(self._sizes.step_bytes, self._sizes.stretch_bits):
                 yield stretch, batch, must_start_file
                 must_start_file = False
-            del piece  # free it before the next one is sorted
+            del piece  # free it before the next piece is sorted

@@ -1,4 +1,4 @@
-"""Writes Parquet data files as the table's properties ask, and returns their manifest entries.
+"""Write Parquet data files with the options in the table's properties, and return their manifest entries.
 
 Sources: Iceberg table properties ``write.parquet.*``; specification, "Parquet".  A file is written row group by row
 group.
@@ -34,7 +34,8 @@ from icekeeper.storage.storage import Storage
 
 
 def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Storage) -> tuple[DataFile, ...]:
-    """Write rows in their order into ``task.output_count`` files of equal numbers of rows; fewer if few rows are live.
+    """Write rows in their order into ``task.output_count`` files of equal numbers of rows; fewer files if few rows are
+    live.
 
     Raises:
         StorageError: an input cannot be read or an output cannot be written; no output of this attempt remains.
@@ -43,7 +44,7 @@ def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Sto
     source = rows
 
     def rows_of_one_file() -> Iterator[pa.RecordBatch]:
-        """The next rows; ``rows`` are then the remaining ones, the rest of the last batch first."""
+        """The next rows; ``rows`` then has the remaining rows, beginning with the rest of the last batch."""
         nonlocal rows
         wanted = per_file
         while wanted > 0 and (batch := next(rows, None)) is not None:
@@ -57,7 +58,7 @@ def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Sto
     files: list[DataFile] = []
     try:
         for path in paths:
-            # The last file takes all remaining rows, in case manifest entries have a too small count.
+            # The last file takes all remaining rows, in case the counts in manifest entries are too small.
             file = write_data_file(path, rows if path == paths[-1] else rows_of_one_file(), task, storage)
             files += [] if file is None else [file]
     except BaseException:
@@ -66,16 +67,16 @@ def write_evenly(rows: Iterator[pa.RecordBatch], task: RewriteTask, storage: Sto
     return tuple(files)
 
 
-# Bytes of memory beside the rows of a row group.  Data of the file that waits for its upload: less than Arrow's own
-# streams keep (platform: pyarrow-s3-requests).
+# Bytes of memory besides the rows of a row group.  First, data of the file that waits for its upload: less than Arrow's
+# own streams keep.
 _ROOM = 40 * 1024 * 1024
-# Sorted rows, which stay in memory while row groups are made of them.
+# Sorted rows, which stay in memory while row groups are made from them.
 _SORTED_BYTES = 64 * 1024 * 1024
 # The batch from which live rows are copied.
 _FILTERED_BYTES = 32 * 1024 * 1024
 # Keys of equality deletes, and the rows that are compared with them at once.
 _LOOKUP_BYTES = 24 * 1024 * 1024
-# However small the table wants row groups, a file has about this many at most.
+# A file has at most about this many row groups, however small the table's setting for them is.
 _MOST_ROW_GROUPS = 1000
 
 
@@ -88,7 +89,7 @@ def write_data_file(
 ) -> DataFile | None:
     """Write batches of ``task.schema`` to ``path`` and return the entry; ``None`` and no file if there are no rows.
 
-    ``on_row_group`` is called with the file's size so far, each time when all batches read until then are written.
+    ``on_row_group`` is called with the file's size so far, each time all batches read so far are written.
 
     Raises:
         StorageError: the file cannot be written.
@@ -97,7 +98,7 @@ def write_data_file(
     counts = PassingCounts(task.schema)
 
     def options(first: pa.Table) -> dict[str, Any]:
-        # The first row group is counted by now; for later ones only the entries of the inputs are known.
+        # The first row group has been counted; for later row groups only the entries of the inputs are known.
         unmeasured = task.misread_columns | counts.misread_columns
         plain = columns_without_dictionary(first, counts.leaves, dictionary_bytes(task.table_properties))
         return writer_options(task.table_properties, counts.leaves, first.num_rows, unmeasured, plain)
@@ -128,7 +129,7 @@ def write_data_file(
 
 
 def _row_group_memory(path: str, task: RewriteTask, storage: Storage) -> int:
-    """Bytes for the rows of a row group: the task's memory less what it needs besides (rule: bounded-worker-memory)."""
+    """Bytes for the rows of a row group: the task's memory minus its other needs (rule: bounded-worker-memory)."""
     besides = 0 if task.recipe is None else _SORTED_BYTES
     if task.deletes:
         besides += _FILTERED_BYTES
@@ -140,7 +141,7 @@ def _row_group_memory(path: str, task: RewriteTask, storage: Storage) -> int:
 
 
 class _Output:
-    """The file being written; it is opened with the first row group, so that without rows there is no file."""
+    """The file being written; it is opened with the first row group, so that no file exists without rows."""
 
     def __init__(
         self, path: str, task: RewriteTask, options: Callable[[pa.Table], Mapping[str, Any]], storage: Storage
@@ -152,7 +153,7 @@ class _Output:
         self._schema = arrow_schema(task.schema)
         self._options = options
         self._storage = storage
-        # The target size in the file, and the largest size in memory, where rows are several times larger.
+        # The target size in the file, and the largest size in memory, in which rows are several times larger.
         self._row_group_bytes = row_group_bytes(task.table_properties)
         self._row_group_memory = _row_group_memory(path, task, storage)
         self._arrow_bytes = 0
@@ -171,7 +172,7 @@ class _Output:
         return min(wanted, self._row_group_memory)
 
     def write(self, batches: list[pa.RecordBatch]) -> None:
-        """Write the batches as one row group; the list is emptied."""
+        """Write the batches as a row group; the list is emptied."""
         table = pa.Table.from_batches(batches, self._schema)
         batches.clear()
         with self._storage.translated(self._path):
@@ -201,7 +202,7 @@ class _Output:
 
 # All cores of the task encode a row group; the bytes are the same.
 
-# A smaller row group is encoded in the time that it takes to divide the work.
+# Encoding a smaller row group takes no longer than dividing the work.
 _WORTH_THREADS_BYTES = 4 * 1024 * 1024
 # After a row group of this size, decoding has freed enough memory to release it.
 _WORTH_RELEASE_BYTES = 64 * 1024 * 1024
@@ -211,7 +212,7 @@ class RowGroupWriter(Protocol):
     """Writes the row groups of a file."""
 
     def write_row_group(self, rows: list[pa.Table]) -> None:
-        """Write the only table in ``rows`` as one row group, or as several if it has too many rows.
+        """Write the only table in ``rows`` as a row group, or as several if it has too many rows.
 
         The table is removed from the list, so that its memory can be freed before all of it is written.
         """
@@ -224,7 +225,7 @@ def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> 
     """A writer whose first table will be ``first``; ``options`` are those of ``ParquetWriter``."""
     cores = task_cores()
     if cores > 1 and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
-        # Imported here, so that small files and one core start without it and without Thrift.
+        # Imported here, so that tasks with small files or a single core start without it and without Thrift.
         from icekeeper.operations.compaction.work.side_by_side import side_by_side_writer
 
         writer = side_by_side_writer(sink, first, options, cores)
@@ -250,7 +251,7 @@ class _HeldBack(WriteOnly):
         return len(data)
 
     def tell(self) -> int:
-        """The number of bytes written, kept ones included."""
+        """The number of bytes written, including kept bytes."""
         return int(self._sink.tell()) + len(self._kept or b"")
 
     def flush(self) -> None:
