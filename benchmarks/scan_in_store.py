@@ -3,8 +3,8 @@
     python -m benchmarks.scan_in_store [--megabytes 80] [--rounds 2] [--delay-ms 20]
 
 Files as those of ``scan_row_groups.py``, in SeaweedFS behind a proxy that delays every request.  DuckDB and pyarrow (as
-PyIceberg scans) read all columns, with one thread and with two.  How they ask differs
-(platform: requests-per-row-group).  Spark is missing: its package has no file system for S3.
+PyIceberg scans) read all columns, with one thread and with two.  How they ask differs.
+Spark is missing: its package has no file system for S3.
 
 Wall time on a shared machine means little, so a scan's time is put together: CPU seconds (the least of all rounds)
 divided by the threads, and the delay times the requests that wait for each other.  Their number is found by scanning

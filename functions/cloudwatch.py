@@ -176,8 +176,7 @@ def _emit_of_table(values: Mapping[str, int | float], table: tuple[str, str]) ->
 
 
 def _dimension(name: str) -> str:
-    """A name as a CloudWatch dimension: ASCII, without control characters, at most 1,024 characters
-    (platform: cloudwatch-ascii-dimensions)."""
+    """A name as a CloudWatch dimension: ASCII, without control characters, at most 1,024 characters."""
     return escaped(name).encode("ascii", "backslashreplace").decode()[:1024]
 
 

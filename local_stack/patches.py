@@ -1,4 +1,4 @@
-"""Everything that moto does differently here, in one list, each with its reason (platform: moto-pipeline-patches).
+"""Everything that moto does differently here, in one list, each with its reason.
 
 moto is pinned exactly; ``tests/workflow/test_local_stack.py`` fails when a patch no longer does what it is for.
 """

@@ -1,6 +1,6 @@
 """The work of a run table by table, in three Distributed Maps: plan, compact in functions, expire and sweep.
 
-A child has as few states as possible, because AWS bills each state that is entered (platform: step-functions-billing),
+A child has as few states as possible, because AWS bills each state that is entered,
 and is bounded by the timeouts of its tasks.  It returns nothing: outcomes and reasons of failures are documents in the
 control bucket.
 """

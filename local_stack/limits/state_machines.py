@@ -1,4 +1,4 @@
-"""Definitions, names and inputs that Step Functions refuses (platform: step-functions-billing).
+"""Definitions, names and inputs that Step Functions refuses.
 
 Sources: AWS Step Functions developer guide, "Step Functions service quotas" (names of 80 characters at most and without
 some characters, 1 MB for a definition, 256 KiB for an input) and "Using Map state in Distributed mode" (labels of 40

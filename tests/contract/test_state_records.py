@@ -37,7 +37,7 @@ from support.state_stores import (
     sweep,
 )
 
-# What every store of cut-off tables does, and how long they wait (rule: cut-off-endless-tables).
+# What every store of cut-off tables does, and how long they wait.
 
 ENTRY = Entry(CatalogId("C", "s3://bucket/"), "ns.ä b")
 PASS, LOOK = CutWork.PASS, CutWork.LOOK

@@ -290,7 +290,7 @@ def test_what_metadata_name_on_this_machine_is_neither_read_nor_deleted(lake: La
 @pytest.mark.parametrize("how", ["a location around it", "a metadata folder that is its own", "its very identity"])
 def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: Lake, how: str) -> None:
     """Commits delete what falls off the log, where the table's properties ask for it
-    (rule: metadata-deleted-only-if-own)."""
+    (rule: delete-below-own-locations)."""
     tenant, victim = lake.table(), lake.table("ns.victim")
     theirs = {victim.metadata_location, *(entry.metadata_file for entry in victim.metadata.metadata_log)}
     folder = {"write.metadata.path": f"{victim.location()}/metadata"} if "folder" in how else {}

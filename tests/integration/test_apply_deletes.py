@@ -423,7 +423,7 @@ def existing(entry: ManifestEntry) -> ManifestEntry:
 
 
 # Position deletes that name their data file in another spelling: for readers they delete nothing
-# (rule: refuse-misspelled-deletes).
+# (rule: unreadable-delete-blocks-its-files).
 
 
 def under_deletes(table: MaintainedTable, *, spelled: str, named: bool) -> list[str]:

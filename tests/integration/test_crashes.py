@@ -68,7 +68,7 @@ def _prepare(folder: Path) -> None:
 
 
 def _left_over(table: MaintainedTable) -> list[str]:
-    """Metadata files newer than the oldest snapshot are never orphans (rule: keep-young-metadata-files)."""
+    """Metadata files newer than the oldest snapshot are never orphans (rule: orphans-outlive-the-grace-period)."""
     found = files_below(table.folder.parent.parent) - table.reachable()  # the whole warehouse, the table is all it has
     return [path for path in found if not path.endswith(".metadata.json")]
 

@@ -443,7 +443,7 @@ def test_a_hung_executor_that_fails_after_its_repeat_has_committed_harms_nothing
 def context_that_loses(spark_session: SparkSession) -> Iterator[Any]:
     """The session's context, whose block manager is put back on Spark's list afterwards.
 
-    Spark itself does not do so on a local master (platform: local-spark-loses-block-manager), and would try, and log,
+    Spark itself does not do so on a local master, and would try, and log,
     every ten seconds.
     """
     yield spark_session.sparkContext

@@ -374,7 +374,7 @@ DOCUMENTS: list[tuple[type[Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("model", "event"), EARLIER_EVENTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_events_of_the_version_before_are_understood(model: type[Any], event: dict[str, Any]) -> None:
-    """A run continues over an upgrade (rule: runs-outlive-upgrades)."""
+    """A run continues over an upgrade."""
     parsed = parse_event(model, event)
     assert parsed.run_id == "r"
     if "item" in event:
@@ -383,7 +383,7 @@ def test_events_of_the_version_before_are_understood(model: type[Any], event: di
 
 @pytest.mark.parametrize(("model", "document"), DOCUMENTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_documents_of_the_version_before_are_read(model: type[Any], document: dict[str, Any]) -> None:
-    """(rule: runs-outlive-upgrades): what a later version adds is no hindrance either, should it be rolled back."""
+    """What a later version adds is no hindrance either, should it be rolled back."""
     parsed = model.model_validate({**document, "of_a_later_version": 1}).model_dump(mode="json", exclude_unset=True)
     assert parsed == document
 
@@ -399,7 +399,7 @@ def test_functions_answer_what_the_definition_before_takes_out(functions: Functi
 
 
 def test_a_job_takes_the_arguments_of_the_definition_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """(rule: runs-outlive-upgrades): one that it misses would end it before it could say why."""
+    """A missing field would end it before it could say why."""
     taken = []
 
     def stop(given: Any, script: str) -> Any:

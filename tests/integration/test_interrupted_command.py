@@ -251,8 +251,7 @@ def test_what_landed_before_an_interrupt_is_told_and_recorded(
             table.append(rows)
 
 
-# Ctrl-C while Spark works: PySpark's own handler would turn it into an error, and the pass would go on
-# (platform: pyspark-sigint-handler).
+# Ctrl-C while Spark works: PySpark's own handler would turn it into an error, and the pass would go on.
 
 
 @pytest.mark.usefixtures("java_and_servers")

@@ -43,7 +43,7 @@ def copy_of_live(table: MaintainedTable, name: str) -> Path:
 
 
 def test_files_that_are_referenced_meanwhile_are_spared(old_table: MaintainedTable) -> None:
-    """Also in the plan of a dry run (rule: list-before-loading-references)."""
+    """Also in the plan of a dry run (rule: orphans-outlive-the-grace-period)."""
     table = old_table
 
     def adopt(path: Path) -> None:
@@ -336,7 +336,7 @@ MARKERS = [
 
 def test_the_files_of_nested_tables_of_other_formats_are_no_orphans(three_appends: MaintainedTable) -> None:
     """Below the table's own data folder; it may write to both, and only Iceberg's garbage is known as such
-    (rule: other-formats-keep-their-folder)."""
+    (rule: sweep-iceberg-tables-only)."""
     theirs = [three_appends.plant(f"data/nested{number}/day=1/live.parquet") for number in range(len(MARKERS))]
     for number, marker in enumerate(MARKERS):
         three_appends.plant(f"data/nested{number}/{marker}", days_old=0)

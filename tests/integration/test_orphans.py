@@ -130,7 +130,7 @@ def test_a_sweep_deletes_exactly_the_old_and_unreferenced_files(old_table: Maint
 
 
 def test_a_reference_under_another_host_is_refused(old_table: MaintainedTable) -> None:
-    """(rule: refuse-same-path-elsewhere)"""
+    """(rule: any-spelling-protects)"""
     orphan = old_table.plant("data/f.parquet")
 
     def log(document: dict[str, Any]) -> None:

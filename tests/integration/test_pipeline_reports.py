@@ -134,7 +134,7 @@ def test_a_pass_of_which_every_step_was_left_did_nothing(pipeline: Pipeline) -> 
 
 
 def test_a_step_killed_where_it_has_the_most_is_cut_off(pipeline: Pipeline) -> None:
-    """What has a job is tried there first, and a pass that succeeds ends the wait (rule: cut-off-endless-tables)."""
+    """What has a job is tried there first, and a pass that succeeds ends the wait."""
     pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280")
     item, plan = pipeline.begin()
     cuts = pipeline.deployment.state.cut_offs

@@ -1,4 +1,4 @@
-"""Tables whose reading or maintenance never ends: everybody else's goes on (rule: cut-off-endless-tables)."""
+"""Tables whose reading or maintenance never ends: everybody else's goes on."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_rows_keep_their_lineage_through_compaction(with_ids: MaintainedTable, m
 
 
 def test_row_ids_are_given_anew_at_every_attempt(with_ids: MaintainedTable) -> None:
-    """Another commit takes row ids between our attempts: ours moves behind it (rule: assign-row-ids-per-attempt)."""
+    """Another commit takes row ids between our attempts: ours moves behind it (rule: rows-keep-their-lineage)."""
     table = with_ids
     before = lineage(table)
     seen: list[int] = []

@@ -144,7 +144,7 @@ def test_one_table_that_fails_stops_no_other(wave: Wave, error: Exception) -> No
 def test_one_of_ten_tables_that_never_ends_is_cut_off_and_nine_are_maintained(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a single driver maintains one after the other (rule: cut-off-endless-tables); what wakes up late
+    """Also where a single driver maintains one after the other; what wakes up late
     commits nothing."""
     names = tuple(f"t{number}" for number in range(9))
     wave = Wave(pipeline, names)
@@ -426,8 +426,7 @@ def test_large_manifests_and_orphans_have_jobs_of_their_own(pipeline: Pipeline) 
     assert not Path(orphan).exists()
 
 
-# The Glue script carries a wave out in one Spark session, with jobs kept apart by table
-# (platform: spark-fair-pools).
+# The Glue script carries a wave out in one Spark session, with jobs kept apart by table.
 
 
 def test_works_that_share_a_session_have_pools_and_errors_of_their_own(spark_session: SparkSession) -> None:

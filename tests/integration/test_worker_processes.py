@@ -21,7 +21,7 @@ def processes(*sizes: int) -> set[int]:
 
 
 def test_tasks_that_read_little_start_no_process() -> None:
-    """A process pays its imports first (platform: forked-workers-start-cheap)."""
+    """A process pays its imports first."""
     half = SMALL_WORK_BYTES // 2
     assert processes(half, half - 1) == {os.getpid()}
     assert os.getpid() not in processes(half, half)
@@ -44,8 +44,7 @@ def test_workers_have_the_environment_of_the_call(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")
 def test_workers_are_forked_from_a_process_of_one_thread() -> None:
-    """With all that the rewriting of files imports: a second thread could hold a lock for ever
-    (platform: forked-workers-start-cheap)."""
+    """With all that the rewriting of files imports: a second thread could hold a lock for ever."""
     end_worker_server()
     with worker_pool(2, rewrite_group) as pool:
         assert pool.submit(threads_of_server, 1).result() == 1

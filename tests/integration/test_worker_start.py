@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere worke
 
 
 def test_work_is_imported_by_the_server() -> None:
-    """Else each worker imports it by itself, half a second each (platform: forked-workers-start-cheap)."""
+    """Else each worker imports it by itself, half a second each."""
     end_worker_server()
     with worker_pool(1, rewrite_group) as pool:
         assert pool.submit(has_module, rewrite_group.__module__).result()

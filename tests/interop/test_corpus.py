@@ -135,7 +135,7 @@ def no_crash(outcome: PassOutcome) -> None:
 
 def idle_afterwards(table: MaintainedTable, first: PassOutcome) -> None:
     """A second pass finds only what the first one's last step left: the snapshot that its new manifests replaced, and
-    old metadata files that were younger than it (rule: keep-young-metadata-files)."""
+    old metadata files that were younger than it (rule: orphans-outlive-the-grace-period)."""
     second = table.maintain()
     superseded = outcome_of(first, Operation.REWRITE_MANIFESTS).status is Status.SUCCEEDED
     for part in second.operations:

@@ -64,7 +64,7 @@ def test_what_is_written_reads_back(format_version: int, data: st.DataObject) ->
         inherited = number if before.file_sequence_number is None else before.file_sequence_number
         assert after.file_sequence_number == inherited
         assert bits(after.file.partition) == bits(stored(before.file.partition))
-        # An ADDED entry's row ids are the commit's to give (rule: assign-row-ids-per-attempt).
+        # An ADDED entry's row ids are the commit's to give (rule: rows-keep-their-lineage).
         row_id = None if before.status is EntryStatus.ADDED else before.file.first_row_id
         assert replace(after.file, partition=()) == replace(before.file, partition=(), first_row_id=row_id)
     live = [

@@ -314,8 +314,7 @@ SKEW_H = 1 / 240
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("pinned", [2, 99])
 def test_a_pin_keeps_a_child_that_is_dated_before_its_parent(version: int, pinned: int) -> None:
-    """The descendants of the pinned snapshot stay, also if the snapshot itself is gone; times decide ages only
-    (rule: order-by-ancestry-not-time)."""
+    """The descendants of the pinned snapshot stay, also if the snapshot itself is gone; times decide ages only."""
     ages = [900, 800, 800 + SKEW_H, 800 + 2 * SKEW_H, 3, 2, 1]
     line = history(ages, format_version=version, parents=[None, 1, pinned, 3, None, 5, 6])
     settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}

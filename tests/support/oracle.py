@@ -3,7 +3,7 @@
 Shares no code with Icekeeper.  Rows are dictionaries by field id, as text, so that names never matter; a field that a
 row lacks is null.  Sources: specification, "Scan Planning", "Equality Delete Files", "Position Delete Files",
 "Deletion Vectors", "Column Projection" (rule: deletes-reach-by-sequence-number, deletes-reach-one-partition)
-(rule: vector-replaces-position-deletes, equality-keys-by-value, columns-by-field-id).
+(rule: deletes-reach-by-sequence-number, equality-keys-by-value, columns-by-field-id).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Which commits of others keep a rewritten group from being committed
-(rule: inputs-unchanged-at-commit, drop-groups-new-deletes-would-miss)."""
+(rule: drop-groups-new-deletes-would-miss)."""
 
 from __future__ import annotations
 
@@ -166,8 +166,8 @@ def equality_delete(ids: tuple[int, ...], spec_partition: tuple[PartitionValue, 
     return data_file("delete.parquet", 10, spec_partition, content=FileContent.EQUALITY_DELETES, equality_ids=ids)
 
 
-# What another commit may do to the ground under a rewritten group (rule: inputs-unchanged-at-commit), decided from
-# manifests alone.
+# What another commit may do to the ground under a rewritten group, decided from manifests alone
+# (rule: drop-groups-new-deletes-would-miss).
 
 
 def test_appends_change_nothing_and_only_new_manifests_are_opened() -> None:

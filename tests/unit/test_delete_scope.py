@@ -168,7 +168,7 @@ def test_a_deletion_vector_stands_for_the_position_deletes_it_absorbed() -> None
 
 
 def test_a_data_file_with_two_vectors_is_refused() -> None:
-    """One of them is wrong, and nobody knows which (rule: vector-replaces-position-deletes)."""
+    """One of them is wrong, and nobody knows which (rule: deletes-reach-by-sequence-number)."""
     first, second = (position(9, referenced_data_file="d", content_offset=offset) for offset in (4, 40))
     with pytest.raises(MetadataUnreadable, match=r"^d has two deletion vectors"):
         index(first, second)
@@ -189,7 +189,7 @@ def test_an_index_knows_every_entry_it_was_given() -> None:
 
 
 # Deletes whose data file is spelled otherwise are told from those whose data file is gone
-# (rule: refuse-misspelled-deletes).
+# (rule: unreadable-delete-blocks-its-files).
 
 PAIRS = [
     ("s3a://b/t/f", "s3://b/t/f"),

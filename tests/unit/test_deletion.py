@@ -32,7 +32,7 @@ from icekeeper.storage.storage import Storage
 from support.scans import PreparedCatalog
 from support.tables import new_document
 
-# How long a pass may read other tables, also where many of them hang (rule: cut-off-endless-tables).
+# How long a pass may read other tables, also where many of them hang.
 
 CATALOG = PreparedCatalog({})
 NOW_MS = 1_000_000_000_000

@@ -108,7 +108,7 @@ def test_files_far_above_a_target_that_is_set_are_proposed() -> None:
 @pytest.mark.parametrize("kind", ["variant", "geometry(srid:3857)"])
 def test_a_table_that_compaction_leaves_alone_is_not_proposed_for_it(kind: str) -> None:
     """Every pass would end without a change, and every scan would propose it again
-    (rule: read-faithfully-or-not-at-all, write-where-readers-find)."""
+    (rule: read-faithfully-or-not-at-all)."""
     small = table(small_files(400, 1.2 * MB))
     fields = [{"id": 1, "name": "v", "type": kind, "required": False}]
     odd = TableMetadata({**small.document, "schema": {"type": "struct", "fields": fields}})

@@ -256,7 +256,7 @@ def test_damaged_documents_are_unreadable_and_named(data: bytes) -> None:
         parse_document(data, "s3://b/m")
 
 
-# No file is written where only the machine that writes it finds it (rule: write-where-readers-find).
+# No file is written where only the machine that writes it finds it.
 
 AT_S3 = "s3://bucket/t"
 

@@ -271,7 +271,7 @@ def test_spark_is_taken_where_it_is_at_hand(found: Surroundings, engine: EngineN
 
 
 def test_a_sort_beyond_the_memory_is_sparks_if_it_can_run_here() -> None:
-    """It keeps three bytes for each that it reads (platform: forked-workers-start-cheap)."""
+    """It keeps three bytes for each that it reads."""
     assert choose_for_sort(LAPTOP, 4 * GB) == choose(LAPTOP)
     taken = choose_for_sort(LAPTOP, 5 * GB)
     assert taken.engine is EngineName.SPARK

@@ -148,7 +148,6 @@ def test_a_functions_lines_errors_metrics_and_what_libraries_log(
         cloudwatch.emit_run(report)
         metric, _ = map(json.loads, capsys.readouterr().out.splitlines())
         assert metric["table"].startswith(rf"t\xe4{LOGGED_SPELLED}")
-        # (platform: cloudwatch-ascii-dimensions)
         assert (metric["table"].isascii(), len(metric["table"])) == (True, 1024)
 
         logging.getLogger("library").warning("read %s", LOGGED)

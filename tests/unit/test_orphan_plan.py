@@ -268,7 +268,7 @@ OF_OTHERS = {
 
 
 def test_only_names_that_writers_of_iceberg_tables_give_are_swept() -> None:
-    """What Lance or a person keeps beside a table stays, and is counted (rule: sweep-iceberg-names-only)."""
+    """What Lance or a person keeps beside a table stays, and is counted (rule: sweep-iceberg-tables-only)."""
     assert [name for name in OF_ICEBERG if not is_of_iceberg(name)] == []
     assert [name for name in OF_OTHERS if is_of_iceberg(name)] == []
     assert {name: ending_of(f"{LOCATION}/a.b/{name}") for name in OF_OTHERS} == OF_OTHERS

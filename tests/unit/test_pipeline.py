@@ -314,7 +314,7 @@ def test_no_table_begins_that_would_not_end_in_time() -> None:
 
 
 def test_a_table_may_take_long_but_not_the_time_in_which_the_others_are_told_of() -> None:
-    """A quarter of an hour, or four times what surely suffices (rule: cut-off-endless-tables)."""
+    """A quarter of an hour, or four times what surely suffices."""
     hour = 3600.0
 
     def longest(size_bytes: int, elapsed_s: float) -> float:
@@ -342,6 +342,6 @@ def test_what_no_run_is_long_enough_for_begins_early_or_never() -> None:
 
 
 def test_documents_of_a_later_version_can_be_read() -> None:
-    """(rule: runs-outlive-upgrades): what is not known is ignored, what is not there has a default."""
+    """An unknown field is ignored, a missing field has a default."""
     later = {"routes": {"compact": "glue"}, "of_a_later_version": {"a": 1}}
     assert PlanDocument.model_validate(later) == PlanDocument(routes={"compact": "glue"})

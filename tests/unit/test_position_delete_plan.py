@@ -180,7 +180,7 @@ def test_per_data_file_when_the_table_wants_it() -> None:
 
 
 def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
-    """It reaches nothing (rule: deletes-reach-by-sequence-number, merged-deletes-take-highest-number), and must not
+    """It reaches nothing (rule: deletes-reach-by-sequence-number, drop-deletes-only-when-dangling), and must not
     begin to under the output's higher sequence number."""
     inputs = []
     for number, rows in ((3, [("d5", 1), ("d3", 2)]), (7, [("d5", 4), ("gone", 1), (None, 3)])):

@@ -132,7 +132,7 @@ def test_a_lost_state_costs_the_scan_and_not_the_proposals(
 def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
     state: CountedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is an error of each scan, and costs its time but once (rule: cut-off-endless-tables); others are looked at
+    """It is an error of each scan, and costs its time but once; others are looked at
     meanwhile."""
     monkeypatch.setattr(scan, "LEAST_LIMIT_S", 0)
     release = threading.Event()

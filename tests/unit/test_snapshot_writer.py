@@ -116,7 +116,7 @@ def test_entries_say_who_added_and_who_removed_a_file_and_when(table: ListedMani
     }
 
 
-# Who gets which row ids (rule: assign-row-ids-per-attempt), and what verify says when they do not hold.
+# Who gets which row ids (rule: rows-keep-their-lineage), and what verify says when they do not hold.
 
 
 def with_rows(

@@ -119,7 +119,7 @@ def test_auto_sorts_a_table_that_has_an_order_and_merges_others() -> None:
 
 
 def test_the_policys_order_comes_before_the_tables_and_is_never_named_by_its_id() -> None:
-    """``sort_order_id`` is the table's own order's alone (rule: claim-sort-order-truthfully)."""
+    """``sort_order_id`` is the table's own order's alone."""
     found = choose_recipe(made(ordered(1)), policy(sort_order="place.city desc"))
     assert found is not None
     assert (found.columns, found.order_id) == ((KeyColumn(21, "identity", True, False),), None)

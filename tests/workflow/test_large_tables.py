@@ -199,7 +199,7 @@ def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
     lake: LocalLake, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that is killed leaves all tables due; a table that fails or never ends stops no other, and the next run
-    leaves out the endless table (rule: cut-off-endless-tables)."""
+    leaves out the endless table."""
     rows = {name: ids(lake, name) for name in TABLES}
 
     def killed(arguments: Mapping[str, str]) -> None:

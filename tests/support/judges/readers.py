@@ -28,7 +28,7 @@ UNREAD: Mapping[tuple[str, str], str | None] = {
     # It reads the data files alone.
     ("datafusion", "positions"): None,
     ("datafusion", "vectors"): None,
-    # ClickHouse has no deletion vectors (platform: clickhouse-no-deletion-vectors).
+    # ClickHouse has no deletion vectors.
     ("chdb", "vectors"): "Position deletes are supported only for parquet format",
     # Spark's vectorised reader has no booleans in RLE, which Arrow writes into pages of version 2.  Copied row groups
     # keep them, what is decoded has none.

@@ -311,7 +311,7 @@ class CleanupRun(Run):
             assert Counter(self._judge.ids_of(snapshot_id)) == Counter(row[0] for row in held.elements()), snapshot_id
         needed, there = {normalise(path) for path in self._judge.reachable()}, self.on_disk()
         assert self.reachable() <= needed <= there, sorted(needed - there)
-        # Metadata files that some catalog may know stay (rule: keep-young-metadata-files).
+        # Metadata files that some catalog may know stay (rule: orphans-outlive-the-grace-period).
         oldest_ms = min(snapshot.timestamp_ms for snapshot in table.snapshots.values())
         left = {path for path in there - needed - self._staged if not _is_young_metadata(path, oldest_ms)}
         assert left == set()

@@ -2,7 +2,7 @@
 
 Fastavro reads the manifests, PyArrow the Parquet files, pyroaring the vectors.  Sources: specification,
 "Scan Planning", "Row Lineage", "Deletion Vectors", "Column Projection"
-(rule: deletes-reach-by-sequence-number, deletes-reach-one-partition, vector-replaces-position-deletes)
+(rule: deletes-reach-by-sequence-number, deletes-reach-one-partition)
 (rule: equality-keys-by-value, columns-by-field-id).
 """
 

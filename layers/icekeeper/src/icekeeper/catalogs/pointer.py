@@ -203,7 +203,7 @@ def _delete_dropped_metadata(storage: Storage, base: LoadedTable, metadata: Tabl
 
     Pinned files are kept, because the pin's owner reads the table through them (rule: pin-is-a-horizon).  The table's
     writers choose the names in the log, so a file is deleted only if its own content names this table and this location
-    (rule: metadata-deleted-only-if-own).
+    (rule: delete-below-own-locations).
     """
     if not metadata.property_flag("write.metadata.delete-after-commit.enabled", default=False):
         return

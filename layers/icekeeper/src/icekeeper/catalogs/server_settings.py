@@ -41,7 +41,7 @@ Sent: TypeAlias = Mapping[str, Any]
 
 NESSIE, LAKEFS = "Nessie", "lakeFS"
 # Nessie's server marks its configuration by ``nessie.is-nessie-catalog`` and others; lakeFS serves its catalog below
-# these paths, at any host (platform: nessie-says-so, lakefs-shows-itself).
+# these paths, at any host (platform: lakefs-shows-itself).
 _OF_NESSIE = "nessie."
 _OF_LAKEFS = re.compile(r"/iceberg/(api|relative_to/[^/]+/api)/*\Z")
 

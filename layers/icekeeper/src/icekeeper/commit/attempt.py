@@ -113,7 +113,6 @@ OPERATION_KEY = "icekeeper.operation"
 
 def newest_run(metadata: TableMetadata) -> tuple[int, str] | None:
     """The newest snapshot that a run committed, and the run's id; ``None``: no snapshot has a run id."""
-    # (rule: order-by-ancestry-not-time)
     newest_first = reversed(metadata.in_commit_order)
     return next(((s.snapshot_id, s.summary[RUN_ID_KEY]) for s in newest_first if RUN_ID_KEY in s.summary), None)
 
@@ -150,7 +149,7 @@ def assign_row_ids(manifests: Sequence[ManifestFile], next_row_id: int) -> tuple
     ids for all their live rows, because the manifest list does not show which entries have ids of their own.  Row
     counts must be known.
     Source: specification, "First Row ID Assignment"; Java's ``ManifestListWriter.V3Writer``
-    (rule: assign-row-ids-per-attempt).
+    (rule: rows-keep-their-lineage).
     """
     assigned = []
     for manifest in manifests:

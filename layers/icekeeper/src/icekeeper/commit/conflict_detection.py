@@ -1,5 +1,5 @@
 """Which file groups can still be committed on the newest head, despite commits since planning
-(rule: inputs-unchanged-at-commit)."""
+(rule: drop-groups-new-deletes-would-miss)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pass of ``icekeeper run``, and the process that it runs in (rule: cut-off-endless-tables).
+"""A pass of ``icekeeper run``, and the process that it runs in.
 
 Python cannot end a thread that hangs in C code.  So passes run in processes of their own, each of which maintains one
 table at a time and then waits for the next.  A process whose pass exceeds its limit is killed.

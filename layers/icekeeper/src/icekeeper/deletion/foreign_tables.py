@@ -113,7 +113,7 @@ def refuse_foreign(found: Iterable[ForeignMetadata]) -> None:
 
 
 # Tables of other formats (Delta Lake, Hudi, Lance, Paimon) are found by the folder of their log.  The logs are not
-# read, so any file in such a table's folder may be needed (rule: other-formats-keep-their-folder).  Sources: Delta's
+# read, so any file in such a table's folder may be needed (rule: sweep-iceberg-tables-only).  Sources: Delta's
 # protocol ("Delta Log Entries", ``_delta_log``), Hudi's technical specification ("Storage Format", ``.hoodie``),
 # Lance's table format ("Dataset Directory": ``_versions``), Paimon's specification ("Schema" and "Snapshot":
 # ``schema/schema-0``, ``snapshot/snapshot-1``).

@@ -228,7 +228,7 @@ def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
 # Prefix mismatch: a listed path and a referenced one differ only in scheme, bucket or host after normalisation.
 #
 # The table may be a copy, or its bucket may have been renamed.  As this is unknown, the deletion is refused
-# (rule: refuse-same-path-elsewhere), as with ``prefix_mismatch_mode=ERROR`` of Iceberg-Java's ``DeleteOrphanFiles``.
+# (rule: any-spelling-protects), as with ``prefix_mismatch_mode=ERROR`` of Iceberg-Java's ``DeleteOrphanFiles``.
 
 
 def prefix_mismatch_error(path: str, referenced: str) -> OperationRefused:

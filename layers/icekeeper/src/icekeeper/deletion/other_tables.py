@@ -64,7 +64,7 @@ _SHORT_S = 5.0
 
 
 class LimitedLooks:
-    """Reads the tables of a catalog, each for at most ``detection_timeout_s`` (rule: cut-off-endless-tables).
+    """Reads the tables of a catalog, each for at most ``detection_timeout_s``.
 
     A look that takes too long counts as a failed read, so files that the table may need are kept.  It is recorded, and
     the table is not read again for a while.

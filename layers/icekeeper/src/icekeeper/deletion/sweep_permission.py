@@ -37,7 +37,7 @@ def refuse_other_type(metadata: TableMetadata, waived: Iterable[str]) -> None:
             )
 
 
-# The endings of file names that writers of Iceberg tables use (rule: sweep-iceberg-names-only).  The name of a codec
+# The endings of file names that writers of Iceberg tables use (rule: sweep-iceberg-tables-only).  The name of a codec
 # comes before the ending (``.snappy.parquet``).  Spark, Flink, Trino, Hive, Kafka Connect, PyIceberg, iceberg-go,
 # iceberg-rust, DuckDB and Snowflake use the same endings.
 _ENDINGS = (

@@ -78,8 +78,7 @@ REGION = "us-east-1"
 
 # The ports of a server, in this order.
 _PORT_FLAGS = ("s3.port", "s3.port.iceberg", "admin.port", "master.port", "filer.port", "volume.port")
-# weed stops writing when less of the disk is free, which clients see as an internal error
-# (platform: seaweedfs-disk-full).
+# weed stops writing when less of the disk is free, which clients see as an internal error.
 _KEPT_FREE = 0.01
 _VOLUME_BYTES = 256 << 20
 # weed puts its gRPC sockets into /tmp, whatever TMPDIR says, and does not remove all of them at every exit.

@@ -261,7 +261,7 @@ class AutoEngine:
         return self._spark if choice.engine is EngineName.SPARK else self._local
 
 
-# Bytes that a sort keeps on disk, per byte of its Parquet files (platform: forked-workers-start-cheap).
+# Bytes that a sort keeps on disk, per byte of its Parquet files.
 _SPILLED_PER_INPUT_BYTE = 3
 
 

@@ -22,8 +22,7 @@ Item = TypeVar("Item")
 Part = TypeVar("Part")
 
 SMALL_WORK_BYTES = 128 * 1024 * 1024
-"""Tasks that read less than this together take no longer than starting other processes
-(platform: forked-workers-start-cheap)."""
+"""Tasks that read less than this together take no longer than starting other processes."""
 # Memory of a worker that sorts, or merges a group of any size.
 _WORKER_BYTES = 512 * 1024 * 1024
 

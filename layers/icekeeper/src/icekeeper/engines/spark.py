@@ -57,7 +57,7 @@ _ATTEMPTS = {
     "spark.stage.maxConsecutiveAttempts": "1",
     "spark.speculation": "false",
 }
-# Pools share the executors evenly; the jobs of a pool run in order (platform: spark-fair-pools).
+# Pools share the executors evenly; the jobs of a pool run in order.
 _SHARED = {"spark.scheduler.mode": "FAIR"}
 _POOL = "spark.scheduler.pool"
 # Java only moves pickled tasks, results and the rows of an exchange.  The second compiler and the parallel collector
@@ -71,7 +71,7 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # After lost items, a local session has no block manager any more (platform: local-spark-loses-block-manager).
+    # After lost items, a local session has no block manager any more.
     # Larger results need it; without it, heartbeats are refused, and after some of them the JVM ends itself.
     "spark.task.maxDirectResultSize": "100m",
     "spark.executor.heartbeat.maxFailures": str(2**31 - 1),
@@ -299,7 +299,7 @@ def in_background(work: Callable[[], Result], *, daemon: bool) -> Future[Result]
     """Do the work in a thread; the process waits for its end, unless the thread is a ``daemon``.
 
     Ctrl-C then interrupts the thread that waits for the result, and not a call to Java, which would turn it into an
-    error of that call (platform: pyspark-sigint-handler).
+    error of that call.
     """
     given: Future[Result] = Future()
 

@@ -2,7 +2,7 @@
 
 On Linux they are forked from a server process that has imported the modules of the work once, so that a worker starts
 within a few milliseconds.  The server has one thread and only imports, so forking it is safe.  Forking this process is
-not: Arrow's and boto3's threads would not survive (platform: forked-workers-start-cheap).  On other systems each worker
+not: Arrow's and boto3's threads would not survive.  On other systems each worker
 is a new interpreter.
 """
 

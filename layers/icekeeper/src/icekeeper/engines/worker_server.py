@@ -1,6 +1,4 @@
-"""The first import of the server process of workers: keeps it at one thread, and its forks small
-(platform: forked-workers-start-cheap).
-"""
+"""The first import of the server process of workers: keeps it at one thread, and its forks small."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def _attempt(asked: AskedPass) -> PassOutcome:
 
 
 def _forget_cuts(asked: AskedPass, loaded: LoadedTable) -> None:
-    """Forget that the table was cut off, because its pass has ended now (rule: cut-off-endless-tables)."""
+    """Forget that the table was cut off, because its pass has ended now."""
     entry = Entry(asked.catalog.id, loaded.name.key)
     try:
         forget_cut(asked.state.cut_offs, entry, *CutWork)

@@ -136,7 +136,7 @@ class DeleteIndexBuilder:
 
         Raises:
             MetadataUnreadable: the entry is the second deletion vector of a data file
-                (rule: vector-replaces-position-deletes).
+                (rule: deletes-reach-by-sequence-number).
         """
         file = entry.file
         if file.content is FileContent.EQUALITY_DELETES:

@@ -202,8 +202,7 @@ class TableMetadata:
 
     @cached_property
     def in_commit_order(self) -> Sequence[Snapshot]:
-        """The snapshots, oldest first: by sequence number, then parents before children, then by time
-        (rule: order-by-ancestry-not-time)."""
+        """The snapshots, oldest first: by sequence number, then parents before children, then by time."""
         snapshots: dict[int | None, Snapshot] = dict(self.snapshots.items())
         place: dict[int | None, tuple[int, int, int]] = {}
         for newest in self.snapshots:
@@ -368,7 +367,7 @@ def require_writable(metadata: TableMetadata) -> None:
 
     Raises:
         TableUnsupported: the format version is newer, other readers would not find new
-            files (rule: write-where-readers-find), or readers disagree on the head (rule: refuse-ambiguous-tables).
+            files, or readers disagree on the head (rule: refuse-ambiguous-tables).
     """
     if metadata.format_version not in MAINTAINED_FORMAT_VERSIONS:
         raise TableUnsupported(

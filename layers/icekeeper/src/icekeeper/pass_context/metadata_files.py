@@ -105,7 +105,7 @@ def metadata_of_other_entries(state: StateStore, catalogs: ServedCatalogs, head:
     With ``write.metadata.delete-after-commit.enabled``, a commit deletes the metadata files that leave the log.  An
     entry of the table in another catalog, or under another name, may still point at one of them.  A copy with the
     table's UUID and location looks like such an entry, so the files in its log are kept, too
-    (rule: metadata-deleted-only-if-own).  If an entry cannot be loaded, or if this run's look did not see some table
+    (rule: delete-below-own-locations).  If an entry cannot be loaded, or if this run's look did not see some table
     that may share files, the whole log is kept.
 
     Raises:

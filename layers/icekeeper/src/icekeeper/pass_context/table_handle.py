@@ -84,7 +84,7 @@ class TableHandle:
         """Commit changes of refs or properties that write no data files or manifests.
 
         Whatever the table's properties say, the commit deletes no metadata files, because only passes check who else
-        needs them; orphan removal deletes them later (rule: metadata-deleted-only-if-own).
+        needs them; orphan removal deletes them later (rule: delete-below-own-locations).
 
         Raises:
             MaintenanceError: as :func:`commit_with_retries` does.

@@ -43,7 +43,7 @@ def fits_payloads(settings: Mapping[str, str]) -> bool:
 #
 # The state machine (``functions/maintain_tables.asl.yaml``) builds these; people write :class:`MachineInput` in the
 # Step Functions console. A run keeps the definition with which it began, so the functions of the next version must
-# understand these events too: a new field has a default, and no field is removed (rule: runs-outlive-upgrades).
+# understand these events too: a new field has a default, and no field is removed.
 
 Route = Literal["none", "function", "glue"]
 MAX_PATTERNS = 100

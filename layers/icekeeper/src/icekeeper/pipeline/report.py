@@ -195,7 +195,7 @@ def _planned(
 
 def _note_cut(deployment: Deployment, item: Item, plan: PlanDocument, killed: set[str], outcome: PassOutcome) -> None:
     """Record that a step ran out of time or memory although it had the largest limit that exists, or delete that record
-    after a successful pass (rule: cut-off-endless-tables).
+    after a successful pass.
 
     A step that exceeds a function and has a job is first tried in the job.
     """

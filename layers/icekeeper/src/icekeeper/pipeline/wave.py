@@ -85,7 +85,7 @@ def may_begin(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float
 
 
 def longest_s(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float, is_alone: bool) -> float:
-    """How many seconds a table that begins now may take before it is cut off (rule: cut-off-endless-tables).
+    """How many seconds a table that begins now may take before it is cut off.
 
     Four times the time that is certain to suffice, or a quarter of the usable time, ``limit_s``; for the only table of
     the job, all that is left.  Never more than what is left: a killed job reports no table.

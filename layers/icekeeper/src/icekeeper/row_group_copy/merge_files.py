@@ -199,8 +199,8 @@ def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget
 
 
 # NaN counts of float columns whose manifest entries have none, such as PyIceberg's
-# (rule: footer-bounds-by-known-writers).  A count in the footer is used, such as DuckDB's from 2.0 on
-# (platform: duckdb-2-counts-nan); otherwise that column is decoded.  Decoding also finds missing bounds: DuckDB writes
+# (rule: footer-bounds-by-known-writers).  A count in the footer is used, such as DuckDB's from 2.0 on;
+# otherwise that column is decoded.  Decoding also finds missing bounds: DuckDB writes
 # none for a column with NaN.
 
 # Decoding the columns of one row group may take 32 MiB.

@@ -372,8 +372,9 @@ def vector_positions(path: str, offset: int, size: int, cardinality: int, storag
 
 
 # Position deletes that spell the path of their data file differently from its manifest are refused
-# (rule: refuse-misspelled-deletes).  Readers compare the text, as the specification says, so they do not apply such a
-# delete.  Its writer meant existing rows: merging the delete, or dropping it as dangling, would lose it for good.
+# (rule: unreadable-delete-blocks-its-files).  Readers compare the text, as the specification says, so they do not apply
+# such a delete.  Its writer meant existing rows: merging the delete, or dropping it as dangling, would lose it for
+# good.
 
 
 class SpelledFiles:
@@ -400,7 +401,7 @@ def misspelled(delete: str, named: str, path: str) -> MetadataUnreadable:
 
 
 def other_spellings(path: str) -> frozenset[str]:
-    """The other spellings of a path that writers use (platform: engines-mix-path-spellings) (pure)."""
+    """The other spellings of a path that writers use (pure)."""
     parts = split_path(path)
     keys = {parts.key, unquote(parts.key), "/".join(part for part in parts.key.split("/") if part)}
     if parts.scheme in LOCAL_SCHEMES:

@@ -272,7 +272,7 @@ def read_parquet_footer(path: str, storage: Storage) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(_MAGIC + end[-wanted:]))
 
 
-# Arrow reads every timestamp of an ORC file as nanoseconds in 64 bits (platform: arrow-orc-nanoseconds), which hold
+# Arrow reads every timestamp of an ORC file as nanoseconds in 64 bits, which hold
 # times from 1677 to 2262 only.
 _MICROS = range(-(2**63) // 1000 + 1, 2**63 // 1000)
 _MICRO_TIMES = ("timestamp", "timestamptz")

@@ -1,5 +1,4 @@
-"""Claims of tables on folders (rule: ask-neighbours-before-deleting), and tables that were cut off
-(rule: cut-off-endless-tables).
+"""Claims of tables on folders (rule: ask-neighbours-before-deleting), and tables that were cut off.
 
 A claim says in which folders a table was seen to have files, so that no other table deletes them there: the location of
 a catalog entry, and every other folder with files of the table (a ``write.data.path`` elsewhere, files that

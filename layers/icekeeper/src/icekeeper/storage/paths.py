@@ -2,7 +2,7 @@
 
 Tables to which several engines commit mix ``s3://`` with ``s3a://`` and ``file:/x`` with ``file:///x``.  Some writers
 percent-encode partition values, others do not.  There are two questions about a path, and a wrong answer has different
-costs (rule: any-spelling-protects, platform: engines-mix-path-spellings):
+costs (rule: any-spelling-protects):
 
 * *Could something reference this file?*  :func:`normalise`, :func:`any_spelling`, :func:`may_be_under` and
   :class:`PathSet` answer yes too often rather than too seldom.  An S3 key may really contain ``%20`` or ``//``, so two

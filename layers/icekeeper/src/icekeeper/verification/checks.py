@@ -117,7 +117,7 @@ def document_problems(metadata: TableMetadata, location: str) -> Iterator[Proble
 
 # Row ids and deletion vectors of format v3 (specification, "Row Lineage", "Deletion Vectors").  Iceberg-Java reads most
 # tables with such problems; two rows may then have the same row id, or a row may have no row id
-# (rule: assign-row-ids-per-attempt).
+# (rule: rows-keep-their-lineage).
 
 _FIRST = "first-row-id"
 _ADDED = "added-rows"

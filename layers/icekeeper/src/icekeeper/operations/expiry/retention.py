@@ -137,8 +137,7 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     refs = [ref for name, ref in metadata.refs.items() if name not in gone]
     keep = {ref.snapshot_id for ref in refs} | _kept_by_branches(metadata, refs, policy, now_ms)
     committed_last_first, retention_ms = metadata.in_commit_order[::-1], policy.snapshot_retention_ms
-    # A child may have an earlier timestamp than its parent, so the newest snapshots by either order are kept
-    # (rule: order-by-ancestry-not-time).
+    # A child may have an earlier timestamp than its parent, so the newest snapshots by either order are kept.
     for newest_first in committed_last_first, sorted(committed_last_first, key=_recency, reverse=True):
         keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
         among_newest = newest_first[: policy.snapshot_retain_max]

@@ -93,7 +93,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         MetadataUnreadable: a reference cannot be read; nothing (more) was deleted.
         StorageError: a store failed.
     """
-    # Load after the listing (rule: list-before-loading-references), so that files committed meanwhile are referenced.
+    # Load after the listing (rule: orphans-outlive-the-grace-period), so that files committed meanwhile are referenced.
     table = _after(context, found.before)
     needs = FileNeeds(context, table, found.references)
     needs.permit_sweep()

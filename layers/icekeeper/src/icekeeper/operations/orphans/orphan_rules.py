@@ -196,7 +196,7 @@ def plan_orphans(
             or not _is_text(found.path)
             or is_needed(path)
             # Some catalogs keep an incomplete metadata log
-            # (rule: keep-young-metadata-files, platform: seaweedfs-metadata-log-gaps).
+            # (rule: orphans-outlive-the-grace-period, platform: seaweedfs-metadata-log-gaps).
             or (is_metadata_file(found.path) and found.modified_ms >= oldest_ms)
         ):
             left += 1

@@ -2,7 +2,7 @@
 
 The model is Java's ``RewritePositionDeleteFiles``.  Small files of the same spec and partition are merged, rows whose
 data file no longer exists are dropped, and an output gets the highest data sequence number of its inputs
-(rule: merged-deletes-take-highest-number).  That is safe, because rows that do not apply to their data file, because it
+(rule: drop-deletes-only-when-dangling).  That is safe, because rows that do not apply to their data file, because it
 is newer, are dropped, too.  A delete file that names a single data file belongs to that file's partition.
 
 v3 allows no new position delete files.  All deletes that apply to a partition become

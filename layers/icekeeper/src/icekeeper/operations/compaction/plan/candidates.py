@@ -502,7 +502,7 @@ def well_spelled(needs: Mapping[FileKey, int], index: DeleteIndex, listed: Itera
     """Return ``needs`` (delete file → how many live data files need it) after checking the delete files with 0.
 
     Such a delete is dangling and may be dropped, unless it names a live data file in another spelling
-    (rule: refuse-misspelled-deletes).  ``listed`` has the hashes of the paths of all live data files.
+    (rule: unreadable-delete-blocks-its-files).  ``listed`` has the hashes of the paths of all live data files.
 
     Raises:
         MetadataUnreadable: an unneeded delete names a live data file in another spelling.

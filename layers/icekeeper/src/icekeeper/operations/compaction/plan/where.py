@@ -26,7 +26,7 @@ def why_not_rewritten(metadata: TableMetadata) -> str | None:
     """Why this version cannot rewrite any data file of a table; ``None`` if it can.
 
     Either a column has a type that this version cannot write faithfully (rule: read-faithfully-or-not-at-all), or a
-    Java class chooses the files' paths (rule: write-where-readers-find).
+    Java class chooses the files' paths.
     """
     try:
         stored_schema(metadata.current_schema)

@@ -1,4 +1,4 @@
-"""Name output files as Iceberg-Java would (rule: write-where-readers-find).
+"""Name output files as Iceberg-Java would.
 
 Sources: Java's ``LocationProviders``, ``PartitionSpec.partitionToPath`` and ``Transforms.toHumanString``.
 """
@@ -96,7 +96,7 @@ _DECIMALS = Context(prec=76)
 def output_names(metadata: TableMetadata, spec_id: int, partition: Sequence[PartitionValue], stem: str) -> OutputNames:
     """Names that begin with ``stem``, for files of a partition of one of the table's specs.
 
-    The files are placed where Iceberg-Java would write them (rule: write-where-readers-find), by the properties
+    The files are placed where Iceberg-Java would write them, by the properties
     ``write.data.path`` and ``write.object-storage.*``.
 
     Raises:

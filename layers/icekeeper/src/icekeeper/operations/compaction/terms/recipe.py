@@ -50,7 +50,7 @@ class ClusterRecipe:
     smallest_bytes: int
     """The least size of output files; smaller files would be candidates again."""
     order_id: int | None = None
-    """The id of the table's sort order, if the recipe is that order (rule: claim-sort-order-truthfully)."""
+    """The id of the table's sort order, if the recipe is that order."""
 
     def output_count(self, total_bytes: float) -> int:
         """The number of files for ``total_bytes``: of about the target size, and none below the smallest.

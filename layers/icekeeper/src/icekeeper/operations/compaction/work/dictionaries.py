@@ -1,8 +1,8 @@
 """Find columns for which a dictionary saves nothing (pure).
 
 Arrow's writer uses a dictionary for every column until the dictionary is full, even if values hardly repeat.  Hashing
-them takes half of the writing time, and the file becomes larger, because the dictionary is as long as the values
-(platform: arrow-useless-dictionaries). parquet-mr drops a dictionary that saves nothing in the first page
+them takes half of the writing time, and the file becomes larger, because the dictionary is as long as the values.
+parquet-mr drops a dictionary that saves nothing in the first page
 (``DictionaryValuesWriter.isCompressionSatisfying``).  Here, a sample of the file's first row group shows how many
 distinct values a column probably has.  In doubt the column keeps its dictionary.
 """

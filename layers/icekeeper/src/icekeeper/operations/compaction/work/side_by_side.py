@@ -2,8 +2,8 @@
 
 Arrow's writer, called from Python, encodes the columns of a row group one after another.  Here a thread encodes each
 run of adjacent columns as a small Parquet file in memory.  Its pages are then written to the output in the order of
-columns.  What Arrow writes for a column does not depend on other columns, except for the offsets of pages
-(platform: columns-encode-independently).  Memory holds a single row group, and encoded columns that wait for their
+columns.  What Arrow writes for a column does not depend on other columns, except for the offsets of pages.
+Memory holds a single row group, and encoded columns that wait for their
 turn.
 
     PAR1 | pages of row group 1, of row group 2, … | Bloom filters | column indexes | offset indexes | footer
@@ -231,8 +231,7 @@ class SideBySideWriter:
             pa.ArrowException, OSError: as Arrow raises them.
         """
         self._is_broken = True
-        # Otherwise the memory that decoding has freed adds to the memory of the threads
-        # (platform: columns-encode-independently).
+        # Otherwise the memory that decoding has freed adds to the memory of the threads.
         pa.default_memory_pool().release_unused()
         table = rows.pop()
         parts = deque(table.slice(start, _MOST_ROWS).columns for start in range(0, table.num_rows, _MOST_ROWS))

@@ -1,4 +1,4 @@
-"""Sort rows by key columns in Iceberg's order (rule: claim-sort-order-truthfully), or by cells on a z-order curve."""
+"""Sort rows by key columns in Iceberg's order, or by cells on a z-order curve."""
 
 from __future__ import annotations
 

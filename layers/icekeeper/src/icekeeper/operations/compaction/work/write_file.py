@@ -274,7 +274,7 @@ class _ColumnByColumn:
     def write_row_group(self, rows: list[pa.Table]) -> None:
         table = rows.pop()
         if table.nbytes >= _WORTH_RELEASE_BYTES:
-            # Release the memory that decoding has freed (platform: columns-encode-independently).
+            # Release the memory that decoding has freed.
             pa.default_memory_pool().release_unused()
         self._writer.write_table(table, row_group_size=table.num_rows)
 
