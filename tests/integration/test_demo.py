@@ -1,4 +1,4 @@
-"""The demonstration with the local engine: what it proves, what it leaves, and how it ends."""
+"""The demonstration with the local engine: what it shows, what it leaves, and how it ends."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from icekeeper.cli import main
 from support.command import one_sentence, require_documented
 
 ICEKEEPER = str(Path(sys.executable).parent / "icekeeper")
@@ -81,7 +82,9 @@ def figures(story: dict[str, Any], key: str) -> tuple[int, int]:
     return story["before"][key], story["after"][key]
 
 
-def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(tmp_path: Path, scratch: dict[str, str]) -> None:
+def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(
+    tmp_path: Path, scratch: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
     kept = tmp_path / "kept here"  # what is printed can be pasted into a shell all the same
     done = run("demo", "--json", "--engine", "local", "--keep", str(kept), environment=scratch)
     assert done.returncode == 0, done.stderr
@@ -109,9 +112,8 @@ def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(tmp_path: Pa
     assert shlex.split(done.stderr)[-3:] == ["demo", "--explore", str(kept)]
     assert_nothing_is_left(tmp_path)
 
-    occupied = run("demo", "--engine", "local", "--keep", str(kept), environment=scratch)
-    assert occupied.returncode == 2
-    assert one_sentence(occupied.stderr) == f"--keep {kept} is not empty; name a new folder"
+    assert main(["demo", "--engine", "local", "--keep", str(kept)]) == 2
+    assert one_sentence(capsys.readouterr().err) == f"--keep {kept} is not empty; name a new folder"
 
     explore(kept, signal.SIGINT, scratch)
     assert_nothing_is_left(tmp_path)
@@ -155,9 +157,8 @@ def test_a_demonstration_that_is_terminated_cleans_up(tmp_path: Path, scratch: d
     assert_nothing_is_left(tmp_path)
 
 
-def test_there_must_be_something_to_explore(tmp_path: Path, scratch: dict[str, str]) -> None:
+def test_there_must_be_something_to_explore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nothing = tmp_path / "nothing"
-    done = run("demo", "--explore", str(nothing), environment=scratch)
-    assert done.returncode == 2
-    assert one_sentence(done.stderr).startswith(f"{nothing} holds no demonstration")
+    assert main(["demo", "--explore", str(nothing)]) == 2
+    assert one_sentence(capsys.readouterr().err).startswith(f"{nothing} holds no demonstration")
     assert not nothing.exists()

@@ -65,36 +65,22 @@ from support.iceberg_java import IcebergJava
 from support.maintained_table import NAME, new_table
 from support.rewrites import input_file, rows, struct, task
 
-# The engines: one work unit, the same results whoever runs it, and memory that does not grow with the group.
 
-
-def test_results_come_in_the_order_of_the_tasks_and_progress_ends_at_all(engine: Engine) -> None:
-    """Results are in task order, and the last progress call says that every task is done."""
+def test_results_come_in_the_order_of_tasks_and_parts_with_what_workers_send(engine: Engine) -> None:
+    """The last progress call says that all work is done; nothing to do starts nothing."""
+    assert engine.map(double, [], lambda done: None) == []
+    assert engine.exchange(digits, [], numbers, [], lambda done: None) == []
     seen: list[int] = []
     assert engine.map(double, list(range(7)), seen.append) == [0, 2, 4, 6, 8, 10, 12]
     assert seen[-1] == 7
     assert seen == sorted(seen)
 
-
-def test_no_tasks_are_no_work(engine: Engine) -> None:
-    """An empty list of tasks starts nothing."""
-    assert engine.map(double, [], lambda done: None) == []
-
-
-def test_an_exchange_brings_every_item_to_its_part(engine: Engine) -> None:
-    """Results are in the order of the parts, a part that got nothing included, and progress ends at all work."""
-    seen: list[int] = []
-    parts = ["zero", "one", "two", "three"]
+    seen = []
+    parts = ["zero", "one", "two", "three"]  # a part that gets nothing is there, too
     found = engine.exchange(digits, [10, 11, 30, 130], numbers, parts, seen.append)
     assert found == [("zero", [10, 30, 130]), ("one", [10, 11, 11, 130]), ("two", []), ("three", [30, 130])]
     assert seen[-1] == 8
 
-
-def test_an_exchange_of_nothing_merges_nothing(engine: Engine) -> None:
-    assert engine.exchange(digits, [], numbers, [], lambda done: None) == []
-
-
-def test_what_workers_send_comes_back_with_their_results(engine: Engine) -> None:
     with counting() as count:
         assert engine.map(sends, [1, 2, 3], lambda done: None) == [-1, -2, -3]
         exchanged = engine.exchange(sends_each, [3, 4], sends_one, [0, 1], lambda done: None)
@@ -105,19 +91,14 @@ def test_what_workers_send_comes_back_with_their_results(engine: Engine) -> None
     assert count.counts == {RequestKind.GET: 3}
 
 
-def test_a_worker_that_dies_in_an_exchange_is_one_clear_error(spark_session: SparkSession) -> None:
-    with pytest.raises(StorageError, match="a worker process died"):
-        LocalEngine(2).exchange(end_process_in_split, [1, 1], numbers, ["a"], lambda done: None)
-    with pytest.raises(StorageError, match="Spark could not run the work"):
-        SparkEngine(spark_session.sparkContext).exchange(end_process_in_split, [1], numbers, ["a"], lambda done: None)
-
-
 def test_a_dead_local_worker_is_one_clear_error() -> None:
-    """A worker that dies (killed for memory, say) is reported; nobody waits for others, which ignore SIGTERM."""
+    """A worker that dies (killed for memory, say) is reported; nobody waits for the others, which ignore SIGTERM."""
     begun = time.monotonic()
     with pytest.raises(StorageError, match="a worker process died"):
         LocalEngine(2).map(end_process_or_sleep, [60, 0], lambda done: None)
     assert time.monotonic() - begun < 30
+    with pytest.raises(StorageError, match="a worker process died"):
+        LocalEngine(2).exchange(end_process_in_split, [1, 1], numbers, ["a"], lambda done: None)
 
 
 def test_a_dead_spark_worker_is_one_clear_error(spark_session: SparkSession) -> None:
@@ -125,18 +106,15 @@ def test_a_dead_spark_worker_is_one_clear_error(spark_session: SparkSession) -> 
     engine = SparkEngine(spark_session.sparkContext)
     with pytest.raises(StorageError, match="Spark could not run the work"):
         engine.map(end_process, [1], lambda done: None)
+    with pytest.raises(StorageError, match="Spark could not run the work"):
+        engine.exchange(end_process_in_split, [1], numbers, ["a"], lambda done: None)
     assert engine.map(double, [1], lambda done: None) == [2]
 
 
 def test_a_running_session_is_used_and_left_running(spark_session: SparkSession) -> None:
-    """Inside a job that has a session, Icekeeper neither starts nor stops one."""
+    """Also one of another thread: Spark's active session is known only to the thread that started it."""
     with local_session() as session:
         assert session is spark_session
-    assert spark_session.range(3).count() == 3
-
-
-def test_a_session_of_another_thread_is_used_and_left_running(spark_session: SparkSession) -> None:
-    """Spark's active session is known to the thread that started it only."""
     found = []
 
     def use() -> None:
@@ -172,49 +150,38 @@ def test_a_deferred_engine_starts_with_its_first_work() -> None:
     assert events == ["start", "stop"]
 
 
-# The command chooses its engine, says which one it was and why, and keeps the name in the journal.
+# The command chooses its engine, reports which and why, and keeps the name in the journal.
 
-A_CALL = """
+CALLS = """
 import json, sys
 from icekeeper.cli import main
-code = main(json.loads(sys.argv[1]))
-print(json.dumps({"code": code, "spark": "pyspark" in sys.modules}), file=sys.stderr)
+codes = [main(call) for call in json.loads(sys.argv[1])]
+print(json.dumps({"codes": codes, "spark": "pyspark" in sys.modules}), file=sys.stderr)
 """
 HERE = "no Spark session or cluster is available"
 
 
-def called(*call: str) -> tuple[str, dict[str, Any]]:
-    """Standard output of a call in a process of its own, where no test has started a Spark session; and what it did."""
-    words = [sys.executable, "-c", A_CALL, json.dumps([*call, "--catalog", CATALOG])]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    return done.stdout, json.loads(done.stderr.splitlines()[-1])
-
-
 def test_a_pass_takes_this_machine_where_no_cluster_is_at_hand(command: Command) -> None:
-    command.table(appends=6)
-    out, did = called("plan", "ns.t", "--operations", "compact")
-    assert f"engine: local; {HERE}" in out.splitlines()
-    out, did = called("maintain", "ns.t", "--operations", "compact", "--json")
-    assert json.loads(out)["engine"] == {"name": "local", "reason": HERE}
-    assert did == {"code": 0, "spark": False}
-    assert command("history", "ns.t", "--json").json["passes"][0]["engine"] == "local"
-
-
-def test_an_engine_that_is_named_has_no_reason(command: Command) -> None:
+    """In a process of its own, where no test has started a Spark session."""
     command.table(appends=6)
     document = command("maintain", "ns.t", "--engine", "local", "--dry-run", "--json").json
     assert document["engine"] == {"name": "local", "reason": None}
     assert "engine:" not in command("plan", "ns.t", "--engine", "local").out
-
-
-def test_help_names_the_default(command: Command) -> None:
+    compact = ("ns.t", "--operations", "compact", "--catalog", CATALOG)
+    calls = json.dumps([("plan", *compact), ("maintain", *compact, "--json")])
+    done = subprocess.run([sys.executable, "-c", CALLS, calls], capture_output=True, text=True, check=True)
+    planned, _, passed = done.stdout.partition("\n{")
+    assert f"engine: local; {HERE}" in planned.splitlines()
+    assert json.loads(f"{{{passed}")["engine"] == {"name": "local", "reason": HERE}
+    assert json.loads(done.stderr.splitlines()[-1]) == {"codes": [0, 0], "spark": False}
+    assert command("history", "ns.t", "--json").json["passes"][0]["engine"] == "local"
     for name in ("maintain", "plan", "orphans", "run", "demo"):
         text = " ".join(command(name, "--help", catalog=None).out.split())
         assert "[default: auto]" in text
         assert "[auto|spark|local]" in text or "<auto|spark|local>" in text
 
 
-# An attempt that comes late: it fails, or writes, after another attempt at the same task was committed.
+# A late attempt fails, or writes, after another attempt at the same task was committed.
 
 SCHEMA = struct((1, "id", "long"), (2, "part", "string"))
 PARTS = ["a", "b"]
@@ -348,36 +315,30 @@ def breaking_at(monkeypatch: pytest.MonkeyPatch, folder: Path, last: int) -> Non
     monkeypatch.setattr(Storage, "write", write)
 
 
-def test_an_attempt_that_fails_late_removes_only_what_it_wrote_itself(
+def test_a_late_attempt_harms_nothing_that_another_one_wrote(
     writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The repeat is done, and its files are in the table by now."""
+    surplus = writer.run(writer.task.in_attempt(8))
+    assert "was started more than" in (surplus.error or "")
+    assert (surplus.written, outputs(tmp_path)) == ((), {})
+
     done = writer.run(writer.task.in_attempt(1))
     assert done.error is None
     committed = outputs(tmp_path)
     assert committed
-    breaking_at(monkeypatch, tmp_path, last=len(committed))
-    late = writer.run(writer.task)
+    with monkeypatch.context() as patch:
+        breaking_at(patch, tmp_path, last=len(committed))
+        late = writer.run(writer.task)
     assert "was not written" in (late.error or "")
-    assert outputs(tmp_path) == committed
+    assert outputs(tmp_path) == committed, "it removes only what it wrote itself"
 
-
-def test_an_attempt_that_is_done_late_writes_over_nothing(writer: Writer, tmp_path: Path) -> None:
-    """And every file of every attempt is protected by what was recorded before the first."""
-    writer.run(writer.task.in_attempt(1))
-    committed = outputs(tmp_path)
     assert writer.run(writer.task).error is None
-    assert outputs(tmp_path).items() > committed.items()
+    assert outputs(tmp_path).items() > committed.items(), "it writes over nothing"
     assert len(outputs(tmp_path)) == 2 * len(committed)
+    # Every file of every attempt is protected by what was recorded before the first.
     recorded = PathSet(file.record for file in writer.planned)
     assert [path for path in outputs(tmp_path) if not recorded.may_contain(path)] == []
-
-
-def test_one_attempt_too_many_fails_and_writes_nothing(writer: Writer, tmp_path: Path) -> None:
-    late = writer.run(writer.task.in_attempt(8))
-    assert "was started more than" in (late.error or "")
-    assert late.written == ()
-    assert outputs(tmp_path) == {}
 
 
 # -- through Spark
@@ -508,7 +469,7 @@ def test_parts_that_lost_what_they_were_sent_are_begun_again_under_other_numbers
     assert len(large) == 2_000_000
 
 
-# Every engine tells a task how many cores it may use: all that are there, and never another task's.
+# Every engine gives a task its number of cores: all that are there, and never another task's.
 
 
 def mapped(engine: Engine, tasks: int) -> list[int]:
@@ -519,22 +480,15 @@ def exchanged(engine: Engine, tasks: int) -> tuple[list[int], int]:
     return engine.exchange(cores_of_split, list(range(tasks)), cores_of_both, ["part"], lambda done: None)[0]
 
 
-def test_a_single_task_has_every_core_of_the_local_engine() -> None:
+def test_tasks_of_the_local_engine_share_its_cores() -> None:
     engine = LocalEngine(2, cores=4)
     assert mapped(engine, 1) == [4]
     assert engine.map(cores_of, [Reads(1)] * 3, lambda done: None) == [4, 4, 4]
     assert exchanged(engine, 1) == ([4], 4)
-
-
-def test_processes_share_the_cores() -> None:
     assert mapped(LocalEngine(2, cores=5), 3) == [2, 2, 2]
     assert mapped(LocalEngine(2), 2) == [1, 1]
     assert exchanged(LocalEngine(2, cores=4), 2) == ([2, 2], 2)
-
-
-def test_one_process_without_a_number_of_cores_has_one() -> None:
-    """So it is in a function, which may have less than one."""
-    assert mapped(LocalEngine(1), 2) == [1, 1]
+    assert mapped(LocalEngine(1), 2) == [1, 1], "so it is in a function, which may have less than one core"
 
 
 def test_tasks_of_a_local_spark_session_share_its_cores(spark_session: SparkSession) -> None:

@@ -86,7 +86,11 @@ def deletes(table: MaintainedTable) -> list[DataFile]:
     return [file for file in table.data_files() if file.content is not FileContent.DATA]
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(
+    ("table", "order"),
+    [*((3, order) for order in ORDERS), *((2, order) for order in ("in_order", "copied", "sorted_by_several_workers"))],
+    indirect=["table"],
+)
 def test_rows_deleted_meanwhile_are_deleted_in_the_outputs(
     table: MaintainedTable, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,28 +304,19 @@ def test_a_pass_that_loses_most_groups_is_partial_and_health_says_so(table: Main
 
 
 @pytest.mark.parametrize("table", [2], indirect=True)
-def test_newer_equality_deletes_reach_the_outputs_beside_forwarded_positions(table: MaintainedTable) -> None:
-    before = region_rows(table)
+def test_positions_are_forwarded_beside_equality_deletes_before_and_after(table: MaintainedTable) -> None:
+    """Those that the rewrite applies shift the places of forwarded rows; newer ones reach the outputs."""
+    commit_deletes(table, [equality_delete(i, "us") for i in (0, 4, 101, 102, 305)])
+    before, gone = region_rows(table), (3, 6, 103, 309)
 
     def meanwhile() -> None:
-        commit_deletes(table, [equality_delete(101, "us")])
-        delete_rows(table, 3)
+        commit_deletes(table, [equality_delete(107, "us")])
+        delete_rows(table, *gone)
 
     table.engine.during = once(meanwhile)
     outcome = compacted(table)
-    assert (outcome.metrics["compact.bins_dropped"], outcome.metrics["compact.rows_forwarded"]) == (0, 1)
-    assert region_rows(table) == before - Counter([(3, "us"), (101, "us")])
-
-
-def test_applied_equality_deletes_shift_the_places_of_forwarded_rows(tmp_path: Path) -> None:
-    with maintained_table(tmp_path) as table:
-        create_by_region(table, 4)
-        commit_deletes(table, [equality_delete(i, "us") for i in (0, 4, 101, 102, 305)])
-        before = region_rows(table)
-        table.engine.during = once(lambda: delete_rows(table, 3, 5, 103, 309))
-        outcome = compacted(table)
-        assert outcome.metrics["compact.rows_forwarded"] == 4
-        assert region_rows(table) == before - Counter((i, "us") for i in (3, 5, 103, 309))
+    assert (outcome.metrics["compact.bins_dropped"], outcome.metrics["compact.rows_forwarded"]) == (0, 4)
+    assert region_rows(table) == before - Counter((i, "us") for i in (*gone, 107))
 
 
 # Where rows are, against a list of rows.
