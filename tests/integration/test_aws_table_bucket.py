@@ -73,30 +73,10 @@ def endings(outcome: PassOutcome) -> dict[str, tuple[str, str | None]]:
     return {part.operation.value: (part.status.value, part.reason) for part in outcome.operations}
 
 
-def test_snapshots_that_aws_never_expires_are_expired(lake: Lake) -> None:
-    """A tag of somebody stops the bucket's expiry for good, while its configuration says that it is on."""
-    lake.went(**{SNAPSHOTS: {"status": "Failed", "failureMessage": TAGS}})
-    found = endings(lake.maintain(operations="compact,expire_snapshots"))
-    assert found == {"compact": ("skipped", OWNED), "expire_snapshots": ("succeeded", None)}
-    assert len(lake.runtime.catalog.load(NAME).metadata.snapshots) == 1
-    assert lake.runtime.afresh.health(NAME).warnings["bucket_jobs_failed"] == (
-        f"the table bucket's own maintenance: icebergSnapshotManagement failed: {TAGS} "
-        "(it will fail again, so Icekeeper does it)"
-    )
-
-
-def test_a_run_that_failed_once_is_told_and_stays_the_buckets(lake: Lake) -> None:
-    lake.went(**{COMPACTION: {"status": "Failed", "failureMessage": "Internal error"}})
-    found = endings(lake.maintain(operations="compact,expire_snapshots"))
-    assert found == {
-        "compact": ("skipped", f"{OWNED}; the bucket's own last run failed: Internal error"),
-        "expire_snapshots": ("skipped", OWNED),
-    }
-
-
-def test_jobs_are_asked_about_only_where_the_bucket_is_left_something(
+def test_failed_jobs_of_the_bucket_are_reported_and_lasting_ones_taken_over(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A person's tag stops the bucket's expiry for good, while its configuration says that it is on."""
     asked: list[str] = []
     response: Any = S3TablesResponse
     answered = response.get_table_maintenance_job_status
@@ -105,27 +85,39 @@ def test_jobs_are_asked_about_only_where_the_bucket_is_left_something(
         asked.append(self.raw_path)
         return answered(self)
 
-    monkeypatch.setattr(S3TablesResponse, "get_table_maintenance_job_status", count)
-    loaded = lake.runtime.catalog.load(NAME)
-    lake.runtime.policy(loaded, {"operations": "rewrite_manifests"})
-    lake.runtime.policy(loaded, {"operations": "compact,expire_snapshots", "ownership": "icekeeper"})
-    lake.runtime.policy(loaded, {"maintenance_enabled": "false"})
-    assert asked == []
-    lake.runtime.policy(loaded, {"operations": "rewrite_manifests,expire_snapshots"})
-    assert len(asked) == 1
+    # Jobs are asked about only where the bucket is left something.
+    with monkeypatch.context() as patch:
+        patch.setattr(S3TablesResponse, "get_table_maintenance_job_status", count)
+        loaded = lake.runtime.catalog.load(NAME)
+        lake.runtime.policy(loaded, {"operations": "rewrite_manifests"})
+        lake.runtime.policy(loaded, {"operations": "compact,expire_snapshots", "ownership": "icekeeper"})
+        lake.runtime.policy(loaded, {"maintenance_enabled": "false"})
+        assert asked == []
+        lake.runtime.policy(loaded, {"operations": "rewrite_manifests,expire_snapshots"})
+        assert len(asked) == 1
 
+    # A bucket that does not answer lets no operation be skipped: moto without the operation says HTTP 500.
+    with monkeypatch.context() as patch:
+        patch.delattr(S3TablesResponse, "get_table_maintenance_configuration")
+        with pytest.raises(StorageError, match=r"^the maintenance of table bucket arn:\S+ cannot be read: S3 Tables "):
+            lake.maintain()
+        (skip,) = lake.runtime.detect({}).skipped
+        assert (skip.table, skip.is_error) == ("ns.t", True)
+        assert skip.reason.startswith("the maintenance of table bucket ")
 
-def test_a_bucket_that_does_not_answer_lets_no_operation_be_skipped(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """moto without the operation: HTTP 500.  The pass had succeeded, with everything skipped
-    (rule: throttles-are-failures)."""
-    monkeypatch.delattr(S3TablesResponse, "get_table_maintenance_configuration")
-    with pytest.raises(StorageError, match=r"^the maintenance of table bucket arn:\S+ cannot be read: S3 Tables "):
-        lake.maintain()
-    (skip,) = lake.runtime.detect({}).skipped
-    assert (skip.table, skip.is_error) == ("ns.t", True)
-    assert skip.reason.startswith("the maintenance of table bucket ")
+    lake.went(**{COMPACTION: {"status": "Failed", "failureMessage": "Internal error"}})
+    assert endings(lake.maintain(operations="compact,expire_snapshots")) == {
+        "compact": ("skipped", f"{OWNED}; the bucket's own last run failed: Internal error"),
+        "expire_snapshots": ("skipped", OWNED),
+    }
+    lake.went(**{SNAPSHOTS: {"status": "Failed", "failureMessage": TAGS}})
+    found = endings(lake.maintain(operations="compact,expire_snapshots"))
+    assert found == {"compact": ("skipped", OWNED), "expire_snapshots": ("succeeded", None)}
+    assert len(lake.runtime.catalog.load(NAME).metadata.snapshots) == 1
+    assert lake.runtime.afresh.health(NAME).warnings["bucket_jobs_failed"] == (
+        f"the table bucket's own maintenance: icebergSnapshotManagement failed: {TAGS} "
+        "(it will fail again, so Icekeeper does it)"
+    )
 
 
 def test_a_pin_says_when_the_bucket_would_not_keep_it(
@@ -177,19 +169,26 @@ def reachable(runtime_with_orphans: Runtime) -> set[str]:
     return reachable_files(reader, loaded.metadata_location)
 
 
-def test_what_expiry_left_to_the_bucket_is_known_from_the_history(runtime_with_orphans: Runtime) -> None:
+def test_what_expiry_left_to_the_bucket_is_known_from_the_history(
+    runtime_with_orphans: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = reachable(runtime_with_orphans)
     assert run(runtime_with_orphans, "remove_orphans").files_planned == ()
     run(runtime_with_orphans, "compact", min_input_files="2")
     run(runtime_with_orphans, "expire_snapshots", snapshot_retention_hours="0", max_snapshots_to_keep="1")
     outcome = run(runtime_with_orphans, "remove_orphans")
-    assert (outcome.status, outcome.files_deleted) == (Status.SKIPPED, ())
-    assert outcome.reason == "objects cannot be listed in this storage; it removes unreferenced files itself"
+    assert (outcome.operation, outcome.status, outcome.files_deleted) == (Operation.REMOVE_ORPHANS, Status.SKIPPED, ())
+    assert outcome.reason == BLIND
     gone = before - reachable(runtime_with_orphans)
     # Three appends: a data file, a manifest and a manifest list each.
     assert len(gone) == 9
     assert set(outcome.files_planned) == gone
     assert outcome.metrics["remove_orphans.orphans_known"] == 9
+    # What the bucket has removed is left out.
+    left = tuple(path for path in outcome.files_planned if "/snap-" not in path)
+    status = Storage.status
+    monkeypatch.setattr(Storage, "status", lambda self, path: None if "/snap-" in path else status(self, path))
+    assert run(runtime_with_orphans, "remove_orphans").files_planned == left
 
 
 def test_files_of_failed_loads_are_known_from_their_record(runtime_with_orphans: Runtime) -> None:
@@ -209,19 +208,6 @@ def test_files_of_failed_loads_are_known_from_their_record(runtime_with_orphans:
             StagedLoad(identity=identity, name=name, state=state, changed_ms=1), files
         )
     assert run(runtime_with_orphans, "remove_orphans").files_planned == (failed,)
-
-
-def test_history_that_the_bucket_removed_is_left_out(
-    runtime_with_orphans: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(runtime_with_orphans, "compact", min_input_files="2")
-    run(runtime_with_orphans, "expire_snapshots", snapshot_retention_hours="0", max_snapshots_to_keep="1")
-    everything = run(runtime_with_orphans, "remove_orphans").files_planned
-    lists = [path for path in everything if "/snap-" in path]
-    status = Storage.status
-    monkeypatch.setattr(Storage, "status", lambda self, path: None if path in lists else status(self, path))
-    assert run(runtime_with_orphans, "remove_orphans").files_planned == tuple(p for p in everything if p not in lists)
-    assert Operation.REMOVE_ORPHANS is run(runtime_with_orphans, "remove_orphans").operation
 
 
 # Passes over a table bucket that, as AWS does, maintains its tables itself.
@@ -273,21 +259,31 @@ def test_moto_still_lacks_what_is_patched_into_it(moto_server: MotoServer) -> No
     assert moto_s3tables.MOTOS_OWN == ()
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_what_aws_does_unless_told_otherwise_is_left_to_it(maintained_lake: MaintainedLake, dry_run: bool) -> None:
+def test_what_aws_does_by_default_is_left_to_it(maintained_lake: MaintainedLake) -> None:
     """An empty configuration: everything is enabled."""
     maintained_lake.answers({}, {})
-    before = maintained_lake.token()
-    outcome = maintained_lake.maintain(dry_run=dry_run)
-    assert endings(outcome) == {
-        "compact": ("skipped", OWNED),
-        "rewrite_position_deletes": ("skipped", OWNED),
-        "expire_snapshots": ("skipped", OWNED),
-        "remove_orphans": ("skipped", OWNED),
-        "rewrite_manifests": ("succeeded", None),
+    settings = {**EAGER, "min_manifests_to_rewrite": "100"}
+    assert maintained_lake.runtime.detect(settings).proposals == ()
+    (proposal,) = maintained_lake.runtime.detect({**settings, "ownership": "icekeeper"}).proposals
+    assert proposal.reasons[0] == "6 snapshots exceed max_snapshots_to_keep 1"
+    location = maintained_lake.runtime.catalog.load(OWNED_NAME).metadata.location
+    with open_engine(EngineName.LOCAL) as engine:
+        swept = maintained_lake.runtime.sweep_bucket(location, {}, engine)
+    assert {name: (found.status.value, found.reason) for name, found in swept.tables.items()} == {
+        "ns.t": ("skipped", OWNED)
     }
-    assert outcome.status.value == "succeeded"
-    assert (maintained_lake.token() == before) is dry_run
+    for dry_run in (True, False):
+        before = maintained_lake.token()
+        outcome = maintained_lake.maintain(dry_run=dry_run)
+        assert endings(outcome) == {
+            "compact": ("skipped", OWNED),
+            "rewrite_position_deletes": ("skipped", OWNED),
+            "expire_snapshots": ("skipped", OWNED),
+            "remove_orphans": ("skipped", OWNED),
+            "rewrite_manifests": ("succeeded", None),
+        }
+        assert outcome.status.value == "succeeded"
+        assert (maintained_lake.token() == before) is dry_run
     assert maintained_lake.puts == []
 
 
@@ -309,31 +305,53 @@ def _denied(_: S3TablesResponse) -> Any:
     raise error
 
 
-def test_a_server_that_does_not_tell_keeps_us_from_everything_it_may_do(
+def test_missing_rights_keep_us_from_everything_that_the_bucket_may_do(
     maintained_lake: MaintainedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rights are missing; what may be told by waiting is an error instead (see below)."""
-    for name in moto_s3tables.OPERATIONS:
-        monkeypatch.setattr(S3TablesResponse, name, _denied)
+    """An error that may pass by waiting is an error instead (see above)."""
     before = maintained_lake.token()
-    for ownership in ("auto", "icekeeper"):
-        outcome = maintained_lake.maintain(ownership=ownership, operations="compact,expire_snapshots,remove_orphans")
-        asked = {
-            "compact": "s3tables:GetTableMaintenanceConfiguration",
-            "expire_snapshots": "s3tables:GetTableMaintenanceConfiguration",
-            "remove_orphans": "s3tables:GetTableBucketMaintenanceConfiguration",
-        }
-        assert endings(outcome) == {
-            operation: (
-                "skipped",
-                "it is unknown whether the table bucket does this itself (S3 Tables failed with ForbiddenException: "
-                "not authorized); "
-                f"allow {action}",
+    with monkeypatch.context() as patch:
+        for name in moto_s3tables.OPERATIONS:
+            patch.setattr(S3TablesResponse, name, _denied)
+        for ownership in ("auto", "icekeeper"):
+            outcome = maintained_lake.maintain(
+                ownership=ownership, operations="compact,expire_snapshots,remove_orphans"
             )
-            for operation, action in asked.items()
-        }
-        assert outcome.status.value == "succeeded"
+            asked = {
+                "compact": "s3tables:GetTableMaintenanceConfiguration",
+                "expire_snapshots": "s3tables:GetTableMaintenanceConfiguration",
+                "remove_orphans": "s3tables:GetTableBucketMaintenanceConfiguration",
+            }
+            assert endings(outcome) == {
+                operation: (
+                    "skipped",
+                    "it is unknown whether the table bucket does this itself (S3 Tables failed with "
+                    f"ForbiddenException: not authorized); allow {action}",
+                )
+                for operation, action in asked.items()
+            }
+            assert outcome.status.value == "succeeded"
     assert maintained_lake.token() == before
+
+    # With a bucket that cannot be switched off we do not compete.
+    maintained_lake.answers({}, {})
+    with monkeypatch.context() as patch:
+        patch.delattr(S3TablesResponse, "put_table_maintenance_configuration")
+        outcome = maintained_lake.maintain(ownership="icekeeper", operations="compact,expire_snapshots")
+    assert endings(outcome) == {
+        operation: (
+            "refused",
+            f"the table bucket's own {built_in} could not be switched off (S3 Tables failed with 500), so nothing was "
+            "done; allow s3tables:PutTableMaintenanceConfiguration, or set ownership=auto",
+        )
+        for operation, built_in in (("compact", COMPACTION), ("expire_snapshots", SNAPSHOTS))
+    }
+    assert maintained_lake.token() == before
+
+    # Only what is about to run is taken over.
+    off = {"rewrite_enabled": "false", "delete_compaction_enabled": "false"}
+    maintained_lake.maintain(ownership="icekeeper", operations="expire_snapshots,compact", **off)
+    assert maintained_lake.puts == [(SNAPSHOTS, {"status": "disabled"})]
 
 
 def test_taking_over_switches_the_buckets_own_off_and_then_runs(maintained_lake: MaintainedLake) -> None:
@@ -359,55 +377,13 @@ def test_taking_over_switches_the_buckets_own_off_and_then_runs(maintained_lake:
     assert "compact" not in {operation.value for operation in resolved.owners.owned}
 
 
-def test_only_what_is_about_to_run_is_taken_over(maintained_lake: MaintainedLake) -> None:
-    maintained_lake.answers({}, {})
-    maintained_lake.maintain(ownership="icekeeper", operations="expire_snapshots,compact", rewrite_enabled="false",
-                  delete_compaction_enabled="false")  # fmt: skip
-    assert maintained_lake.puts == [(SNAPSHOTS, {"status": "disabled"})]
-
-
-def test_a_bucket_that_cannot_be_switched_off_is_not_competed_with(
-    maintained_lake: MaintainedLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    maintained_lake.answers({}, {})
-    monkeypatch.delattr(S3TablesResponse, "put_table_maintenance_configuration")
-    before = maintained_lake.token()
-    outcome = maintained_lake.maintain(ownership="icekeeper", operations="compact,expire_snapshots")
-    assert endings(outcome) == {
-        operation: (
-            "refused",
-            f"the table bucket's own {built_in} could not be switched off (S3 Tables failed with 500), so nothing was "
-            "done; allow s3tables:PutTableMaintenanceConfiguration, or set ownership=auto",
-        )
-        for operation, built_in in (("compact", COMPACTION), ("expire_snapshots", SNAPSHOTS))
-    }
-    assert maintained_lake.token() == before
-
-
-def test_detection_does_not_propose_what_is_not_ours(maintained_lake: MaintainedLake) -> None:
-    maintained_lake.answers({}, {})
-    settings = {**EAGER, "min_manifests_to_rewrite": "100"}
-    assert maintained_lake.runtime.detect(settings).proposals == ()
-    (proposal,) = maintained_lake.runtime.detect({**settings, "ownership": "icekeeper"}).proposals
-    assert proposal.reasons[0] == "6 snapshots exceed max_snapshots_to_keep 1"
-
-
-def test_the_sweep_of_a_bucket_leaves_it_to_the_bucket(maintained_lake: MaintainedLake) -> None:
-    maintained_lake.answers({}, {})
-    location = maintained_lake.runtime.catalog.load(OWNED_NAME).metadata.location
-    with open_engine(EngineName.LOCAL) as engine:
-        outcome = maintained_lake.runtime.sweep_bucket(location, {}, engine)
-    assert {name: (found.status.value, found.reason) for name, found in outcome.tables.items()} == {
-        "ns.t": ("skipped", OWNED)
-    }
-
-
 def test_the_rest_endpoint_of_a_table_bucket_is_known_by_its_arn(
-    maintained_lake: MaintainedLake, moto_server: MotoServer
+    maintained_lake: MaintainedLake, moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     maintained_lake.answers({COMPACTION: {"status": "disabled"}}, {FILES: {"status": "disabled"}})
     properties = {**moto_server.s3_properties, "s3tables.endpoint": moto_server.endpoint}
-    maintenance = maintenance_behind({**properties, "warehouse": maintained_lake.runtime.catalog.id.warehouse})
+    arn = maintained_lake.runtime.catalog.id.warehouse
+    maintenance = maintenance_behind({**properties, "warehouse": arn})
     assert maintenance is not None
     found = maintenance.read(OWNED_NAME)
     assert [(kind.value, is_enabled) for kind, is_enabled in found.is_enabled.items()] == [
@@ -420,15 +396,12 @@ def test_the_rest_endpoint_of_a_table_bucket_is_known_by_its_arn(
     for warehouse in ("", "lake", "s3://lake/", "arn:aws:s3:::lake", "arn:aws:s3tables:us-east-1:1:table/x"):
         assert maintenance_behind({**properties, "warehouse": warehouse}) is None
 
-
-def test_without_credentials_ownership_is_not_known(
-    maintained_lake: MaintainedLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    # Without credentials ownership is not known.
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for more in ({}, {"s3tables.profile-name": "nobody"}):
-        maintenance = maintenance_behind({"warehouse": maintained_lake.runtime.catalog.id.warehouse, **more})
+        maintenance = maintenance_behind({"warehouse": arn, **more})
         assert maintenance is not None
         assert set(maintenance.read(OWNED_NAME).unreadable) == set(BuiltIn)
 
@@ -457,11 +430,29 @@ def test_a_pin_holds_the_snapshot_but_may_not_be_a_tag(runtime: Runtime) -> None
     assert len(table.load().metadata.snapshots) == 7
 
 
-def test_a_failed_load_is_released_to_the_bucket(runtime: Runtime) -> None:
-    """What cannot be deleted here, the bucket removes by itself."""
-    table = runtime.table(TableName.parse("ns.t"))
-    path = f"{table.load().metadata.location}/data/staged.parquet"
-    Storage(table.load().io_properties).write(path, b"x")
+def test_statistics_and_a_file_in_parts_need_nothing_but_writing(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed load is released: the bucket itself removes what cannot be deleted here."""
+    with open_engine(EngineName.LOCAL) as engine:
+        (outcome,) = runtime.maintain(NAME, {"operations": "compute_statistics"}, engine).operations
+        assert outcome.summary == "computed statistics of 1 column(s) over 30 row(s)"
+        (again,) = runtime.maintain(NAME, {"operations": "compute_statistics"}, engine).operations
+    assert again.reason == "statistics are up to date"
+    (entry,) = runtime.catalog.load(NAME).metadata.statistics
+    assert [blob["properties"]["ndv"] for blob in entry["blob-metadata"]] == ["5"]
+    assert runtime.verify(NAME).ok
+
+    # Its headers are listed, too; room for two parts of the smallest size that S3 takes.
+    loaded, part = runtime.catalog.load(NAME), 5 * 1024 * 1024
+    monkeypatch.setattr("icekeeper.storage.multipart._MOST_ROOM", 4 * part)
+    storage, path = Storage(loaded.io_properties), f"{loaded.metadata.location}/data/parts"
+    with counting() as count, bounded_output(storage, path, 4 * part) as stream:
+        stream.write(bytes(4 * part + 1))
+    assert count.counts == {RequestKind.PUT: 7}  # five parts between beginning and end
+    assert storage.size(path) == 4 * part + 1
+
+    table = runtime.table(NAME)
     stage_load(table, "L", [path], [])
     declare_load(table, "L", LoadState.FAILED)
     with open_engine(EngineName.LOCAL) as engine:
@@ -503,18 +494,6 @@ def test_what_the_bucket_does_not_allow_is_left_to_it(runtime: Runtime, moto_ser
     assert sorted(read["id"].to_pylist()) == sorted([*range(5)] * 6)
 
 
-def test_statistics_need_nothing_but_writing(runtime: Runtime) -> None:
-    name = TableName.parse("ns.t")
-    with open_engine(EngineName.LOCAL) as engine:
-        (outcome,) = runtime.maintain(name, {"operations": "compute_statistics"}, engine).operations
-        assert outcome.summary == "computed statistics of 1 column(s) over 30 row(s)"
-        (again,) = runtime.maintain(name, {"operations": "compute_statistics"}, engine).operations
-    assert again.reason == "statistics are up to date"
-    (entry,) = runtime.catalog.load(name).metadata.statistics
-    assert [blob["properties"]["ndv"] for blob in entry["blob-metadata"]] == ["5"]
-    assert runtime.verify(name).ok
-
-
 def test_every_operation_writes_with_headers_that_table_buckets_list(runtime: Runtime, tmp_path: Path) -> None:
     """PyArrow's CRC64NVME is not among them; what is not listed is refused at the gate, so that nothing would succeed
     (platform: table-buckets-refuse-headers)."""
@@ -533,14 +512,3 @@ def test_every_operation_writes_with_headers_that_table_buckets_list(runtime: Ru
             (outcome,) = runtime.maintain(NAME, {**SETTINGS, "operations": operation, **settings}, engine).operations
         assert (operation, outcome.status.value, outcome.reason) == (operation, "succeeded", None)
     assert runtime.verify(NAME).problems == ()
-
-
-def test_a_file_in_parts_has_headers_that_table_buckets_list(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As above; a room for two parts of the smallest size that S3 takes."""
-    loaded, part = runtime.catalog.load(NAME), 5 * 1024 * 1024
-    monkeypatch.setattr("icekeeper.storage.multipart._MOST_ROOM", 4 * part)
-    storage, path = Storage(loaded.io_properties), f"{loaded.metadata.location}/data/parts"
-    with counting() as count, bounded_output(storage, path, 4 * part) as stream:
-        stream.write(bytes(4 * part + 1))
-    assert count.counts == {RequestKind.PUT: 7}  # five parts between beginning and end
-    assert storage.size(path) == 4 * part + 1

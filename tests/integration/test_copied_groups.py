@@ -26,8 +26,6 @@ from support.deletes import commit_deletes, compacted, create_by_region, equalit
 from support.maintained_table import ID_AND_PART, MaintainedTable, maintained_table, new_table
 from support.readers import canonical, duckdb_rows
 
-# Compaction copies row groups where it can, decodes the rest beside them, and readers see no difference.
-
 LEAST = "10000"
 
 
@@ -84,6 +82,7 @@ def unpartitioned(path: str) -> dict[str, Any]:
 
 
 def test_large_row_groups_are_copied_and_small_files_decoded_beside_them(table: MaintainedTable) -> None:
+    """Filters and lookups find what was copied; its entry says the same as that of decoded rows."""
     write(table, 1000, 20, 2000, 30, 1500)
     before = table.rows()
     sizes = {file.record_count: file.file_size_in_bytes for file in table.data_files()}
@@ -100,29 +99,17 @@ def test_large_row_groups_are_copied_and_small_files_decoded_beside_them(table: 
     assert table.readers_agree() == list(range(4550))
     table.assert_sound()
 
-
-def test_the_entry_of_a_copy_tells_what_that_of_decoded_rows_tells(table: MaintainedTable) -> None:
-    write(table, 500, 700)
-    told = []
-    for settings in ({}, {"rewrite_all": "true"}):
-        outcome = compact(table, **settings)
-        assert bool(outcome.metrics["compact.bytes_copied"]) is not bool(settings)
-        (file,) = table.data_files()
-        counts = file.record_count, file.value_counts, file.null_value_counts
-        told.append((counts, file.lower_bounds, file.upper_bounds))
-    assert told[0] == told[1]
-
-
-def test_filters_and_lookups_find_what_was_copied(table: MaintainedTable) -> None:
-    write(table, 1000, 1000, 10)
-    wanted = texts(1234, 1)["part"][0].as_py()
-    compact(table)
-    (file,) = table.data_files()
+    wanted = texts(2234, 1)["part"][0].as_py()
     found = duckdb.read_parquet(file.file_path.removeprefix("file://"))
-    assert found.filter(f"part = '{wanted}'").project("id").fetchall() == [(1234,)]
-    assert found.filter("id >= 1990").aggregate("count(*), min(id)").fetchall() == [(20, 1990)]
-    assert table.table.scan(row_filter=f"part == '{wanted}'").to_arrow()["id"].to_pylist() == [1234]
-    assert table.table.scan(row_filter="id >= 1990").to_arrow().num_rows == 20
+    assert found.filter(f"part = '{wanted}'").project("id").fetchall() == [(2234,)]
+    assert found.filter("id >= 4530").aggregate("count(*), min(id)").fetchall() == [(20, 4530)]
+    assert table.table.scan(row_filter=f"part == '{wanted}'").to_arrow()["id"].to_pylist() == [2234]
+    assert table.table.scan(row_filter="id >= 4530").to_arrow().num_rows == 20
+
+    assert compact(table, rewrite_all="true").metrics["compact.bytes_copied"] == 0
+    (decoded,) = table.data_files()
+    for one in ("record_count", "value_counts", "null_value_counts", "lower_bounds", "upper_bounds"):
+        assert getattr(file, one) == getattr(decoded, one), one
 
 
 def add_column(table: MaintainedTable) -> None:
@@ -156,7 +143,13 @@ def test_what_files_lack_since_the_table_changed_is_written_by_decoding(
     assert bool(chunk.bloom_filter_length) is (change is want_filters)
 
 
-def test_rows_that_are_sorted_are_decoded(table: MaintainedTable) -> None:
+def test_new_row_groups_on_request_and_sorted_rows_are_decoded(table: MaintainedTable) -> None:
+    rows = 0
+    for settings in ({"min_row_group_copy_bytes": "none"}, {"rewrite_all": "true"}):
+        write(table, 400, 500)
+        rows += 900
+        assert compact(table, **settings).metrics["compact.bytes_copied"] == 0
+        assert [row_groups(file.file_path) for file in table.data_files()] == [[rows]]
     write(table, 400, 500)
     assert compact(table, strategy="sort", sort_order="id desc").metrics["compact.bytes_copied"] == 0
     (file,) = table.data_files()
@@ -174,13 +167,6 @@ def test_rows_that_move_to_partitions_of_their_own_are_decoded(table: Maintained
     assert outcome.metrics["compact.bytes_copied"] == 0
     assert sorted(file.partition for file in table.data_files()) == [("eu",), ("us",)]
     assert table.readers_agree() == [0, 1, 2, 3, 10, 11, 12, 13]
-
-
-@pytest.mark.parametrize("settings", [{"min_row_group_copy_bytes": "none"}, {"rewrite_all": "true"}], ids=str)
-def test_who_asks_for_new_row_groups_gets_them(settings: dict[str, str], table: MaintainedTable) -> None:
-    write(table, 400, 500)
-    assert compact(table, **settings).metrics["compact.bytes_copied"] == 0
-    assert [row_groups(file.file_path) for file in table.data_files()] == [[900]]
 
 
 def test_several_outputs_are_cut_between_files(table: MaintainedTable) -> None:
@@ -356,11 +342,22 @@ def copied(table_in_row_groups: MaintainedTable) -> tuple[list[int], float]:
     return [footer.row_group(n).num_rows for n in range(footer.num_row_groups)], outcome.metrics["compact.bytes_copied"]
 
 
-def test_row_groups_whose_bounds_exclude_every_key_are_copied(table_in_row_groups: MaintainedTable) -> None:
-    """Many keys, of the second row group alone: no key column is read."""
-    delete(table_in_row_groups, "id", range(600, 900))
-    groups, _ = copied(table_in_row_groups)
-    assert groups == [200, *[ROWS] * 7]
+@pytest.mark.parametrize(
+    ("column", "keys", "groups"),
+    [
+        ("id", range(600, 900), [200, *[ROWS] * 7]),  # bounds exclude all other row groups: no key column is read
+        ("part", [text(i) for i in (3, 2700)], [2 * ROWS - 2, *[ROWS] * 6]),  # few keys are looked up
+        ("part", ["8 no hash"], [ROWS] * 8),  # of no row
+        ("part", [text(i) for i in range(100)], [8 * ROWS - 100]),  # many keys that may be anywhere decode everything
+    ],
+    ids=["bounds", "few", "none", "many"],
+)
+def test_row_groups_that_no_key_is_in_are_copied(
+    table_in_row_groups: MaintainedTable, column: str, keys: Sequence[Any], groups: list[int]
+) -> None:
+    delete(table_in_row_groups, column, keys)
+    found, copied_bytes = copied(table_in_row_groups)
+    assert (found, copied_bytes > 0) == (groups, len(groups) > 1)
 
 
 def test_bounds_of_an_unknown_writer_exclude_no_key(table_in_row_groups: MaintainedTable) -> None:
@@ -376,22 +373,6 @@ def test_bounds_of_an_unknown_writer_exclude_no_key(table_in_row_groups: Maintai
     delete(table_in_row_groups, "id", [*range(600, 900), *range(2600, 2900)])
     groups, _ = copied(table_in_row_groups)
     assert sum(groups) == 8 * ROWS - 600
-
-
-def test_few_keys_that_may_be_anywhere_are_looked_up(table_in_row_groups: MaintainedTable) -> None:
-    delete(table_in_row_groups, "part", [text(i) for i in (3, 2700)])
-    groups, _ = copied(table_in_row_groups)
-    assert groups == [2 * ROWS - 2, *[ROWS] * 6]
-
-
-def test_keys_of_no_row_leave_all_row_groups_as_they_are(table_in_row_groups: MaintainedTable) -> None:
-    delete(table_in_row_groups, "part", ["8 no hash"])
-    assert copied(table_in_row_groups)[0] == [ROWS] * 8
-
-
-def test_many_keys_that_may_be_anywhere_decode_everything(table_in_row_groups: MaintainedTable) -> None:
-    delete(table_in_row_groups, "part", [text(i) for i in range(100)])
-    assert copied(table_in_row_groups) == ([8 * ROWS - 100], 0)
 
 
 def test_rows_that_came_after_the_delete_are_copied(table_in_row_groups: MaintainedTable) -> None:

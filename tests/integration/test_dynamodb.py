@@ -1,4 +1,4 @@
-"""What is particular to the state in DynamoDB: requests, conditional writes, limits, and damaged items."""
+"""The state in DynamoDB: requests, conditional writes, limits, and damaged items."""
 
 from __future__ import annotations
 
@@ -100,17 +100,13 @@ def refused(table: DynamoTable, name: str, damage: Callable[[str, dict[str, Any]
     return told
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", READS)
-def test_a_torn_item_is_told_with_its_key(filled: DynamoTable, name: str, damage: str) -> None:
+def test_a_torn_item_is_reported_with_its_key(filled: DynamoTable, name: str) -> None:
     READS[name](StateStore(filled))
-    assert name in refused(filled, name, DAMAGE[damage])
-
-
-@pytest.mark.parametrize("text", ["~", "[" * 5_000], ids=["no JSON", "nested"])
-@pytest.mark.parametrize("name", sorted(PARSED))
-def test_text_that_says_nothing_is_told_with_its_key(filled: DynamoTable, name: str, text: str) -> None:
-    assert refused(filled, name, lambda name, item: item.update({name: {"S": text}}))
+    for damage in DAMAGE.values():
+        assert name in refused(filled, name, damage)
+    for text in ("~", "[" * 5_000) if name in PARSED else ():  # no JSON, and JSON that is nested too deeply
+        assert refused(filled, name, lambda name, item, text=text: item.update({name: {"S": text}}))
 
 
 def test_attributes_of_others_are_left_alone(filled: DynamoTable) -> None:
@@ -128,30 +124,25 @@ def table(moto_dynamodb: MotoServer) -> DynamoTable:
     return a_table(moto_dynamodb)
 
 
-def test_a_request_is_claimed_although_the_answer_was_lost(table: DynamoTable) -> None:
-    """Else nobody would act on it: it is gone, and whoever took it would be told that another one had."""
-    requests = StateStore(table).requests
+def test_what_is_written_counts_although_answers_were_lost(table: DynamoTable) -> None:
+    """A request that was claimed unseen would be acted on by nobody: its claimant would hear that another one had."""
+    store = StateStore(table)
     request = MaintenanceRequest(identity=IDENTITY, requested_ms=5)
-    requests.file(request)
+    store.requests.file(request)
     with lost_answers(table, "TransactWriteItems") as sent:
-        assert requests.claim(request) is True
+        assert store.requests.claim(request) is True
     assert len(sent) == 2
     assert sent[0] == sent[1], "with the same token"
 
-
-def test_a_lease_is_taken_renewed_and_released_although_answers_were_lost(table: DynamoTable) -> None:
-    leases = StateStore(table).leases
     with lost_answers(table, "TransactWriteItems"):
-        lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100)
+        lease = store.leases.acquire("fleet", "a", now_ms=0, ttl_ms=100)
     assert lease == Lease(key="fleet", holder="a", expires_ms=100)
     with lost_answers(table, "TransactWriteItems"):
-        assert leases.renew(lease, now_ms=50, ttl_ms=100).expires_ms == 150
+        assert store.leases.renew(lease, now_ms=50, ttl_ms=100).expires_ms == 150
     with lost_answers(table, "TransactWriteItems"):
-        assert leases.release(lease) is True
+        assert store.leases.release(lease) is True
 
-
-def test_a_record_is_changed_once_although_answers_were_lost(table: DynamoTable) -> None:
-    staging = StateStore(table).staging
+    staging = store.staging
     with lost_answers(table, "TransactWriteItems", count=2):
         before = staging.stage(LOAD, ["s3://b/1", "s3://b/2"])
     assert before.file_count == 2
@@ -187,26 +178,20 @@ class Crowded:
         raise ClientError(answer, "TransactWriteItems")
 
 
-@pytest.mark.parametrize(
-    "codes",
-    [["TransactionConflict"] * 3, ["ThrottlingError"], ["TransactionInProgressException"]],
-    ids=["conflict", "throttled", "running"],
-)
-def test_a_write_that_met_others_is_tried_again(table: DynamoTable, codes: list[str]) -> None:
-    StateStore(table).requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=5))
-    pauses: list[float] = []
-    count = len(codes)
-    crowded = DynamoTable(Crowded(table.client, codes), table.name, sleep=pauses.append)
-    assert StateStore(crowded).requests.claim(MaintenanceRequest(identity=IDENTITY, requested_ms=5)) is True
-    assert len(pauses) == count
-
-
-@pytest.mark.parametrize(("code", "count"), [("TransactionConflict", 1000), ("ValidationError", 1)])
-def test_a_write_that_cannot_succeed_fails(table: DynamoTable, code: str, count: int) -> None:
-    crowded = DynamoTable(Crowded(table.client, [code] * count), table.name, sleep=lambda _: None)
-    with pytest.raises(StorageError, match=f"^the state table {table.name} "):
-        StateStore(crowded).leases.acquire("fleet", "a", now_ms=0, ttl_ms=1)
-    assert stored(table) == []
+def test_a_write_that_met_others_is_tried_again_and_one_that_cannot_succeed_fails(table: DynamoTable) -> None:
+    request = MaintenanceRequest(identity=IDENTITY, requested_ms=5)
+    for codes in (["TransactionConflict"] * 3, ["ThrottlingError"], ["TransactionInProgressException"]):
+        StateStore(table).requests.file(request)
+        pauses: list[float] = []
+        count = len(codes)
+        crowded = DynamoTable(Crowded(table.client, codes), table.name, sleep=pauses.append)
+        assert StateStore(crowded).requests.claim(request) is True
+        assert len(pauses) == count
+    for code, count in (("TransactionConflict", 1000), ("ValidationError", 1)):
+        crowded = DynamoTable(Crowded(table.client, [code] * count), table.name, sleep=lambda _: None)
+        with pytest.raises(StorageError, match=f"^the state table {table.name} "):
+            StateStore(crowded).leases.acquire("fleet", "a", now_ms=0, ttl_ms=1)
+        assert stored(table) == []
 
 
 class HalfDeaf:
@@ -245,10 +230,23 @@ def test_what_a_batch_left_over_is_sent_again(table: DynamoTable) -> None:
 # What is particular to the DynamoDB state store: its limits, what TTL may take, and whose clock counts.
 
 DAY_MS = 24 * HOUR_MS
+JOURNALED = PassRecord(
+    identity=IDENTITY, run_id="r", started_ms=0, finished_ms=1, status="succeeded", summary="", engine="local"
+)
 
 
-def test_a_look_at_a_table_is_one_query(table: DynamoTable) -> None:
+def test_requests_are_few(table: DynamoTable) -> None:
+    """Only the table's own journal is in the index, which costs a write more (docs/costs.md)."""
     store = StateStore(table)
+    store.require_writable()
+    assert stored(table) == [], "asking whether it can be written records nothing"
+    with requests_of(table.client) as asked:
+        store.record_pass(JOURNALED)
+    assert asked == ["BatchWriteItem"]
+    assert sorted(("finished_ms" in item, item["pk"]["S"].partition("#")[0]) for item in stored(table)) == [
+        (False, "passes"),
+        (True, "copy"),
+    ]
     store.add_pin(PIN)
     remember(store, IDENTITY, look(1))
     store.staging.stage(LOAD, ["s3://b/1"])
@@ -257,6 +255,17 @@ def test_a_look_at_a_table_is_one_query(table: DynamoTable) -> None:
         glance = store.glance(IDENTITY, now_ms=0)
     assert asked == ["Query"]
     assert (len(glance.pins), len(glance.loads)) == (1, 1)
+
+
+def test_a_very_long_summary_is_cut_and_a_path_that_is_no_text_refused(table: DynamoTable) -> None:
+    store = StateStore(table)
+    store.record_pass(replace(JOURNALED, status="failed", summary="compact: 🧊" * 100_000))
+    (entry,) = store.history(IDENTITY)
+    assert (entry.status, entry.summary[:10], len(entry.summary)) == ("failed", "compact: 🧊", 50_000)
+    file = UnreadableFile(path="\udcff", why="w", schema_digest="d", tried_ms=1)
+    with pytest.raises(StorageError) as caught:
+        store.unreadable_files.record(IDENTITY, [file])
+    assert str(caught.value).endswith("#\\udcff' is not text that the state can store")
 
 
 def test_a_catalogs_stats_are_read_a_megabyte_at_a_time(table: DynamoTable) -> None:
@@ -282,67 +291,29 @@ def test_long_paths_are_cut_into_parts_that_fit(table: DynamoTable) -> None:
     assert list(chain.from_iterable(staging.files(IDENTITY, "L"))) == paths
 
 
-def test_a_pass_with_very_much_to_tell_comes_into_the_journal(table: DynamoTable) -> None:
-    store = StateStore(table)
-    store.record_pass(
-        PassRecord(
-            identity=IDENTITY,
-            run_id="r",
-            started_ms=0,
-            finished_ms=1,
-            status="failed",
-            summary="compact: 🧊" * 100_000,
-            engine="local",
-        )
-    )
-    (entry,) = store.history(IDENTITY)
-    assert (entry.status, entry.summary[:10], len(entry.summary)) == ("failed", "compact: 🧊", 50_000)
-
-
-def test_a_pass_is_written_to_both_journals_in_one_request(table: DynamoTable) -> None:
-    """Only the table's own journal is in the index, which costs a write more (docs/costs.md)."""
-    record = PassRecord(
-        identity=IDENTITY, run_id="r", started_ms=0, finished_ms=1, status="succeeded", summary="", engine="local"
-    )
-    with requests_of(table.client) as asked:
-        StateStore(table).record_pass(record)
-    assert asked == ["BatchWriteItem"]
-    assert sorted(("finished_ms" in item, item["pk"]["S"].partition("#")[0]) for item in stored(table)) == [
-        (False, "passes"),
-        (True, "copy"),
-    ]
-
-
-def test_what_is_written_behind_a_removed_record_protects_no_later_one(table: DynamoTable) -> None:
-    """The record goes while files are recorded: whoever records them is told, and the next record begins empty."""
+def test_files_of_a_record_that_was_removed_or_replaced_count_for_no_later_one(table: DynamoTable) -> None:
+    """Else the new record would claim files that it does not protect: who records them stages the load again."""
     staging = StateStore(table).staging
     begun: list[StagedLoad] = []
 
-    def files() -> Iterator[str]:
+    def removed() -> Iterator[str]:
         yield "s3://b/1"
         begun.extend(staging.loads(IDENTITY))
         assert staging.forget(begun[0]) is True
 
     with pytest.raises(StorageError) as caught:
-        staging.stage(LOAD, files())
+        staging.stage(LOAD, removed())
     assert str(caught.value) == "the record L was removed while its files were recorded: stage it again"
     assert begun == [LOAD], "it protects its folders from the first moment"
     assert stored(table) == []
-    assert staging.stage(LOAD, ["s3://b/2"]).file_count == 1
-    assert list(staging.files(IDENTITY, "L")) == [["s3://b/2"]]
 
-
-def test_files_of_a_record_that_was_replaced_are_not_counted_for_the_new_one(table: DynamoTable) -> None:
-    """Else the new record would claim files that it does not protect."""
-    staging = StateStore(table).staging
-
-    def files() -> Iterator[str]:
+    def replaced() -> Iterator[str]:
         yield "s3://b/1"
         assert staging.forget(LOAD) is True
         staging.stage(LOAD, ["s3://b/2"])
 
     with pytest.raises(StorageError, match="stage it again"):
-        staging.stage(LOAD, files())
+        staging.stage(LOAD, replaced())
     assert staging.loads(IDENTITY) == (replace(LOAD, file_count=1),)
     assert list(staging.files(IDENTITY, "L")) == [["s3://b/2"]]
 
@@ -381,13 +352,6 @@ def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> No
     assert [request.identity for request in store.requests.pending()] == [long, other]
 
 
-def test_a_path_that_is_no_text_is_refused(table: DynamoTable) -> None:
-    file = UnreadableFile(path="\udcff", why="w", schema_digest="d", tried_ms=1)
-    with pytest.raises(StorageError) as caught:
-        StateStore(table).unreadable_files.record(IDENTITY, [file])
-    assert str(caught.value).endswith("#\\udcff' is not text that the state can store")
-
-
 def about(item: Item) -> str:
     """The kinds in its keys, and its name if it has one."""
     if item["pk"]["S"].startswith("passes#"):
@@ -406,11 +370,7 @@ def test_what_decides_anything_never_vanishes_early(table: DynamoTable) -> None:
     store.add_pin(replace(PIN, name="q", expires_ms=later_ms))
     store.leases.acquire("old", "a", now_ms=0, ttl_ms=1)
     store.leases.acquire("new", "a", now_ms=later_ms, ttl_ms=1000)
-    store.record_pass(
-        PassRecord(
-            identity=IDENTITY, run_id="r", started_ms=0, finished_ms=1, status="succeeded", summary="", engine="local"
-        )
-    )
+    store.record_pass(JOURNALED)
     store.staging.stage(LOAD, ["s3://b/1"])
     remember(store, IDENTITY, look(1))
     store.record_clustering(IDENTITY, 1, "sort(1)")
@@ -438,11 +398,6 @@ def test_what_decides_anything_never_vanishes_early(table: DynamoTable) -> None:
     }
 
 
-def test_asking_whether_it_can_be_written_records_nothing(table: DynamoTable) -> None:
-    StateStore(table).require_writable()
-    assert stored(table) == []
-
-
 def test_a_table_that_is_not_there_is_named(moto_dynamodb: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
@@ -463,24 +418,25 @@ def test_a_table_that_is_not_there_is_named(moto_dynamodb: MotoServer, monkeypat
         )
 
 
-@pytest.mark.parametrize("ahead_ms", [4 * 24 * HOUR_MS, -4 * 24 * HOUR_MS])
-def test_a_wrong_clock_neither_takes_leases_of_others_nor_loses_its_own(table: DynamoTable, ahead_ms: int) -> None:
+def test_a_wrong_clock_neither_takes_leases_of_others_nor_loses_its_own(table: DynamoTable) -> None:
     """When a lease runs out, the table's own clock says, with the answer that shows it."""
+    for name, ahead_ms in (("ahead", 4 * DAY_MS), ("behind", -4 * DAY_MS)):
 
-    def wrong_now_ms() -> int:
-        return system_clock() + ahead_ms
+        def wrong_now_ms(ahead_ms: int = ahead_ms) -> int:
+            return system_clock() + ahead_ms
 
-    right = StateStore(DynamoTable(table.client, table.name)).leases
-    wrong = StateStore(DynamoTable(table.client, table.name, clock=wrong_now_ms)).leases
-    right.acquire("a", "right", now_ms=system_clock(), ttl_ms=HOUR_MS)
-    with pytest.raises(LeaseHeld):
-        wrong.acquire("a", "wrong", now_ms=wrong_now_ms(), ttl_ms=HOUR_MS)
-    assert wrong.current("a", now_ms=wrong_now_ms()) is not None
-    lease = wrong.acquire("b", "wrong", now_ms=wrong_now_ms(), ttl_ms=HOUR_MS)
-    assert abs(lease.expires_ms - HOUR_MS - system_clock()) < 60_000
-    assert abs(wrong.renew(lease, now_ms=wrong_now_ms(), ttl_ms=HOUR_MS).expires_ms - lease.expires_ms) < 60_000
-    with pytest.raises(LeaseHeld):
-        right.acquire("b", "right", now_ms=system_clock(), ttl_ms=HOUR_MS)
+        right = StateStore(DynamoTable(table.client, table.name)).leases
+        wrong = StateStore(DynamoTable(table.client, table.name, clock=wrong_now_ms)).leases
+        first, second = f"{name}-a", f"{name}-b"
+        right.acquire(first, "right", now_ms=system_clock(), ttl_ms=HOUR_MS)
+        with pytest.raises(LeaseHeld):
+            wrong.acquire(first, "wrong", now_ms=wrong_now_ms(), ttl_ms=HOUR_MS)
+        assert wrong.current(first, now_ms=wrong_now_ms()) is not None
+        lease = wrong.acquire(second, "wrong", now_ms=wrong_now_ms(), ttl_ms=HOUR_MS)
+        assert abs(lease.expires_ms - HOUR_MS - system_clock()) < 60_000
+        assert abs(wrong.renew(lease, now_ms=wrong_now_ms(), ttl_ms=HOUR_MS).expires_ms - lease.expires_ms) < 60_000
+        with pytest.raises(LeaseHeld):
+            right.acquire(second, "right", now_ms=system_clock(), ttl_ms=HOUR_MS)
 
 
 # Conditional writes of the state table whose answer is lost or late (rule: repeated-writes-count-once).
@@ -494,15 +450,14 @@ def one_more(calls: list[Any]) -> Any:
     return decide
 
 
-def test_an_item_that_is_made_is_a_transaction_and_one_that_is_replaced_a_single_write(table: DynamoTable) -> None:
+def test_a_replacement_is_one_write_and_counted_once_although_its_answer_was_lost(table: DynamoTable) -> None:
+    """An item that is made or removed is a transaction."""
     with requests_of(table.client) as asked:
         table.change("p", "s", one_more([]))
         table.change("p", "s", one_more([]))
         table.change("p", "s", lambda found: {})
     assert asked == ["GetItem", "TransactWriteItems", "GetItem", "PutItem", "GetItem", "TransactWriteItems"]
 
-
-def test_a_replacement_is_counted_once_although_its_answer_was_lost(table: DynamoTable) -> None:
     calls: list[Any] = []
     table.change("p", "s", one_more([]))
     with lost_answers(table, "PutItem") as sent:
@@ -510,41 +465,31 @@ def test_a_replacement_is_counted_once_although_its_answer_was_lost(table: Dynam
     assert (len(sent), len(calls)) == (2, 1)
     assert (table.get("p", "s") or {})["count"] == 2
 
-
-def test_a_replacement_that_another_one_forestalled_is_decided_anew(table: DynamoTable) -> None:
-    table.change("p", "s", one_more([]))
-    calls: list[Any] = []
-
     def forestalled(found: Item | None) -> Item:
-        if not calls:
+        if len(calls) == 1:
             table.change("p", "s", one_more([]))
         calls.append(found)
         assert found is not None
         return {"count": found["count"] + 1}
 
     assert table.change("p", "s", forestalled) is True
-    assert len(calls) == 2
-    assert (table.get("p", "s") or {})["count"] == 3
+    assert len(calls) == 3, "another replacement came first: it is decided anew"
+    assert (table.get("p", "s") or {})["count"] == 4
 
 
-def test_a_lease_is_prolonged_once_although_the_answer_was_lost(table: DynamoTable) -> None:
+def test_a_lease_is_prolonged_once_never_shortened_and_that_of_another_one_is_lost(table: DynamoTable) -> None:
     leases = StateStore(table).leases
     lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100, name="ns.t")
+    assert leases.renew(lease, now_ms=0, ttl_ms=10).expires_ms == 100
     with lost_answers(table, "UpdateItem") as sent, requests_of(table.client) as asked:
         assert leases.renew(lease, now_ms=50, ttl_ms=100).expires_ms == 150
     assert (len(sent), asked) == (2, ["UpdateItem"])
     held = leases.current("fleet", now_ms=149)
     assert held is not None
     assert (held.holder, held.name) == ("a", "ns.t")
-
-
-def test_prolonging_never_shortens_and_a_lease_of_another_one_is_lost(table: DynamoTable) -> None:
-    leases = StateStore(table).leases
-    lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100)
-    assert leases.renew(lease, now_ms=0, ttl_ms=10).expires_ms == 100
-    leases.acquire("fleet", "b", now_ms=100, ttl_ms=100)
+    leases.acquire("fleet", "b", now_ms=150, ttl_ms=100)
     with pytest.raises(LeaseLost, match="b took it"):
-        leases.renew(lease, now_ms=100, ttl_ms=500)
+        leases.renew(lease, now_ms=150, ttl_ms=500)
     with pytest.raises(LeaseLost, match="it was released"):
         leases.renew(replace(lease, key="another"), now_ms=0, ttl_ms=1)
 

@@ -140,13 +140,36 @@ def test_old_partitions_are_dropped_and_nothing_else(table: MaintainedTable) -> 
     again = table.run(EXPIRE, **TEXT)
     assert (again.status, again.reason) == (Status.SKIPPED, "no partitions to expire")
 
-
-def test_the_bytes_go_with_the_snapshots(table: MaintainedTable) -> None:
-    gone = set(table.run(EXPIRE, **TEXT).files_planned)
+    # The bytes leave with the snapshots.
     table.run(Operation.EXPIRE_SNAPSHOTS)
-    assert not [path for path in gone if Path(path.removeprefix("file://")).exists()]
+    assert not [file for file in gone if Path(file.file_path.removeprefix("file://")).exists()]
     assert table.readers_agree() == [5, 6]
     assert table.verify().ok
+
+
+def test_what_is_refused_changes_nothing_and_another_branch_may_be_meant(table: MaintainedTable) -> None:
+    """Deleting no file, it may also run where files must not be deleted."""
+    with table.table.transaction() as change:
+        change.set_properties({"gc.enabled": "false"})
+    location, head = table.loaded.metadata_location, table.metadata.current_snapshot
+    assert head is not None
+    outcome = table.run(EXPIRE, **TEXT | {"partition_time": "id=%Y-%m-%d"})
+    assert outcome.status is Status.FAILED
+    assert "the table is not partitioned by 'id'; its partition fields are: part" in outcome.summary
+
+    manifest = table.reader.manifests(head)[0].manifest_path
+    path = Path(manifest.removeprefix("file://"))
+    content = path.read_bytes()
+    path.write_bytes(b"Obj\x01")
+    outcome = table.run(EXPIRE, **TEXT)
+    assert (outcome.status, manifest in (outcome.reason or "")) == (Status.REFUSED, True)
+    path.write_bytes(content)
+    assert (table.loaded.metadata_location, table.ids()) == (location, [1, 2, 3, 4, 5, 6])
+
+    table.table.manage_snapshots().create_branch(head.snapshot_id, "side").commit()
+    assert table.run(EXPIRE, **TEXT, branch="side").status is Status.SUCCEEDED
+    assert table.ids() == [1, 2, 3, 4, 5, 6]
+    assert table.ids(table.metadata.refs["side"].snapshot_id) == [5, 6]
 
 
 def test_a_table_would_never_be_emptied(table: MaintainedTable) -> None:
@@ -157,13 +180,6 @@ def test_a_table_would_never_be_emptied(table: MaintainedTable) -> None:
     assert outcome.status is Status.REFUSED
     assert f"partition_retention_hours 24, the newest since {day(19)} 00:00 UTC; nothing was" in outcome.summary
     assert table.loaded.metadata_location == location
-
-
-def test_deleting_no_file_it_may_run_where_files_must_not_be_deleted(table: MaintainedTable) -> None:
-    with table.table.transaction() as change:
-        change.set_properties({"gc.enabled": "false"})
-    assert table.run(EXPIRE, **TEXT).status is Status.SUCCEEDED
-    assert table.ids() == [5, 6]
 
 
 @pytest.mark.parametrize("moment", [Moment.OPERATION_STARTED, Moment.BEFORE_COMMIT])
@@ -182,34 +198,6 @@ def test_what_others_commit_meanwhile_is_planned_for(table: MaintainedTable, mom
     assert table.readers_agree() == [5, 6, 11]
     assert table.verify().ok
     assert not [path for path in table.unreferenced() if "/data/" not in path]
-
-
-def test_an_unreadable_manifest_is_a_reason_to_refuse(table: MaintainedTable) -> None:
-    head = table.metadata.current_snapshot
-    assert head is not None
-    manifest = table.reader.manifests(head)[0].manifest_path
-    Path(manifest.removeprefix("file://")).write_bytes(b"Obj\x01")
-    location = table.loaded.metadata_location
-    outcome = table.run(EXPIRE, **TEXT)
-    assert outcome.status is Status.REFUSED
-    assert manifest in (outcome.reason or "")
-    assert table.loaded.metadata_location == location
-
-
-def test_another_branch_may_be_meant(table: MaintainedTable) -> None:
-    head = table.metadata.current_snapshot
-    assert head is not None
-    table.table.manage_snapshots().create_branch(head.snapshot_id, "side").commit()
-    assert table.run(EXPIRE, **TEXT, branch="side").status is Status.SUCCEEDED
-    assert table.ids() == [1, 2, 3, 4, 5, 6]
-    assert table.ids(table.metadata.refs["side"].snapshot_id) == [5, 6]
-
-
-def test_what_the_table_is_not_partitioned_by_fails_and_changes_nothing(table: MaintainedTable) -> None:
-    outcome = table.run(EXPIRE, **TEXT | {"partition_time": "id=%Y-%m-%d"})
-    assert outcome.status is Status.FAILED
-    assert "the table is not partitioned by 'id'; its partition fields are: part" in outcome.summary
-    assert table.ids() == [1, 2, 3, 4, 5, 6]
 
 
 # Partitions that expire where manifests are shared, rows were deleted or have ids of their own.
@@ -346,7 +334,7 @@ def test_manifests_that_cannot_hold_an_expired_partition_are_not_read(tmp_path: 
         assert outcome.summary == "expired 1 partition(s): dropped 1 data file(s) with 1 row(s)"
 
 
-# ``where`` beside ``expire_partitions``: it narrows what age lets go, and chooses alone only where that is meant.
+# ``where`` narrows what age lets go, and chooses alone only if it is set for this operation.
 
 
 @pytest.fixture
@@ -411,7 +399,7 @@ def test_null_bucket_and_truncated_partitions_are_chosen_and_the_last_one_too(
         assert table.readers_agree() == left
 
 
-def test_the_scope_of_rewrites_drops_no_rows(table_of_days: MaintainedTable) -> None:
+def test_neither_the_scope_of_rewrites_nor_a_clock_that_runs_ahead_drops_rows(table_of_days: MaintainedTable) -> None:
     """A filter that the table keeps for compaction, or that other operations have beside this one
     (rule: drop-only-fully-matched-partitions)."""
     beside = table_of_days.maintain(operations="expire_partitions,compact", where=f"part = '{day(30)}'")
@@ -423,9 +411,7 @@ def test_the_scope_of_rewrites_drops_no_rows(table_of_days: MaintainedTable) -> 
         assert (outcome.reason or "").startswith("no partition_retention_hours is set; without it, where chooses")
     assert table_of_days.readers_agree() == [1, 2, 3]
 
-
-def test_a_clock_that_runs_ahead_drops_no_partition_by_a_relative_filter(table_of_days: MaintainedTable) -> None:
-    """Two days ahead, today's partition looks old; the store knows better."""
+    # Two days ahead, today's partition looks old; the store knows better.
     table_of_days.late_ms = 2 * 86_400_000
     outcome = table_of_days.run(EXPIRE, where="part < 'x' and part = 'x'", store_clock=store_now_ms)
     assert outcome.status is Status.SKIPPED  # nothing in it is relative to now

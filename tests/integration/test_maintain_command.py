@@ -1,4 +1,4 @@
-"""``icekeeper maintain``: what it does, skips, refuses, and records."""
+"""``icekeeper maintain``: what it does, skips, refuses and records."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ from support.command import (
 )
 from support.proxies import closed_port
 
-# A pass by ``icekeeper maintain`` over a local table: what it does, in which order, and how it is told.
-
-# -- maintain
+# A pass by ``icekeeper maintain`` over a local table.
 
 
 def test_a_pass_in_json(command: Command) -> None:
@@ -91,9 +89,25 @@ def test_a_pass_in_json(command: Command) -> None:
     assert rows(command) == before
 
 
-def test_a_second_pass_has_nothing_to_do(command: Command) -> None:
+def test_people_read_a_line_per_operation_and_a_second_pass_has_nothing_to_do(command: Command) -> None:
     command.table()
-    command(*PASS)
+    text, both = command(*PASS, "--dry-run"), command(*PASS, "--dry-run", "--json")
+    times = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z")  # a second may end between both
+    assert times.sub("T", both.err) == times.sub("T", text.out)
+    assert text.out.startswith("ns.t: succeeded (dry run: nothing was changed)\n")
+    assert both.json["dry_run"] is True
+
+    answer = command(*PASS)
+    assert answer.code == 0
+    assert [" ".join(line.split()) for line in answer.out.splitlines()][:5] == [
+        "ns.t: succeeded",
+        "compact succeeded compacted 6 files into 1",
+        "rewrite_position_deletes skipped no position delete files eligible for merging",
+        "expire_snapshots succeeded expired 6 snapshot(s), deleted 18 unreferenced file(s)",
+        "remove_orphans succeeded removed 0 orphan file(s)",
+    ]
+    assert answer.err == ""
+
     before = command.contents()
     answer = command(*PASS, "--json")
     assert answer.code == 0
@@ -104,14 +118,28 @@ def test_a_second_pass_has_nothing_to_do(command: Command) -> None:
         "remove_orphans": "removed 0 orphan file(s)",
         "rewrite_manifests": summaries(answer)["rewrite_manifests"],
     }
-    assert [status for status, _ in statuses(answer).values()] == [
-        "skipped",
-        "skipped",
-        "skipped",
-        "succeeded",
-        "skipped",
-    ]
+    assert [status for status, _ in statuses(answer).values()] == [*["skipped"] * 3, "succeeded", "skipped"]
     assert command.contents() == before
+    # A pass that changed nothing is no entry of the journal.
+    assert len(passes(command)) == 1
+
+
+def test_long_lists_of_files_go_to_a_file(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    command.table()
+    monkeypatch.setattr(listings, "MAX_INLINE_PATHS", 5)
+    answer = command(*PASS, "--json")
+    compact, _, expiry, orphans, _ = (part["files"] for part in answer.json["operations"])
+    assert compact == {"listing": compact["listing"], "planned_count": 6, "deleted_count": 0}
+    assert expiry == {"listing": expiry["listing"], "planned_count": 18, "deleted_count": 18}
+    assert orphans == {"planned": [], "deleted": []}
+    for files in (compact, expiry):
+        path = Path(files["listing"])
+        assert path.is_relative_to(command.state.parent)
+        listing = json.loads(path.read_text())
+        assert {key: len(paths) for key, paths in listing.items()} == {
+            "planned": files["planned_count"],
+            "deleted": files["deleted_count"],
+        }
 
 
 def test_a_table_without_a_snapshot_is_skipped(command: Command) -> None:
@@ -131,39 +159,23 @@ def test_a_table_without_a_snapshot_is_skipped(command: Command) -> None:
     }
 
 
-def test_people_read_a_line_per_operation(command: Command) -> None:
+def test_operations_run_in_canonical_order(command: Command) -> None:
     command.table()
-    answer = command(*PASS)
-    assert answer.code == 0
-    assert [" ".join(line.split()) for line in answer.out.splitlines()][:5] == [
-        "ns.t: succeeded",
-        "compact succeeded compacted 6 files into 1",
-        "rewrite_position_deletes skipped no position delete files eligible for merging",
-        "expire_snapshots succeeded expired 6 snapshot(s), deleted 18 unreferenced file(s)",
-        "remove_orphans succeeded removed 0 orphan file(s)",
-    ]
-    assert answer.err == ""
+    dry = (*PASS, "--dry-run", "--json")
+    for asked in ("rewrite_manifests,compact", "compact,rewrite_manifests", "compact , compact,all"):
+        answer = command(*dry, "--operations", asked)
+        assert answer.code == 0
+        wanted = OPERATION_NAMES if "all" in asked else ["compact", "rewrite_manifests"]
+        assert list(statuses(answer)) == wanted
+    for operation in Operation:
+        answer = command("maintain", "ns.t", *LOCAL, "--dry-run", "--operations", operation.value)
+        assert (answer.code, answer.err) == (0, "")
+    answer = command(*dry, *arguments_of({"snapshot_expiry_enabled": "false"}))
+    assert statuses(answer)["expire_snapshots"] == ("skipped", "snapshot_expiry_enabled is false (--set)")
+    assert [status for status, _ in statuses(answer).values()].count("succeeded") == 3
 
 
-def test_with_json_people_read_standard_error(command: Command) -> None:
-    command.table()
-    text, both = command(*PASS, "--dry-run"), command(*PASS, "--dry-run", "--json")
-    times = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z")  # a second may end between both
-    assert times.sub("T", both.err) == times.sub("T", text.out)
-    assert text.out.startswith("ns.t: succeeded (dry run: nothing was changed)\n")
-    assert both.json["dry_run"] is True
-
-
-@pytest.mark.parametrize("asked", ["rewrite_manifests,compact", "compact,rewrite_manifests", "compact , compact,all"])
-def test_operations_run_in_canonical_order(command: Command, asked: str) -> None:
-    command.table()
-    answer = command(*PASS, "--dry-run", "--json", "--operations", asked)
-    assert answer.code == 0
-    wanted = OPERATION_NAMES if "all" in asked else ["compact", "rewrite_manifests"]
-    assert list(statuses(answer)) == wanted
-
-
-def test_a_dry_run_changes_nothing_and_lists_what_it_would(command: Command) -> None:
+def test_a_dry_run_changes_nothing_and_lists_what_then_happens(command: Command) -> None:
     table = command.table()
     orphan = local_path(table.location()) / "data" / "orphan.parquet"
     orphan.write_bytes(b"PAR1")
@@ -193,66 +205,32 @@ def test_a_dry_run_changes_nothing_and_lists_what_it_would(command: Command) -> 
         "remove_orphans": "would remove 1 orphan file(s)",
         "rewrite_manifests": "would rewrite 6 manifests into 1",
     }
-
-
-def test_what_a_dry_run_planned_is_what_happens(command: Command) -> None:
-    """Operation by operation, since a pass changes what its later operations see."""
-    table = command.table()
-    orphan = local_path(table.location()) / "data" / "orphan.parquet"
-    orphan.write_bytes(b"PAR1")
-    os.utime(orphan, (1, 1))
+    # Operation by operation, since a pass changes what its later operations see.
     for name in OPERATION_NAMES:
-        planned, done = (
-            command(*PASS, "--operations", name, "--json", *dry).json["operations"][0] for dry in (["--dry-run"], [])
+        dry, done = (
+            command(*PASS, "--operations", name, "--json", *option).json["operations"][0]
+            for option in (["--dry-run"], [])
         )
-        assert sorted(planned["files"]["planned"]) == sorted(done["files"]["planned"])
-        assert (planned["status"], planned["reason"]) == (done["status"], done["reason"])
+        assert sorted(dry["files"]["planned"]) == sorted(done["files"]["planned"])
+        assert (dry["status"], dry["reason"]) == (done["status"], done["reason"])
         if name in ("expire_snapshots", "remove_orphans"):
             assert sorted(done["files"]["deleted"]) == sorted(done["files"]["planned"])
-
-
-def test_long_lists_of_files_go_to_a_file(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    command.table()
-    monkeypatch.setattr(listings, "MAX_INLINE_PATHS", 5)
-    answer = command(*PASS, "--json")
-    compact, _, expiry, orphans, _ = (part["files"] for part in answer.json["operations"])
-    assert compact == {"listing": compact["listing"], "planned_count": 6, "deleted_count": 0}
-    assert expiry == {"listing": expiry["listing"], "planned_count": 18, "deleted_count": 18}
-    assert orphans == {"planned": [], "deleted": []}
-    for files in (compact, expiry):
-        path = Path(files["listing"])
-        assert path.is_relative_to(command.state.parent)
-        listing = json.loads(path.read_text())
-        assert {key: len(paths) for key, paths in listing.items()} == {
-            "planned": files["planned_count"],
-            "deleted": files["deleted_count"],
-        }
 
 
 # -- names
 
 
-def test_everything_before_the_last_dot_is_the_namespace(command: Command) -> None:
+def test_everything_before_the_last_dot_is_the_namespace_and_odd_names_stay_whole(command: Command) -> None:
     command.catalog.create_namespace("a.b")
     command.table("a.b.t")
     assert command("verify", "a.b.t", "--json").json["table"] == "a.b.t"
     assert command("detect", "--json").json["proposals"][0]["table"] == "a.b.t"
     assert command("maintain", "a.b.t", *LOCAL, "--json").json["table"] == "a.b.t"
-
-
-def test_odd_names_stay_whole(command: Command) -> None:
     name = "ns.[bold]t ü"
-    command.table(name)
-    assert command("verify", name).out == f"{name}: ok (6 snapshots, 6 manifests, 6 files)\n"
+    command.table(name, appends=1)
+    assert command("verify", name).out == f"{name}: ok (1 snapshots, 1 manifests, 1 files)\n"
     answer = command("maintain", name, *LOCAL, "--json")
     assert (answer.code, answer.json["table"]) == (0, name)
-
-
-def test_every_operation_of_the_vocabulary_can_be_asked_for(command: Command) -> None:
-    command.table()
-    for operation in Operation:
-        answer = command("maintain", "ns.t", *LOCAL, "--dry-run", "--operations", operation.value)
-        assert (answer.code, answer.err) == (0, "")
 
 
 def test_many_small_appends_of_different_schemas_keep_their_rows(command: Command) -> None:
@@ -277,75 +255,59 @@ def passes(command: Command) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_pass_that_changed_nothing_is_no_entry(command: Command) -> None:
-    command.table()
+def test_only_a_pass_that_changed_something_or_was_refused_is_an_entry(command: Command) -> None:
+    table = command.table(appends=2)
     first = command(*AGED_PASS).json
     second = command(*AGED_PASS).json
     sweep = next(part for part in second["operations"] if part["operation"] == "remove_orphans")
     assert (sweep["status"], sweep["summary"]) == ("succeeded", "removed 0 orphan file(s)")
     assert [one["run_id"] for one in passes(command)] == [first["run_id"]]
-
-
-def test_a_sweep_that_found_something_is_an_entry(command: Command) -> None:
-    table = command.table(appends=1)
     orphan = local_path(table.location()) / "data" / "orphan.parquet"
     orphan.write_bytes(b"PAR1")
     for _ in range(2):
         command(*AGED_PASS, "--operations", "remove_orphans")
-    assert [one["summary"] for one in passes(command)] == ["remove_orphans: removed 1 orphan file(s)"]
+    newest, _ = passes(command)
+    assert newest["summary"] == "remove_orphans: removed 1 orphan file(s)"
     assert not orphan.exists()
-
-
-def test_a_refused_pass_is_an_entry_every_time(command: Command) -> None:
-    table = command.table(appends=1)
-    snapshot = table.current_snapshot()
+    snapshot = table.refresh().current_snapshot()
     assert snapshot is not None
     local_path(snapshot.manifest_list).unlink()
     for count in (1, 2):
         command(*AGED_PASS, "--operations", "remove_orphans")
-        assert [one["status"] for one in passes(command)] == ["partial"] * count
+        assert [one["status"] for one in passes(command)] == [*["partial"] * count, *["succeeded"] * 2]
 
 
 # What ``icekeeper maintain`` skips, refuses or fails, and what that means for the rest of the pass.
 
 
-@pytest.mark.parametrize(
-    ("source", "named"),
-    [
-        ("set", "--set"),
-        ("property", "table property icekeeper.maintenance_enabled"),
-        ("environment", "deployment ICEKEEPER_MAINTENANCE_ENABLED"),
-        ("bound", "bound ICEKEEPER_BOUND_MAINTENANCE_ENABLED"),
-    ],
-)
-def test_disabled_maintenance_skips_everything(
-    command: Command, monkeypatch: pytest.MonkeyPatch, source: str, named: str
+def test_disabled_maintenance_skips_everything_and_gc_disabled_what_deletes(
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    properties = {"icekeeper.maintenance_enabled": "false"} if source == "property" else {}
-    command.table(properties=properties)
-    if source in ("environment", "bound"):
-        prefix = "ICEKEEPER_" if source == "environment" else "ICEKEEPER_BOUND_"
-        monkeypatch.setenv(f"{prefix}MAINTENANCE_ENABLED", "false")
-    # A bound holds whatever the call asks for.
-    extra = {"set": ("--set", "maintenance_enabled=false"), "bound": ("--set", "maintenance_enabled=true")}
+    """A bound holds whatever the call asks for."""
+    table, off = command.table(appends=2), ("--set", "maintenance_enabled=false")
     before = command.contents()
-    answer = command(*PASS, "--json", *extra.get(source, ()))
-    assert answer.code == 0
-    assert answer.json["status"] == "succeeded"
-    assert set(statuses(answer).values()) == {("skipped", f"maintenance is disabled ({named})")}
-    assert command.contents() == before
 
+    def assert_skipped(named: str, *more: str) -> None:
+        answer = command(*PASS, "--json", *more)
+        assert (answer.code, answer.json["status"]) == (0, "succeeded")
+        assert set(statuses(answer).values()) == {("skipped", f"maintenance is disabled ({named})")}
+        assert command.contents() == before
 
-def test_a_switch_skips_its_operation_alone(command: Command) -> None:
-    command.table()
-    answer = command(*PASS, "--json", "--dry-run", *arguments_of({"snapshot_expiry_enabled": "false"}))
-    assert statuses(answer)["expire_snapshots"] == ("skipped", "snapshot_expiry_enabled is false (--set)")
-    assert [status for status, _ in statuses(answer).values()].count("succeeded") == 3
+    assert_skipped("--set", *off)
+    with monkeypatch.context() as patch:
+        patch.setenv("ICEKEEPER_MAINTENANCE_ENABLED", "false")
+        assert_skipped("deployment ICEKEEPER_MAINTENANCE_ENABLED")
+    with monkeypatch.context() as patch:
+        patch.setenv("ICEKEEPER_BOUND_MAINTENANCE_ENABLED", "false")
+        assert_skipped("bound ICEKEEPER_BOUND_MAINTENANCE_ENABLED", "--set", "maintenance_enabled=true")
+    with table.transaction() as transaction:
+        transaction.set_properties({"icekeeper.maintenance_enabled": "false"})
+    before = command.contents()
+    assert_skipped("table property icekeeper.maintenance_enabled")
 
-
-def test_gc_disabled_skips_what_deletes(command: Command) -> None:
-    command.table(properties={"gc.enabled": "false"})
-    answer = command(*PASS, "--json")
+    with table.transaction() as transaction:
+        transaction.set_properties({"icekeeper.maintenance_enabled": "true", "gc.enabled": "false"})
+    answer = command(*PASS, "--json", "--set", "min_input_files=2")
     assert answer.code == 0
     told = "gc.enabled is false: this table's files must not be deleted"
     assert statuses(answer)["expire_snapshots"] == statuses(answer)["remove_orphans"] == ("skipped", told)
