@@ -44,8 +44,6 @@ from support.rewrites import rows as made_rows
 from support.rewrites import struct as struct_type
 from support.v3 import append, data_files, lineage, live, upgrade, vectors
 
-# Compaction applies deletes: the rows that readers showed before are the rows after; no useless delete file stays.
-
 OTHER = pa.schema([pa.field("other", pa.int64(), metadata={b"PARQUET:field_id": b"9"})])
 
 
@@ -71,8 +69,12 @@ def file_holding(table: MaintainedTable, row_id: int, region: str) -> str:
     return task.file.file_path
 
 
-def test_rows_that_come_back_after_their_delete_stay(table: MaintainedTable) -> None:
-    """Delete a key, insert it again, compact: the new row is there (rule: deletes-reach-by-sequence-number)."""
+def test_deletes_reach_older_rows_of_their_partition_only(table: MaintainedTable) -> None:
+    """Delete a key, insert it again, compact: the new row is there (rule: deletes-reach-by-sequence-number).
+
+    The same key lives in eu (rule: deletes-reach-one-partition).  DuckDB 1.5 did not show it: it ignores partitions
+    (platform: duckdb-deletes-every-partition).
+    """
     commit_deletes(table, [equality_delete(103, "us")])
     table.table.append(rows_of(103, 1, "us"))
     before = rows(table)
@@ -83,10 +85,6 @@ def test_rows_that_come_back_after_their_delete_stay(table: MaintainedTable) -> 
     assert rows(table) == before
     assert live_delete_files(table) == 0
 
-
-def test_a_delete_in_one_partition_leaves_the_others_alone(table: MaintainedTable) -> None:
-    """The same key lives in eu (rule: deletes-reach-one-partition).  DuckDB 1.5 did not show it: it ignores partitions
-    (platform: duckdb-deletes-every-partition)."""
     table.table.append(rows_of(103, 1, "eu"))
     before = rows(table)
     commit_deletes(table, [equality_delete(103, "us"), position_delete(file_holding(table, 7, "us"), 7, "us")])
@@ -111,24 +109,30 @@ def test_a_delete_file_stays_while_a_data_file_needs_it(table: MaintainedTable) 
 
 
 def test_a_large_file_is_rewritten_for_its_deletes_alone(table: MaintainedTable) -> None:
-    """Every file is large by this target; only the one with a delete is rewritten, by itself."""
+    """Every file is large by this target; only the file with a delete is rewritten, by itself."""
+    large = {"target_file_size_mb": "0.0001"}
     path = file_holding(table, 7, "us")
     commit_deletes(table, [position_delete(path, 7, "us")])
     before = rows(table)
-    outcome = compacted(table, target_file_size_mb="0.0001")
+    assert compacted(table, **large, delete_compaction_enabled="false").status is Status.SKIPPED
+    assert compacted(table, **large, delete_compaction_min_deletes="2").status is Status.SKIPPED
+    assert live_delete_files(table) == 1
+    outcome = compacted(table, **large)
     assert outcome.summary == "compacted 1 files into 1 (across 1 bins)"
     assert outcome.files_planned == (path,)
     assert rows(table) == before
     assert live_delete_files(table) == 0
-    assert compacted(table, target_file_size_mb="0.0001").status is Status.SKIPPED
+    assert compacted(table, **large).status is Status.SKIPPED
 
-
-def test_deletes_need_not_be_a_reason_to_rewrite(table: MaintainedTable) -> None:
-    commit_deletes(table, [position_delete(file_holding(table, 7, "us"), 7, "us")])
-    large = {"target_file_size_mb": "0.0001"}
-    assert compacted(table, **large, delete_compaction_enabled="false").status is Status.SKIPPED
-    assert compacted(table, **large, delete_compaction_min_deletes="2").status is Status.SKIPPED
-    assert live_delete_files(table) == 1
+    # A dangling delete file goes although nothing is rewritten: no data file is in its partition, so it deletes
+    # nothing (rule: drop-deletes-only-when-dangling).
+    commit_deletes(table, [equality_delete(1, "nowhere")])
+    outcome = compacted(table, **large)
+    assert outcome.status is Status.SUCCEEDED
+    assert outcome.summary == "dropped 1 delete file(s) that no data file needs"
+    assert live_delete_files(table) == 0
+    assert rows(table) == before
+    assert compacted(table, **large).status is Status.SKIPPED
 
 
 def test_more_keys_than_are_held_at_once_delete_the_same_rows(
@@ -196,19 +200,6 @@ def test_deletes_that_arrive_meanwhile_join_those_that_were_there(table: Maintai
     compacted(table)
     assert rows(table) == before - Counter([(104, "us")])
     assert live_delete_files(table) == 0
-
-
-def test_a_dangling_delete_file_goes_although_nothing_is_rewritten(table: MaintainedTable) -> None:
-    """No data file is in its partition, so it deletes nothing (rule: drop-deletes-only-when-dangling)."""
-    before = rows(table)
-    commit_deletes(table, [equality_delete(1, "nowhere")])
-    large = {"target_file_size_mb": "0.0001"}
-    outcome = compacted(table, **large)
-    assert outcome.status is Status.SUCCEEDED
-    assert outcome.summary == "dropped 1 delete file(s) that no data file needs"
-    assert live_delete_files(table) == 0
-    assert rows(table) == before
-    assert compacted(table, **large).status is Status.SKIPPED
 
 
 @pytest.mark.parametrize("content", [FileContent.POSITION_DELETES, FileContent.EQUALITY_DELETES], ids=str)
@@ -284,7 +275,7 @@ def test_a_null_key_is_applied_where_it_can_mean_one_thing_only(tmp_path: Path) 
     )
 
 
-# Which rows are deleted is what DuckDB says before a pass and after it, whatever carelessness the writers showed.
+# DuckDB reads the same rows before and after a pass, however careless the writers were.
 
 STRAYED = "; 2 were under another spec or partition than their data file"
 

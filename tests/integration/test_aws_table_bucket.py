@@ -349,7 +349,7 @@ def test_missing_rights_keep_us_from_everything_that_the_bucket_may_do(
     assert maintained_lake.token() == before
 
     # Only what is about to run is taken over.
-    off = {"rewrite_enabled": "false", "delete_compaction_enabled": "false"}
+    off: dict[str, Any] = {"rewrite_enabled": "false", "delete_compaction_enabled": "false"}
     maintained_lake.maintain(ownership="icekeeper", operations="expire_snapshots,compact", **off)
     assert maintained_lake.puts == [(SNAPSHOTS, {"status": "disabled"})]
 

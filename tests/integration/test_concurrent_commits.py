@@ -1,4 +1,4 @@
-"""Other writers commit during a pass, and commits whose outcome is unknown: no row is lost or doubled."""
+"""Other writers commit during a pass, or the outcome of a commit is unknown: no row is lost or doubled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog as PyIcebergCatalog
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import SnapshotWriter
@@ -25,14 +24,13 @@ from support.maintained_table import (
     MaintainedTable,
     files_below,
     maintained_table,
-    new_table,
     outcome_of,
     without_leases,
 )
 from support.readers import canonical, duckdb_rows
 from support.scripted_rest import CommitScript, error_document, scripted_rest
 
-# Commits whose answers lie: lost while others build on them and expire them, wrong statuses, claims of success.
+# False answers to commits: lost while others build on them and expire them, wrong statuses, claims of success.
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 
@@ -70,56 +68,50 @@ def test_what_landed_unseen_and_was_built_upon_is_not_taken_for_lost(
     assert "because snapshots that came after its base have already expired" in outcome.summary
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        CommitScript(status=408, body=error_document(408, "RequestTimeoutException")),
-        CommitScript(status=404, body=error_document(404, "NoSuchTableException")),
-        CommitScript(status=403, body=error_document(403, "ForbiddenException")),
-        CommitScript(status=429, body=error_document(429, "TooManyRequestsException")),
-        CommitScript(status=200, body=b"done"),
-    ],
-    ids=lambda script: str(script.status),
-)
-def test_what_was_carried_out_is_kept_whatever_the_server_answers(
-    local_catalog: PyIcebergCatalog, tmp_path: Path, script: CommitScript
-) -> None:
-    table = new_table(local_catalog, tmp_path)
-    table.fill(3)
-    rows = table.ids()
-    with scripted_rest(table.catalog) as server:
-        server.scripts.append(script)
-        outcome = table.run(Operation.COMPACT, catalog=server.open())
-    assert table.readers_agree() == rows
-    assert (len(table.data_files()), table.unreferenced()) == (1, set())
-    assert outcome.status is Status.SUCCEEDED
-    assert server.requests.count("POST tables/t") == 1
+def test_what_was_carried_out_is_kept_whatever_the_server_answers(three_appends: MaintainedTable) -> None:
+    table = three_appends
+    for number, (status, error) in enumerate(
+        (
+            (408, "RequestTimeoutException"),
+            (404, "NoSuchTableException"),
+            (403, "ForbiddenException"),
+            (429, "TooManyRequestsException"),
+            (200, ""),
+        ),
+        start=1,
+    ):
+        body = error_document(status, error) if error else b"done"
+        rows = table.ids()
+        with scripted_rest(table.catalog) as server:
+            server.scripts.append(CommitScript(status=status, body=body))
+            outcome = table.run(Operation.COMPACT, catalog=server.open(), rewrite_all="true")
+        assert table.readers_agree() == rows, status
+        assert (len(table.data_files()), table.unreferenced()) == (1, set()), status
+        assert outcome.status is Status.SUCCEEDED, status
+        assert server.requests.count("POST tables/t") == 1, status
+        table.fill(1, start=10 * number)
 
 
-@pytest.mark.parametrize("status", [301, 200])
-def test_success_is_believed_only_when_the_table_shows_it(
-    local_catalog: PyIcebergCatalog, tmp_path: Path, status: int
-) -> None:
+def test_success_is_believed_only_when_the_table_shows_it(three_appends: MaintainedTable) -> None:
     """A redirect that is followed as a GET is answered with the table as it was, which looks like success."""
-    table = new_table(local_catalog, tmp_path)
-    table.fill(3)
-    before, files = table.ids(), table.files()
-    with scripted_rest(table.catalog) as server:
-        catalog = server.open()
-        _, _, as_it_was = server.answer("GET", "/v1/namespaces/ns/tables/t", b"")
-        redirect = {"Location": f"{server.url}/v1/namespaces/ns/tables/t"}
-        server.scripts.append(CommitScript(acts=False, status=status, body=as_it_was, headers=redirect))
-        outcome = table.run(Operation.COMPACT, catalog=catalog)
-    assert (outcome.status, outcome.snapshot_ids) == (Status.FAILED, ())
-    assert table.readers_agree() == before
-    # It may still land: its files are left to the orphan pass.
-    assert len({path for path in table.files() - files if path.endswith(".parquet")}) == 1
+    table = three_appends
+    before = table.ids()
+    for status in (301, 200):
+        files = table.files()
+        with scripted_rest(table.catalog) as server:
+            catalog = server.open()
+            _, _, as_it_was = server.answer("GET", "/v1/namespaces/ns/tables/t", b"")
+            redirect = {"Location": f"{server.url}/v1/namespaces/ns/tables/t"}
+            server.scripts.append(CommitScript(acts=False, status=status, body=as_it_was, headers=redirect))
+            outcome = table.run(Operation.COMPACT, catalog=catalog)
+        assert (outcome.status, outcome.snapshot_ids) == (Status.FAILED, ())
+        assert table.readers_agree() == before
+        # It may still land: its files are left to the orphan pass.
+        assert len({path for path in table.files() - files if path.endswith(".parquet")}) == 1
 
 
-def test_a_refusal_that_is_repeated_leaves_nothing_behind(local_catalog: PyIcebergCatalog, tmp_path: Path) -> None:
-    table = new_table(local_catalog, tmp_path)
-    table.fill(3)
-    before = table.files()
+def test_a_refusal_that_is_repeated_leaves_nothing_behind(three_appends: MaintainedTable) -> None:
+    table, before = three_appends, three_appends.files()
     for status in (403, 429):
         with scripted_rest(table.catalog) as server:
             refusal = CommitScript(acts=False, status=status, body=error_document(status, message="not on a Sunday"))
@@ -129,47 +121,35 @@ def test_a_refusal_that_is_repeated_leaves_nothing_behind(local_catalog: PyIcebe
         assert "not on a Sunday" in outcome.summary
         assert (server.requests.count("POST tables/t") == 1) is (status == 403)
         assert table.files() == before
-    # Who hears "too many requests" waits for seconds, and in all for half a minute.
+    # After "too many requests" a pass waits for seconds, and in all for half a minute.
     assert 30 <= sum(table.waits) < 50
 
 
-@pytest.mark.parametrize(
-    ("status", "lag", "landed"), [(404, 3, True), (404, 99, False), (429, 3, True), (429, 99, False)]
-)
-def test_a_refused_commit_that_a_replica_shows_late_or_never_loses_nothing(
-    local_catalog: PyIcebergCatalog, tmp_path: Path, status: int, lag: int, landed: bool
-) -> None:
-    """Carried out, answered with a refusal, and for some looks, or for ever, the table is shown as it was."""
-    table = new_table(local_catalog, tmp_path)
-    table.fill(3)
-    rows = table.ids()
-    with scripted_rest(table.catalog) as server:
-        server.scripts.append(CommitScript(status=status, body=error_document(status, message="not on a Sunday")))
-        server.lagging_loads = lag
-        outcome = table.run(Operation.COMPACT, catalog=server.open(), max_commit_retries="2")
-    assert table.readers_agree() == rows
-    assert (len(table.data_files()), table.unreferenced()) == (1, set())
-    assert outcome.status is (Status.SUCCEEDED if landed else Status.FAILED)
-    assert landed or "whether" in outcome.summary
+def test_a_refused_commit_that_a_replica_shows_late_or_never_loses_nothing(three_appends: MaintainedTable) -> None:
+    """Carried out, answered with a refusal, and then the table is shown as it was, for some looks or for ever, or
+    not at all."""
+    table = three_appends
+    for number, (status, lag, broken, told) in enumerate(
+        ((404, 3, 0, ""), (404, 99, 0, "whether"), (429, 3, 0, ""), (429, 99, 0, "whether"), (404, 0, 9, UNREAD)),
+        start=1,
+    ):
+        rows = table.ids()
+        with scripted_rest(table.catalog) as server:
+            server.scripts.append(CommitScript(status=status, body=error_document(status, message="not on a Sunday")))
+            server.lagging_loads, server.broken_loads = lag, broken
+            settings = {"max_commit_retries": "2", "rewrite_all": "true"}
+            outcome = table.run(Operation.COMPACT, catalog=server.open(), **settings)
+        assert table.readers_agree() == rows, (status, lag)
+        assert (len(table.data_files()), table.unreferenced()) == (1, set()), (status, lag)
+        assert outcome.status is (Status.FAILED if told else Status.SUCCEEDED), (status, lag)
+        assert told in outcome.summary
+        table.fill(1, start=10 * number)
 
 
-def test_a_refusal_by_a_catalog_that_cannot_be_asked_keeps_the_files(
-    local_catalog: PyIcebergCatalog, tmp_path: Path
-) -> None:
-    table = new_table(local_catalog, tmp_path)
-    table.fill(3)
-    rows = table.ids()
-    with scripted_rest(table.catalog) as server:
-        server.scripts.append(CommitScript(status=404, body=error_document(404, "NoSuchTableException")))
-        server.broken_loads = 9
-        outcome = table.run(Operation.COMPACT, catalog=server.open())
-    assert outcome.status is Status.FAILED
-    assert "cannot be read to confirm this" in outcome.summary
-    assert table.readers_agree() == rows
-    assert (len(table.data_files()), table.unreferenced()) == (1, set())
+UNREAD = "cannot be read to confirm this"
 
 
-# Commits of a pass of which nobody hears land when the pass has given them up: between its operations, or after it.
+# Commits whose answers never come land when the pass has given them up: between its operations, or after it.
 #
 # What an unknown commit names stays until it can land no more (rule: keep-files-while-commit-may-land): outputs by the
 # record of their job, manifests by the grace period of orphans.
@@ -180,7 +160,7 @@ COMMITS = 3
 
 
 class Late:
-    """The catalog is busy with the commit of that number, and says nothing; it ends it when it is told to."""
+    """The catalog does not answer the commit of that number, and carries it out when the test says so."""
 
     def __init__(self, table: MaintainedTable, number: int, *, before_the_next: bool) -> None:
         self.number = number
@@ -199,7 +179,7 @@ class Late:
         return self._table.catalog.inner.commit(base, requirements, updates)
 
     def land(self) -> None:
-        """Now the catalog carries it out, unless what it requires holds no more."""
+        """Carry the commit out, unless its requirements no longer hold."""
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
             try:
@@ -561,13 +541,16 @@ def test_a_swap_lost_once_is_won_the_next_time(table: MaintainedTable) -> None:
     sound(table)
 
 
-def test_an_unknown_commit_that_landed_counts_once(table: MaintainedTable) -> None:
+@pytest.mark.parametrize("answer", [CommitStateUnknown("no answer"), CommitConflict("the ref is at another snapshot")])
+def test_a_commit_that_landed_counts_once_whatever_is_answered(table: MaintainedTable, answer: Exception) -> None:
+    """A client that repeats a request by itself may hear "conflict" about its own success (iceberg 5752)."""
     before = table.rows()
 
-    def lose_the_answer() -> None:
-        raise CommitStateUnknown("no answer")
+    def wrong_answer() -> None:
+        table.catalog.after_commit = lambda: None
+        raise answer
 
-    table.catalog.after_commit = lose_the_answer
+    table.catalog.after_commit = wrong_answer
     outcome = compacted(table)
     assert (outcome.status, table.catalog.commits) == (Status.SUCCEEDED, 1)
     assert outcome.snapshot_id == table.loaded.metadata.refs["main"].snapshot_id
@@ -605,19 +588,4 @@ def test_an_unknown_commit_that_lost_is_made_again(table: MaintainedTable) -> No
     table.catalog.commit_instead = unknown_once
     assert compacted(table).summary == "compacted 12 files into 2 (across 2 bins)"
     assert ids(table) == before + Counter([9000])
-    sound(table)
-
-
-def test_a_conflict_reported_for_a_commit_that_landed_loses_nothing(table: MaintainedTable) -> None:
-    """A client that repeats a request by itself may hear "conflict" about its own success (iceberg 5752)."""
-    before = ids(table)
-
-    def conflict() -> None:
-        table.catalog.after_commit = lambda: None
-        raise CommitConflict("the ref is at another snapshot")
-
-    table.catalog.after_commit = conflict
-    outcome = compacted(table)
-    assert outcome.status is Status.SUCCEEDED
-    assert ids(table) == before
     sound(table)

@@ -112,31 +112,24 @@ def test_every_batch_is_preceded_by_another_look(table: MaintainedTable) -> None
     assert not [path for path in paths if Path(path).exists()]
 
 
-def test_what_is_adopted_before_its_batch_stays(table: MaintainedTable) -> None:
+def test_what_is_adopted_staged_or_pinned_before_its_batch_stays(table: MaintainedTable) -> None:
+    """A load or a pin is in the state only: no metadata of the table show it (rule: one-object-decides-deletions)."""
     source = Path(normalise(table.data_files()[0].file_path))
-    paths = planted(table, 4)
-    Path(paths[3]).write_bytes(source.read_bytes())
-    result = deleted(table, paths, before_batch_of={paths[3]: lambda: table.table.add_files([Path(paths[3]).as_uri()])})
-    assert sorted(result.deleted) == paths[:3]
-    assert result.spared == paths[3:]
-    assert table.verify().ok
-
-
-def test_what_is_staged_or_pinned_before_its_batch_stays(table: MaintainedTable) -> None:
-    """Whoever stages or pins tells the state only: no metadata of the table show it
-    (rule: one-object-decides-deletions)."""
-    paths = planted(table, 6)
+    paths = planted(table, 8)
+    Path(paths[7]).write_bytes(source.read_bytes())
     identity, head = identity_of(table.catalog, table.loaded), table.metadata.current_snapshot
     assert head is not None
     load = StagedLoad(identity=identity, name="L", changed_ms=system_clock())
     pin = Pin(identity=identity, name="p", snapshot_id=head.snapshot_id, metadata_location=paths[5], expires_ms=2**62)
-    actions = {
+    actions: dict[str, Callable[[], object]] = {
         paths[3]: lambda: table.state.staging.stage(load, [paths[3]]),
         paths[5]: lambda: table.state.add_pin(pin),
+        paths[7]: lambda: table.table.add_files([Path(paths[7]).as_uri()]),
     }
     result = deleted(table, paths, before_batch_of=actions)
-    assert sorted(result.deleted) == [paths[0], paths[1], paths[2], paths[4]]
-    assert sorted(result.spared) == [paths[3], paths[5]]
+    assert sorted(result.deleted) == [paths[0], paths[1], paths[2], paths[4], paths[6]]
+    assert sorted(result.spared) == [paths[3], paths[5], paths[7]]
+    assert table.verify().ok
 
 
 def test_what_the_deployment_does_not_allow_stays(table: MaintainedTable) -> None:

@@ -1,4 +1,4 @@
-"""Names, settings and messages that forge lines or drive a terminal come out of the command spelled out
+"""The command spells out names, settings and messages that forge lines or drive a terminal
 (rule: escape-at-the-edge)."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import re
-import shlex
 import sqlite3
 import warnings
 from collections.abc import Sequence
@@ -86,32 +85,25 @@ CALLS: Sequence[Sequence[str]] = (
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: shlex.join(call).replace(HOSTILE, "T"))
-def test_no_command_lets_a_name_drive_the_terminal(hostile: Command, call: Sequence[str], as_json: bool) -> None:
-    answer = hostile(*call, *(["--json"] if as_json else []))
-    assert_harmless(answer.out, answer.err)
-    if as_json and answer.out:
-        assert isinstance(json.loads(answer.out), dict)
+def test_no_command_lets_a_name_drive_the_terminal(hostile: Command, as_json: bool) -> None:
+    """Text shows the name spelled out, JSON holds the very name."""
+    if as_json:
+        (found,) = hostile("detect", "--json").json["skipped"]
+        assert found["table"] == NAME
+    else:
+        assert f"ns.{SPELLED}" in hostile("detect").out
+    for call in CALLS:
+        answer = hostile(*call, *(["--json"] if as_json else []))
+        assert_harmless(answer.out, answer.err)
+        if as_json and answer.out:
+            assert isinstance(json.loads(answer.out), dict)
 
 
-def test_the_name_is_told_so_that_it_can_be_recognised(hostile: Command) -> None:
-    assert f"ns.{SPELLED}" in hostile("detect").out
-
-
-def test_json_holds_the_very_name(hostile: Command) -> None:
-    (found,) = hostile("detect", "--json").json["skipped"]
-    assert found["table"] == NAME
-
-
-def test_a_name_that_is_no_unicode_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
-    people(as_json=False).print("ns.\ud800", soft_wrap=True)
-    assert capfd.readouterr().out == "ns.\\ud800\n"
-
-
-def test_brackets_of_a_name_are_no_markup(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_no_unicode_is_printed_and_brackets_are_no_markup(capfd: pytest.CaptureFixture[str]) -> None:
     """``[link=…]`` would be a link of the terminal."""
+    people(as_json=False).print("ns.\ud800", soft_wrap=True)
     people(as_json=False).print("ns.[link=http://evil]t[/link]: withdrawn", soft_wrap=True)
-    assert capfd.readouterr().out == "ns.[link=http://evil]t[/link]: withdrawn\n"
+    assert capfd.readouterr().out == "ns.\\ud800\nns.[link=http://evil]t[/link]: withdrawn\n"
 
 
 def test_errors_progress_and_waiting_are_escaped(

@@ -28,8 +28,6 @@ from support.maintained_table import NAME, MaintainedTable, grow_old, new_table
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 from support.served import files_of, grow_old_in_history, ids
 
-# What protects a table's files holds whatever the table is called: its UUID counts, no name and no spelling.
-
 Spelling = tuple[str, str]
 """A catalog, and what it calls the table."""
 
@@ -141,10 +139,9 @@ def test_none_makes_the_other_one_wait(command: Command, guest: Table) -> None:
     assert command(*RUN).out.count("victim.x.t failed: not looked at: it hangs") == 1
 
 
-# One local file under two names: a warehouse, a folder or a file reached by a symbolic link loses nothing.
+# One local file under two names: a warehouse, a folder or a file behind a symbolic link loses nothing.
 
 REAL, LINK = "real", "link"
-BOTH_WAYS = pytest.mark.parametrize(("named", "located"), [(REAL, LINK), (LINK, REAL)])
 
 
 def linked_table(catalog: SqlCatalog, folder: Path, named: str, located: str) -> MaintainedTable:
@@ -161,10 +158,9 @@ def age(table: MaintainedTable) -> None:
     grow_old(path for path in table.folder.rglob("*") if path.is_file())
 
 
-@BOTH_WAYS
-def test_orphan_removal_knows_a_file_by_its_real_path(
-    local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str
-) -> None:
+@pytest.mark.parametrize(("named", "located"), [(REAL, LINK), (LINK, REAL)])
+def test_a_file_is_known_by_its_real_path(local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str) -> None:
+    """Orphan removal, the cleaning of a failed load and expiry spare what is needed under its other name."""
     table = linked_table(local_catalog, tmp_path, named, located)
     orphan = Path(table.plant("data/orphan.parquet"))
     age(table)
@@ -173,12 +169,16 @@ def test_orphan_removal_knows_a_file_by_its_real_path(
     assert not orphan.exists()
     assert table.readers_agree() == [0, 1, 10, 11]
 
+    live, lost = sorted((tmp_path / REAL / "t/data").glob("*.parquet"))[0], Path(table.plant("data/lost.parquet"))
+    handle = TableHandle(table.catalog, NAME, table.state, system_clock)
+    staged = [(tmp_path / located / "t/data" / path.name).as_uri() for path in (live, lost)]
+    stage_load(handle, "load", staged, ())
+    declare_load(handle, "load", LoadState.FAILED)
+    cleaned = table.maintain("rewrite_position_deletes").staged
+    assert cleaned is not None
+    assert cleaned.files_deleted == (staged[1],)
+    assert table.readers_agree() == [0, 1, 10, 11]
 
-@BOTH_WAYS
-def test_expiry_spares_a_file_that_lives_on_under_its_other_name(
-    local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str
-) -> None:
-    table = linked_table(local_catalog, tmp_path, named, located)
     imported = Path(table.plant("data/imported.parquet"))
     pq.write_table(table.new_rows(7), imported)
     table.table.add_files([(tmp_path / located / "t/data/imported.parquet").as_uri()])
@@ -188,22 +188,6 @@ def test_expiry_spares_a_file_that_lives_on_under_its_other_name(
     assert outcome.metrics["expire_snapshots.snapshots_expired"] > 0
     assert imported.exists()
     assert table.readers_agree() == [0, 1, 7, 10, 11]
-
-
-@BOTH_WAYS
-def test_cleaning_a_failed_load_spares_a_file_that_a_commit_named_otherwise(
-    local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str
-) -> None:
-    table = linked_table(local_catalog, tmp_path, named, located)
-    live, lost = sorted((tmp_path / REAL / "t/data").glob("*.parquet"))[0], Path(table.plant("data/lost.parquet"))
-    handle = TableHandle(table.catalog, NAME, table.state, system_clock)
-    staged = [(tmp_path / located / "t/data" / path.name).as_uri() for path in (live, lost)]
-    stage_load(handle, "load", staged, ())
-    declare_load(handle, "load", LoadState.FAILED)
-    outcome = table.maintain("rewrite_position_deletes").staged
-    assert outcome is not None
-    assert outcome.files_deleted == (staged[1],)
-    assert table.readers_agree() == [0, 1, 10, 11]
 
 
 def test_a_folder_below_the_location_may_be_a_link(local_catalog: SqlCatalog, tmp_path: Path) -> None:

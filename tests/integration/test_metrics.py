@@ -71,6 +71,7 @@ def test_gauges_are_of_the_last_scan_and_counters_of_all_passes(command: Command
 
 
 def test_every_metric_is_made_and_on_its_page() -> None:
+    """The dashboard asks for no other; all counters of health are metrics but one that only the command knows."""
     rows = re.findall(
         r"^\| `(icekeeper_\w+)` \| (\w+) \| (.+) \| (.+) \|$", (ROOT / "docs/metrics.md").read_text(), re.M
     )
@@ -79,24 +80,14 @@ def test_every_metric_is_made_and_on_its_page() -> None:
         for name, facts in METRICS.items()
     ]
     assert rows == expected
-
-
-def test_every_counter_of_health_is_a_metric() -> None:
-    """All but one that only ``icekeeper health`` knows."""
     source = (ROOT / "layers/icekeeper/src/icekeeper/health/examine.py").read_text()
     counters = set(re.findall(r'"(lake_\w+)"', source)) - {"lake_tables", "lake_tables_warned"}
     assert counters - set(metrics._LAKE) == {"lake_delete_manifests"}
-
-
-def test_the_dashboard_asks_for_metrics_that_exist() -> None:
     document = json.loads((ROOT / "docs/examples/grafana-dashboard.json").read_text())
-    asked = {name for one in expressions(document) for name in re.findall(r"icekeeper_\w+", one)}
+    expressions = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+    asked = {name for one in expressions for name in re.findall(r"icekeeper_\w+", one)}
     assert asked
     assert asked - set(METRICS) == set()
-
-
-def expressions(document: Any) -> list[str]:
-    return [target["expr"] for panel in document["panels"] for target in panel["targets"]]
 
 
 def a_state(folder: Path, tables: int) -> SqliteStateStore:
@@ -112,15 +103,27 @@ def a_state(folder: Path, tables: int) -> SqliteStateStore:
     return state
 
 
-def test_tables_beyond_the_bound_count_only_in_the_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_beyond_the_bound_count_only_in_the_totals_which_are_read_once_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(metrics, "MOST_TABLES", 2)
-    found = samples(exposed(a_state(tmp_path, 5)))
+    state = a_state(tmp_path, 5)
+    found = samples(exposed(state))
     assert value(found, "catalog_data_files") == 5
     assert value(found, "catalog_tables_left_out") == 3
     shown = [dict(labels)["table"] for name, labels in found if name == "icekeeper_table_bytes"]
     assert shown == ["ns.t0004", "ns.t0003"]
     assert value(found, "table_warning", table="ns.t0004", kind="small_files") == 1
     assert value(found, "table_observed_timestamp_seconds", table="ns.t0003") == 1.5
+
+    now_s = [0.0]
+    registry = StateMetrics(state, monotonic_s=lambda: now_s[0]).registry()
+    seen = []
+    for at_s in (0.0, 60.0, 61.0):
+        now_s[0] = at_s
+        seen.append(value(samples(generate_latest(registry).decode()), "scans_total"))
+        state.totals.add(CatalogId("C", "file:///w"), {"scans": 1})
+    assert seen == [1, 1, 3]
 
 
 def exposed(state: SqliteStateStore) -> str:
@@ -177,26 +180,21 @@ def test_both_formats_by_negotiation_and_the_health_of_cycles(tmp_path: Path) ->
             pass
 
 
-def test_the_state_is_read_once_a_minute(tmp_path: Path) -> None:
-    now_s = [0.0]
-    state = a_state(tmp_path, 1)
-    registry = StateMetrics(state, monotonic_s=lambda: now_s[0]).registry()
-    seen = []
-    for at_s in (0.0, 60.0, 61.0):
-        now_s[0] = at_s
-        seen.append(value(samples(generate_latest(registry).decode()), "scans_total"))
-        state.totals.add(CatalogId("C", "file:///w"), {"scans": 1})
-    assert seen == [1, 1, 3]
-
-
-def test_a_client_that_sends_nothing_holds_nobody(
+def test_a_client_that_sends_nothing_or_drips_bytes_holds_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(metrics_server._Handler, "timeout", 0.2)
+    monkeypatch.setattr(metrics_server, "_DEADLINE_S", 0.5)
     with ExitStack() as stack:
         url = stack.enter_context(served("127.0.0.1", 0, StateMetrics(a_state(tmp_path, 1)), CycleHealth(60)))
         address = "127.0.0.1", int(url.rpartition(":")[2])
-        silent = stack.enter_context(socket.create_connection(address, timeout=10))
+        silent, slow = (stack.enter_context(socket.create_connection(address, timeout=10)) for _ in range(2))
+        started_s = time.monotonic()
+        with suppress(OSError):  # a reset or a broken pipe
+            while time.monotonic() - started_s < 8:
+                slow.sendall(b"G")
+                time.sleep(0.05)
+        assert 0.4 < time.monotonic() - started_s < 8
         assert get(f"{url}/healthz")[0] == 200
         assert silent.recv(1) == b""
     assert capsys.readouterr().err == ""
@@ -210,29 +208,17 @@ def asked_as(url: str, host: str) -> int:
         return error.code
 
 
-@pytest.mark.parametrize(("address", "of_others"), [("127.0.0.1", 421), ("0.0.0.0", 200)])
-def test_a_page_that_renames_itself_to_this_machine_reads_nothing(tmp_path: Path, address: str, of_others: int) -> None:
+def test_a_page_that_renames_itself_to_this_machine_reads_nothing(tmp_path: Path) -> None:
     """DNS rebinding; beyond loopback a server has names that only its clients know."""
-    with served(address, 0, StateMetrics(a_state(tmp_path, 1)), CycleHealth(60)) as url:
-        url = url.replace("0.0.0.0", "127.0.0.1")
-        port = url.rpartition(":")[2]
-        for host in (f"127.0.0.1:{port}", "localhost", f"LOCALHOST:{port}", f"[::1]:{port}"):
-            assert asked_as(url, host) == 200, host
-        for host in (f"evil.example:{port}", "127.0.0.1.evil.example", "evil.example", "[", ""):
-            assert asked_as(url, host) == of_others, host
-
-
-def test_a_client_that_drips_bytes_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics_server, "_DEADLINE_S", 0.5)
-    with ExitStack() as stack:
-        url = stack.enter_context(served("127.0.0.1", 0, StateMetrics(a_state(tmp_path, 1)), CycleHealth(60)))
-        slow = stack.enter_context(socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=10))
-        started_s = time.monotonic()
-        with suppress(OSError):  # a reset or a broken pipe
-            while time.monotonic() - started_s < 8:
-                slow.sendall(b"G")
-                time.sleep(0.05)
-        assert 0.4 < time.monotonic() - started_s < 8
+    read = StateMetrics(a_state(tmp_path, 1))
+    for address, of_others in (("127.0.0.1", 421), ("0.0.0.0", 200)):
+        with served(address, 0, read, CycleHealth(60)) as url:
+            url = url.replace("0.0.0.0", "127.0.0.1")
+            port = url.rpartition(":")[2]
+            for host in (f"127.0.0.1:{port}", "localhost", f"LOCALHOST:{port}", f"[::1]:{port}"):
+                assert asked_as(url, host) == 200, host
+            for host in (f"evil.example:{port}", "127.0.0.1.evil.example", "evil.example", "[", ""):
+                assert asked_as(url, host) == of_others, host
 
 
 def test_no_more_than_sixteen_clients_are_served_at_once(tmp_path: Path) -> None:
@@ -271,22 +257,16 @@ def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None
     assert one_sentence(answer.err).endswith("cannot be written: No such file or directory; choose another file")
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
+def test_wrong_calls(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    for options, told in (
         (["--metrics-address", "::1"], "--metrics-address has no effect without --metrics-port; add --metrics-port"),
         (
             ["--metrics-port", "1", "--once"],
             "--once and --metrics-port exclude each other; icekeeper metrics --output writes a file",
         ),
-    ],
-)
-def test_wrong_calls(command: Command, options: list[str], told: str) -> None:
-    answer = command("run", *LOCAL, *options)
-    assert (answer.code, one_sentence(answer.err)) == (2, told)
-
-
-def test_without_the_library_the_extra_is_named(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    ):
+        answer = command("run", *LOCAL, *options)
+        assert (answer.code, one_sentence(answer.err)) == (2, told)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     answer = command("metrics", catalog=None)
     told = "metrics need prometheus_client, which is not installed: run pip install 'icekeeper[metrics]'"
@@ -311,7 +291,7 @@ def test_lines_of_a_run_as_json(command: Command, monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_state_has_the_totals_of_all_processes(command: Command) -> None:
-    """As after a restart: another object reads what the first one has added."""
+    """As after a restart: another object reads the sum of both."""
     for _ in range(2):
         open_state(command.environment()).totals.add(CatalogId("C", "w"), {"files_merged": 2, "passes.failed": 1})
     ((catalog, amounts),) = open_state(command.environment()).totals.all()

@@ -1,4 +1,4 @@
-"""Sweeps of tables whose referenced files are missing: an orphan may be the last copy of rows
+"""Sweeps of tables that miss referenced files: an orphan may be the last copy of rows
 (rule: keep-possible-last-copies)."""
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ def deleted(outcome: OperationOutcome) -> set[str]:
 
 
 def test_a_default_pass_keeps_the_last_copies_of_a_damaged_table(table: MaintainedTable) -> None:
+    """If a person allows the sweep, copies stay all the same."""
     copies = {misname(path) for path in data_files(table)}
     rubbish = table.plant("data/rubbish.parquet")
     done = table.maintain(orphan_older_than_hours="72")
@@ -62,9 +63,15 @@ def test_a_default_pass_keeps_the_last_copies_of_a_damaged_table(table: Maintain
     for word in ("4 of the 4 files", "orphan_max_missing_ratio 0.01 (default)", "restore"):
         assert word in (outcome.reason or "")
     assert {*copies, rubbish} <= table.files()
+    outcome = sweep(table, orphan_max_missing_ratio="1")
+    assert (outcome.status, deleted(outcome)) == (Status.REFUSED, {rubbish})
+    assert copies <= table.files()
 
 
-def test_a_copy_stays_and_is_named_the_rest_goes_and_the_pass_is_partial(table: MaintainedTable) -> None:
+def test_a_copy_stays_and_is_named_the_rest_goes_and_the_pass_is_partial(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers find the same as this process."""
     by_size = misname(data_files(table)[0])
     by_name = table.plant(f"data/elsewhere/{data_files(table)[0].name}", b"cut off")
     rubbish = table.plant("data/rubbish.parquet")
@@ -82,13 +89,13 @@ def test_a_copy_stays_and_is_named_the_rest_goes_and_the_pass_is_partial(table: 
     assert {by_size, by_name} <= table.files()
     assert outcome.summary.endswith("removed 1 orphan file(s)")
 
-
-def test_a_person_may_say_otherwise_and_copies_stay_even_then(table: MaintainedTable) -> None:
-    copies = {misname(path) for path in data_files(table)}
-    rubbish = table.plant("data/rubbish.parquet")
-    outcome = sweep(table, orphan_max_missing_ratio="1")
+    table.plant("data/rubbish.parquet")
+    monkeypatch.setattr(remove_orphans, "DISTRIBUTED_ABOVE", 0)
+    monkeypatch.setattr(compare_listing, "_REFERENCES_PER_PART", 2)
+    outcome = sweep(table, engine=LocalEngine(1))
     assert (outcome.status, deleted(outcome)) == (Status.REFUSED, {rubbish})
-    assert copies <= table.files()
+    assert outcome.metrics["remove_orphans.files_missing"] == 1
+    assert {by_size, by_name} <= table.files()
 
 
 def test_a_file_that_only_history_misses_keeps_its_copy_too(table: MaintainedTable) -> None:
@@ -126,38 +133,28 @@ def test_what_another_writer_has_expired_meanwhile_is_not_missing(table: Maintai
     assert (first.status, deleted(first)) == (Status.SUCCEEDED, {rubbish, twin})
 
 
-def test_workers_find_what_is_missing_as_one_process_does(
-    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remove_orphans, "DISTRIBUTED_ABOVE", 0)
-    monkeypatch.setattr(compare_listing, "_REFERENCES_PER_PART", 2)
-    copy, rubbish = misname(data_files(table)[0]), table.plant("data/rubbish.parquet")
-    outcome = sweep(table, engine=LocalEngine(1))
-    assert (outcome.status, deleted(outcome)) == (Status.REFUSED, {rubbish})
-    assert (outcome.metrics["remove_orphans.files_missing"], copy in table.files()) == (1, True)
-
-
 def inventory_of(table: MaintainedTable, folder: Path, moment: datetime) -> str:
     lines = [f"file://{path},1,{moment.isoformat()}\n" for path in table.files()]
     (folder / "list.csv").write_text("path,size,last_modified\n" + "".join(lines))
     return str(folder / "list.csv")
 
 
-def test_by_an_inventory_sizes_are_the_stores_own(table: MaintainedTable, tmp_path: Path) -> None:
+def test_an_inventory_has_the_stores_own_sizes_and_misses_what_is_newer(table: MaintainedTable, tmp_path: Path) -> None:
+    rubbish = table.plant("data/rubbish.parquet")
+    listed = inventory_of(table, tmp_path, datetime.now(UTC) - timedelta(days=5))
+    known = {*data_files(table)}
+    table.fill(1)
+    (new,) = {*data_files(table)} - known
+    aside = new.rename(tmp_path / "aside")
+    outcome = sweep(table, orphan_inventory=listed)
+    assert (outcome.status, deleted(outcome)) == (Status.SUCCEEDED, {rubbish})
+    aside.rename(new)
+
     copy, rubbish = misname(data_files(table)[0]), table.plant("data/rubbish.parquet")
     listed = inventory_of(table, tmp_path, datetime.now(UTC))
     outcome = sweep(table, orphan_inventory=listed, orphan_older_than_hours="0")
     assert (outcome.status, deleted(outcome)) == (Status.REFUSED, {rubbish})
     assert copy in table.files()
-
-
-def test_what_is_newer_than_the_inventory_is_not_missing_from_it(table: MaintainedTable, tmp_path: Path) -> None:
-    rubbish = table.plant("data/rubbish.parquet")
-    listed = inventory_of(table, tmp_path, datetime.now(UTC) - timedelta(days=5))
-    table.fill(3)
-    (data_files(table)[0]).unlink()
-    outcome = sweep(table, orphan_inventory=listed)
-    assert (outcome.status, deleted(outcome)) == (Status.SUCCEEDED, {rubbish})
 
 
 def test_a_sweep_of_the_bucket_spares_copies_of_one_table(
