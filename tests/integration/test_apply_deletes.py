@@ -212,7 +212,7 @@ def test_a_delete_file_that_lacks_rows_stops_its_group(content: FileContent, tmp
     else:
         deletes = pa.table({"file_path": [source.path], "pos": pa.array([0], pa.int64())})
     path = input_file(tmp_path / "deletes.parquet", deletes).path
-    for promised, error in ((0, None), (1, None), (2, f"{path} holds 1 rows, its manifest says 2")):
+    for promised, error in ((0, None), (1, None), (2, f"{path} has 1 rows, but its manifest says 2")):
         delete = DeleteFile(
             path=path,
             file_format="PARQUET",

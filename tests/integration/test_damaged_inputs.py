@@ -130,7 +130,7 @@ def test_a_damaged_file_does_not_stop_the_others(
         (damage, "file {path} cannot be read: Couldn't deserialize thrift"),
         (cut_off, "file {path} cannot be read: Parquet magic bytes not found"),
         (of_another_type, "file {path} cannot be read: column id is string in a file, which cannot be read as int64"),
-        (short_of_a_row, "data file {path} holds 1 rows, its manifest says 2"),
+        (short_of_a_row, "data file {path} has 1 rows, but its manifest says 2"),
         (without_ids, "file {path} cannot be read: a file has no field ids"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

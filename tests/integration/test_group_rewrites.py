@@ -123,7 +123,7 @@ def test_rows_that_the_manifest_does_not_promise_fail_the_group(tmp_path: Path) 
     result = rewrite_group(task_of(wrong, tmp_path / "out"))
     assert result.written == ()
     assert result.error is not None
-    assert "holds 10 rows, its manifest says 9" in result.error
+    assert "has 10 rows, but its manifest says 9" in result.error
 
 
 def test_a_group_of_300_mb_is_merged_in_less_memory_than_it_has(tmp_path: Path) -> None:

@@ -433,7 +433,7 @@ def test_files_found_unlike_their_partition_are_remembered(
     before = made.seen(table)
     outcome = table.run(Operation.COMPACT, **settings)
     assert outcome.status is Status.SUCCEEDED, outcome
-    found = "stays as it is, because its column region differs from its identity partition, so readers disagree"
+    found = "was left alone, because its column region differs from its identity partition, so readers disagree"
     assert "left 3 file(s) out: file:" in outcome.summary
     assert outcome.summary.endswith(found)
     assert files(table) == {(0, ("us",)): 3, (1, ()): 1}

@@ -187,9 +187,7 @@ def test_parts_that_the_store_mixes_up_are_seen(
         return assemble(storage, path, (first, other, one, end))
 
     monkeypatch.setattr("icekeeper.row_group_copy.write_copy.assemble", mixed_up)
-    with pytest.raises(
-        StorageError, match=r"rows were not kept: byte \d+ and those that follow are not those from \d+ of"
-    ):
+    with pytest.raises(StorageError, match=r"rows were not kept: the bytes from \d+ differ from those from \d+ of"):
         merged_by_the_store(storage, inputs, f"{folder}/new.parquet")
 
 

@@ -203,7 +203,7 @@ def test_rows_without_ids_share_no_file_with_rows_that_have_some(tmp_path: Path)
     """They get theirs from the commit (rule: rows-keep-their-lineage)."""
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
     refused = copyable_file(entry_of(path), lineage_target(), STORAGE, 3)
-    assert str(refused) == f"{path} has rows without ids, which get theirs from a commit"
+    assert str(refused) == f"{path} has rows without ids, which will get ids from a commit"
     with pytest.raises(ValueError, match="need the data sequence number of their file"):
         copyable_file(entry_of(path, first_row_id=0), lineage_target(), STORAGE)
 
@@ -346,7 +346,7 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "another last change": (wrongly_inherited(lambda inherited: replace(inherited, sequence_number=1)), OTHERS),
     "other values": (wrong_values, OTHERS),
     "columns of another row group": (exchanged, OTHERS),
-    "nothing known": (unknown, "row group 0 has row ids of which nothing is known"),
+    "nothing known": (unknown, "row group 0 has row ids that are not expected"),
     "other bounds": (other_bounds, "row group 0 has row ids or last changes outside of the bounds in its footer"),
 }
 
@@ -428,6 +428,6 @@ def test_row_ids_of_another_number_of_rows_are_refused(
         return memoryview(sink.getvalue())
 
     swapped(monkeypatch, new_lineage, "_encoded", in_two)
-    sentence = f"{path} has a row group of 25 rows, more than Arrow writes into one"
+    sentence = f"{path} has a row group of 25 rows, more than Arrow can write"
     assert str(merged([two_inputs[1]], to)) == sentence
     assert not to.exists()

@@ -191,7 +191,7 @@ def test_what_cannot_be_told_of_a_part_is_refused(what: str, tmp_path: Path) -> 
     target = target_of(FLOATS, mode=mode)
     file = judged(entry, target)
     to = tmp_path / "copy.parquet"
-    expected = f"{entry.file_path} has a manifest entry that {sentence} in some of its row groups alone"
+    expected = f"{entry.file_path} has a manifest entry that {sentence} for a part of its row groups"
     if sentence.startswith("without"):
         expected = expected.replace("entry that without", "entry without")
     assert str(copyable_part(entry, file, numbers, target)) == expected
@@ -399,7 +399,7 @@ def test_columns_whose_paths_are_the_same_to_arrow_are_not_mixed_up(counted: dic
     path = parquet_file(tmp_path / "in.parquet", rows(schema, values))
     file = copyable_file(entry_of(path, nan_value_counts=counted), target_of(schema, mode="counts"), STORAGE)
     if len(counted) == 1:
-        assert str(file) == f"{path} has columns whose paths are the same to Arrow"
+        assert str(file) == f"{path} has columns whose paths are the same for Arrow"
     else:
         assert isinstance(file, CopyableFile), str(file)
         assert {i: facts.nans for i, facts in file.groups[0].floats.items()} == ({} if counted else {1: 0, 3: 1})
@@ -531,7 +531,7 @@ def test_a_part_is_not_described_by_turned_statistics(tmp_path: Path) -> None:
     file = copyable_file(entry, target, STORAGE)
     assert isinstance(file, CopyableFile), str(file)
     full = target_of(TEXTS, mode="full")
-    assert str(copyable_part(entry, file, [0], full)).endswith("bounds of column id in some of its row groups alone")
+    assert str(copyable_part(entry, file, [0], full)).endswith("bounds of column id for a part of its row groups")
     assert isinstance(copyable_part(entry, file, [1], full), CopyableFile)
 
 
@@ -595,7 +595,7 @@ def test_bounds_and_counts_come_from_footers_of_known_writers_only(writer: str, 
     if is_known:
         assert isinstance(part, CopyableFile), str(part)
     else:
-        assert str(part) == f"{path} has a manifest entry without bounds of column x in some of its row groups alone"
+        assert str(part) == f"{path} has a manifest entry without bounds of column x for a part of its row groups"
 
 
 def test_a_copy_of_unknown_writers_is_of_an_unknown_writer() -> None:

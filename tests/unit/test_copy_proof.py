@@ -85,12 +85,12 @@ def other_bounds(metadata: FileMetaData) -> None:
 
 
 SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a bit": (flipped, "row group 3 has other bytes than were read from "),
-    "the order of bytes": (exchanged_bytes, "row group 0 has other bytes than were read from "),
-    "rows": (footer(fewer_rows), "row group 1 had 25 rows, Arrow sees 24"),
-    "a row group": (footer(lost_group), "6 row groups were copied, Arrow sees 5"),
-    "the order of row groups": (footer(exchanged_groups), "Arrow sees another description of row group 0 than "),
-    "bounds": (footer(other_bounds), "Arrow sees another description of row group 2 than of the one in "),
+    "a bit": (flipped, "the bytes of row group 3 differ from those that were read from "),
+    "the order of bytes": (exchanged_bytes, "the bytes of row group 0 differ from those that were read from "),
+    "rows": (footer(fewer_rows), "row group 1 had 25 rows, but Arrow reads 24"),
+    "a row group": (footer(lost_group), "6 row groups were copied, but Arrow reads 5"),
+    "the order of row groups": (footer(exchanged_groups), "Arrow reads another description of row group 0 than "),
+    "bounds": (footer(other_bounds), "Arrow reads another description of row group 2 than in its source "),
 }
 
 
@@ -133,7 +133,7 @@ def _of_size(original: Any, path: str, size: int) -> Any:
 def test_a_file_of_another_size_is_seen(inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to = tmp_path / "copy.parquet"
     after_writing(monkeypatch, lambda path: path.write_bytes(path.read_bytes()[:-9]))
-    with pytest.raises(StorageError, match=r"\d+ bytes were written, \d+ are there"):
+    with pytest.raises(StorageError, match=r"\d+ bytes were written, but the file has \d+"):
         copied(inputs, to)
 
 

@@ -72,7 +72,7 @@ def test_short_and_missing_files(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1")
     with pytest.raises(CannotCopy, match=r"^is too short for a Parquet file$"):
         read_footer(str(path), STORAGE)
-    with pytest.raises(CannotCopy, match=r"^has 4 bytes, its manifest entry says 5$"):
+    with pytest.raises(CannotCopy, match=r"^has 4 bytes, but its manifest entry says 5$"):
         read_footer(str(path), STORAGE, 5)
     with pytest.raises(StorageError, match="does not exist"):
         read_footer(str(tmp_path / "missing.parquet"), STORAGE)
@@ -98,7 +98,7 @@ def test_row_groups_below_the_threshold_on_average_are_refused(tmp_path: Path) -
 
 FIELDS = list(MIXED["fields"])
 FIRST, SECOND, *REST = FIELDS
-OTHERWISE = "has column '{}' otherwise than the table's current schema: another {}".format
+OTHERWISE = "has a column '{}' that differs from the table's current schema: another {}".format
 OTHER_SCHEMAS = {
     OTHERWISE("id", "nullability"): [{**FIRST, "required": True}, SECOND, *REST],
     OTHERWISE("id", "field id"): [{**FIRST, "id": 99}, SECOND, *REST],
@@ -130,15 +130,15 @@ def test_files_may_require_what_the_table_does_not_if_all_of_an_output_do(tmp_pa
     assert not read.schema.field("id").nullable
 
     refused = copied([loose, strict], tmp_path / "both.parquet", target_of(wanted))
-    assert str(refused) == f"{strict} requires values in other columns than {loose}"
+    assert str(refused) == f"{strict} has other required columns than {loose}"
     refused = copied([loose], tmp_path / "both.parquet", target_of(needed))
-    assert str(refused).endswith("has column 'id' otherwise than the table's current schema: another nullability")
+    assert str(refused).endswith("has a column 'id' that differs from the table's current schema: another nullability")
 
 
 def test_a_file_without_field_ids_is_refused(tmp_path: Path) -> None:
     path = parquet_file(tmp_path / "in.parquet", pa.table({"id": [1]}))
     refused = copied([path], tmp_path / "copy.parquet", target_of(struct((1, "id", "long"))))
-    assert str(refused).endswith("has column 'id' otherwise than the table's current schema: another field id")
+    assert str(refused).endswith("has a column 'id' that differs from the table's current schema: another field id")
 
 
 def test_encrypted_columns_are_refused(tmp_path: Path) -> None:
@@ -310,13 +310,13 @@ CLAIMS: dict[str, tuple[Callable[[FileMetaData], None], str]] = {
     "a chunk of no bytes": (put("meta.total_compressed_size", 0), "claims a column chunk of 0 bytes for column text"),
     "a negative chunk": (put("meta.total_compressed_size", -9), "claims a column chunk of -9 bytes for column text"),
     "overlapping chunks": (resized(1, 0, 1), "claims two things at byte "),
-    "a chunk over the footer": (beyond_the_end, "claims column chunks outside of itself"),
+    "a chunk over the footer": (beyond_the_end, "claims column chunks outside the file"),
     "a chunk in the magic": (put("meta.dictionary_page_offset", 2), f"claims data pages {OF_TEXT} outside of its "),
     "data before the dictionary": (put("meta.data_page_offset", 5), f"claims data pages {OF_TEXT} outside of its "),
-    "an index page": (put("meta.index_page_offset", 100), f"has pages {OF_TEXT} that no reader looks for"),
-    "another codec": (put("meta.codec", 1), "has column text compressed otherwise than the table asks for"),
-    "another type": (put("meta.type", 2), f"has another column chunk where that {OF_TEXT} belongs"),
-    "another path": (put("meta.path_in_schema", [b"id"]), f"has another column chunk where that {OF_TEXT} belongs"),
+    "an index page": (put("meta.index_page_offset", 100), f"has pages {OF_TEXT} that no reader reads"),
+    "another codec": (put("meta.codec", 1), "has column text compressed with another codec than the table's"),
+    "another type": (put("meta.type", 2), "has another column chunk in the place of column text"),
+    "another path": (put("meta.path_in_schema", [b"id"]), "has another column chunk in the place of column text"),
     "a chunk in another file": (put("chunk.file_path", b"there.parquet"), "keeps column chunks in other files"),
     "a lost column": (
         lambda m: m.row_groups[1].columns.__delitem__(10),
@@ -331,12 +331,12 @@ CLAIMS: dict[str, tuple[Callable[[FileMetaData], None], str]] = {
     ),
     "an offset index without length": (
         put("chunk.offset_index_length", None),
-        "has an offset index of which it does not say where it begins and ends",
+        "has an offset index without an offset or a length",
     ),
     "a column index of no bytes": (put("chunk.column_index_length", 0), "claims a column index of 0 bytes"),
     "a Bloom filter without length": (
         put("meta.bloom_filter_offset", 100),
-        "has a Bloom filter of which it does not say where it begins and ends",
+        "has a Bloom filter without an offset or a length",
     ),
     "no column orders": (
         put("file.column_orders", None),
@@ -376,8 +376,8 @@ def values_elsewhere(metadata: FileMetaData) -> None:
 
 ONLY_PAGES_TELL: dict[str, tuple[Callable[[FileMetaData], None], str]] = {
     "a chunk that is too short": (resized(1, 0, -1), "has a page of column text outside of its column chunk"),
-    "data pages that begin later": (later_data, "claims the first data page of column text elsewhere than it is"),
-    "more values in lists": (values_elsewhere, "claims 44 values of column numbers.list.element, its pages hold 43"),
+    "data pages that begin later": (later_data, "claims a wrong place for the first data page of column text"),
+    "more values in lists": (values_elsewhere, "claims 44 values of column numbers.list.element, its pages have 43"),
 }
 
 

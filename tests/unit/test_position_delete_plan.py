@@ -208,7 +208,7 @@ def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
     wrong = replace(
         task, deletes=(replace(inputs[0], record_count=9),), output=PlannedFile(str(tmp_path / "wrong"), "parquet")
     )
-    assert "holds 2 rows, its manifest says 9" in (merge_deletes(wrong).error or "")
+    assert "has 2 rows, but its manifest says 9" in (merge_deletes(wrong).error or "")
 
 
 # A conversion reads the equality deletes once for each of its tasks.

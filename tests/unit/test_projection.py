@@ -249,7 +249,7 @@ def test_every_kind_of_list_is_read(kind: str, element: str) -> None:
             (1, "l", {"type": "list", "element-id": 2, "element": "unknown", "element-required": False}),
             "column l.element is of type unknown,",
         ),
-        ((1, "s", struct((2, "u", "unknown"))), "column s is of type struct of unknown columns only,"),
+        ((1, "s", struct((2, "u", "unknown"))), "column s is of type struct with only unknown columns,"),
         ((1, "x", "int128"), "column x is of type int128,"),
     ],
     ids=str,
@@ -440,7 +440,7 @@ def test_a_file_without_ids_is_read_by_position(
 )
 def test_a_file_whose_positions_tell_nothing_is_left_alone(columns: list[tuple[str, pa.DataType]]) -> None:
     """Iceberg-Java takes values of any column that lies there, and null for nested ones (rule: columns-by-field-id)."""
-    with pytest.raises(TableUnsupported, match=r"no field ids, the table no schema\.name-mapping\.default"):
+    with pytest.raises(TableUnsupported, match=r"no field ids, the table has no schema\.name-mapping\.default"):
         Projection(pa.schema(columns), struct((1, "id", "long")), {}, None, (), BY_POSITION)
 
 

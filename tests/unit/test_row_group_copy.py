@@ -74,7 +74,7 @@ def test_every_codec(codec: str, tmp_path: Path) -> None:
 
     assert pq.read_table(entry.file_path).equals(read_together(paths))
     wrong = copied(paths, tmp_path / "wrong.parquet", target_of(codec="zstd" if codec != "zstd" else "gzip"))
-    assert str(wrong) == f"{paths[0]} has column id compressed otherwise than the table asks for"
+    assert str(wrong) == f"{paths[0]} has column id compressed with another codec than the table's"
 
 
 def test_the_new_footer_is_that_of_the_inputs_with_other_offsets(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Proof that a new file holds exactly the copied row groups, with their row lineage (rule: prove-before-commit).
+"""Proves that a new file contains exactly the copied row groups, with their row lineage (rule: prove-before-commit).
 
-The file is read back from the store.  Arrow reads its footer and must see the row groups of the inputs in order, with
+The file is read back from the store.  Arrow reads its footer and must find the row groups of the inputs in order, with
 the same rows, sizes, values, encodings and bounds, and without overlap.  The bytes of each column chunk must have the
-checksum that they had when they were read from the input.  One column of one row group of each input is decoded, and
-the lineage columns of all row groups.
+checksum that they had when they were read from the input.  A column of one row group of each input is decoded, and so
+are the lineage columns of all row groups.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from icekeeper.storage.storage import Storage
 
 
 def disproof(written: WrittenCopy, schema: ParquetSchema, storage: Storage) -> str | None:
-    """Why the file does not hold what was read from the inputs; ``None``: it does.
+    """Why the file does not contain what was read from the inputs; ``None``: it does.
 
     Raises:
         StorageError: the file cannot be read.
     """
     with storage.translated(written.path), storage.open_input(written.path) as stream:
         if stream.size() != written.size:
-            return f"{written.size} bytes were written, {stream.size()} are there"
+            return f"{written.size} bytes were written, but the file has {stream.size()}"
         try:
             file = pq.ParquetFile(stream, pre_buffer=True)
             facts = list(row_group_facts(file.metadata))
@@ -59,17 +59,17 @@ def disproof(written: WrittenCopy, schema: ParquetSchema, storage: Storage) -> s
 
 
 def other_facts(copied: Sequence[CopiedRowGroup], found: Sequence[RowGroupFacts]) -> str | None:
-    """How Arrow's view of the new footer differs from that of the inputs' footers; ``None``: it does not."""
+    """How the new footer, as read by Arrow, differs from the inputs' footers; ``None``: it does not."""
     if len(copied) != len(found):
-        return f"{len(copied)} row groups were copied, Arrow sees {len(found)}"
+        return f"{len(copied)} row groups were copied, but Arrow reads {len(found)}"
     for number, (before, after) in enumerate(zip(copied, found, strict=True)):
         if before.facts.rows != after.rows:
-            return f"row group {number} had {before.facts.rows} rows, Arrow sees {after.rows}"
+            return f"row group {number} had {before.facts.rows} rows, but Arrow reads {after.rows}"
         if before.facts.said != after.said:
-            return f"Arrow sees another description of row group {number} than of the one in {before.source}"
+            return f"Arrow reads another description of row group {number} than in its source {before.source}"
     taken = sorted(piece for fact in found for piece in fact.pieces)
     if any(after.start < before.end for before, after in pairwise(taken)):
-        return "Arrow sees column chunks that overlap"
+        return "Arrow reads column chunks that overlap"
     return None
 
 
@@ -79,7 +79,7 @@ def _other_bytes(written: WrittenCopy, found: Sequence[RowGroupFacts], stream: A
         read = checksums(ahead, pieces)
     for number, (before, after) in enumerate(zip(written.row_groups, found, strict=True)):
         if before.checksums != tuple(read[piece] for piece in after.pieces):
-            return f"row group {number} has other bytes than were read from {before.source}"
+            return f"the bytes of row group {number} differ from those that were read from {before.source}"
     return None
 
 
@@ -91,14 +91,14 @@ def _undecodable(
         paths = [group.column(column).path_in_schema for column in columns]
         decoded = file.read_row_group(number, columns=paths, use_threads=False)
         if decoded.num_rows != found[number].rows:
-            return f"row group {number} decodes to {decoded.num_rows} rows of {found[number].rows}"
+            return f"row group {number} decodes to {decoded.num_rows} instead of {found[number].rows} rows"
     return None
 
 
 def _samples(
     copied: Sequence[CopiedRowGroup], found: Sequence[RowGroupFacts], share: float
 ) -> Iterator[tuple[int, list[int]]]:
-    """The smallest row group of each input, and its smallest columns: one, or more up to ``share`` of the input."""
+    """The smallest row group of each input, and its smallest columns: at least one, up to ``share`` of the input."""
 
     def size(number: int) -> int:
         return sum(piece.size for piece in found[number].pieces)
@@ -117,14 +117,14 @@ def _samples(
         yield number, chosen
 
 
-# Proof of a file that its store assembled from ranges that we did not read
+# Proves a file that its store assembled from ranges that we did not read
 # (rule: prove-before-commit, store-copies-the-judged-object).
 #
 # It trusts the store to copy each range from the object with the given ETag, and to join the parts in order.  It
-# compares what is visible: the ETags of the parts and of the object, the size, and some bytes of every range in its
-# source, after the copy, and in the new file.  The new footer is read back as above, and columns of one row group of
-# each input are decoded, because bytes in a wrong place do not decode.  There are no checksums of all bytes and no
-# checks of page headers: they would need all bytes.
+# compares what can be observed: the ETags of the parts and of the object, the size, and some bytes of every range, read
+# from its source after the copy and from the new file.  The new footer is read back as above, and columns of a row
+# group of each input are decoded, because bytes in a wrong place cannot be decoded.  Checksums of all bytes and checks
+# of page headers are left out, because they would need all bytes.
 
 _DECODED = 0.01
 """Share of the bytes of an input to decode, at least one column chunk."""
@@ -132,7 +132,7 @@ _READ_AT_ONCE = 8
 
 
 def store_disproof(written: WrittenCopy, made: AssembledObject, schema: ParquetSchema, storage: Storage) -> str | None:
-    """Why the file does not hold the row groups of its inputs; ``None``: all checks passed.
+    """Why the file does not contain the row groups of its inputs; ``None``: all checks passed.
 
     Raises:
         StorageError: the file cannot be read.
@@ -142,10 +142,10 @@ def store_disproof(written: WrittenCopy, made: AssembledObject, schema: ParquetS
         return problem
     with storage.translated(written.path), storage.open_input(written.path) as stream:
         if stream.size() != written.size:
-            return f"its parts have {written.size} bytes, {stream.size()} are there"
+            return f"its parts have {written.size} bytes, but the file has {stream.size()}"
         found = etag_of(stream)
         if found is not None and found.strip('"') != made.etag.strip('"'):
-            return f"the object has the ETag {found}, the one that was put together {made.etag}"
+            return f"the object has the ETag {found}, but the assembled object had {made.etag}"
         try:
             file = pq.ParquetFile(stream)
             facts = list(row_group_facts(file.metadata))
@@ -180,12 +180,12 @@ def _other_stored_bytes(written: WrittenCopy, made: AssembledObject, storage: St
                 continue
             if copied is None:
                 return "it does not begin as a Parquet file"
-            return f"byte {here.start} and those that follow are not those from {copied.sample.start} of {copied.path}"
+            return f"the bytes from {here.start} differ from those from {copied.sample.start} of {copied.path}"
     return None
 
 
-# Lineage columns are decoded for every row group, whether they were copied or encoded: they identify the rows, and a
-# null in them would mean something else than in the input.
+# Lineage columns are decoded for every row group, whether they were copied or encoded, because they identify the rows,
+# and a null would have another meaning than in the input.
 
 _BATCH_ROWS = 128 * 1024
 _READ_BYTES = 16 * 1024 * 1024
@@ -221,7 +221,7 @@ def _runs(found: Sequence[RowGroupFacts]) -> Iterator[list[int]]:
 
 
 class _Rows:
-    """Deals out the rows of batches, which do not end where row groups end."""
+    """Divides the rows of batches, whose ends differ from those of row groups."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(batches)
@@ -240,7 +240,7 @@ class _Rows:
 
 def _problem(expected: LineageFacts | None, batches: Iterable[pa.RecordBatch], rows: int) -> str | None:
     if expected is None:
-        return "has row ids of which nothing is known"
+        return "has row ids that are not expected"
     seen, checksums = 0, NOTHING
     bounds: list[list[int]] = [[], []]
     for batch in batches:

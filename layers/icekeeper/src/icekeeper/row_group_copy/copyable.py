@@ -1,6 +1,5 @@
-"""Judges by its footer whether a file's row groups can be copied unchanged, and plans the layout of the new file.
-
-Everything here is pure (rule: copy-only-checked-footers).
+"""Judges by its footer whether a file's row groups can be copied unchanged, and plans the layout of the new file
+(pure) (rule: copy-only-checked-footers).
 """
 
 from __future__ import annotations
@@ -70,14 +69,14 @@ class CopyableRowGroup:
     """The position of its first row in the file."""
     row_count: int
     lacks: Lacks
-    """Optional fields that it lacks, although all row groups of an output must have them or none."""
+    """Optional fields that it lacks; in an output, either all row groups have such a field or none has it."""
     ranges: tuple[Piece, ...]
     """The bytes to copy, ascending: column chunks and Bloom filters."""
     column_index_bytes: int
     memory_bytes: int
-    """A lower limit of the memory of its rows in Arrow."""
+    """The least memory that its rows take in Arrow."""
     columns: int
-    """The number of columns to copy; lineage columns after them, if any, are encoded anew."""
+    """The number of columns to copy; lineage columns after them, if any, are encoded again."""
     floats: Mapping[int, FloatFacts] = field(default_factory=dict)
     """By field id, for float columns without a NaN count in the file's manifest entry."""
 
@@ -101,14 +100,14 @@ class CopyableFile:
     ranges: tuple[Piece, ...]
     """The bytes to copy, ascending: column chunks and Bloom filters."""
     nullability: bytes
-    """As :attr:`.ParquetSchema.nullability`: only files with the same can share an output."""
+    """The :attr:`.ParquetSchema.nullability`: only files with equal nullability can share an output."""
     created_by: bytes
     iceberg_schema: bytes | None
     """Iceberg-Java's key-value metadata ``iceberg.schema``."""
     lineage: InheritedLineage | None
-    """What the file's rows inherit, if outputs have lineage columns."""
+    """The lineage that the file's rows inherit, if outputs have lineage columns."""
     stores_lineage: bool
-    """Whether the file has lineage columns itself; a null in them means that the row inherits."""
+    """Whether the file itself has lineage columns; a null in them means that the row inherits the value."""
 
     @property
     def path(self) -> str:
@@ -143,7 +142,7 @@ class CopyableFile:
 
     @property
     def memory_bytes(self) -> int:
-        """A lower limit of the memory of the rows to copy in Arrow."""
+        """The least memory that the rows to copy take in Arrow."""
         return sum(group.memory_bytes for group in self.groups)
 
     def carried(self) -> list[RowGroup]:
@@ -159,8 +158,8 @@ class CopyableFile:
         return groups
 
     def only(self, numbers: Collection[int]) -> CopyableFile:
-        """The same file with only these row groups to copy, by number; raises ValueError if one of them is not to be
-        copied."""
+        """The same file with only these row groups to copy, by number; raises ValueError if a row group is not among
+        the row groups to copy."""
         wanted = set(numbers)
         groups = tuple(group for group in self.groups if group.number in wanted)
         if len(groups) != len(wanted):
@@ -173,7 +172,7 @@ def counted_bytes(size: int, memory: int, least: int, full: int) -> int:
     """The bytes of row groups to compare with the limit ``least`` for each.
 
     ``full`` bytes of ``memory`` count as ``least`` bytes in the file.  A writer ends a row group that fills its memory,
-    also if it is small in the file; decoding would not give larger ones.
+    even if it is small in the file; decoding would not give larger row groups.
     """
     return max(size, memory * least // full)
 
@@ -187,25 +186,25 @@ def ranges_of(groups: Sequence[CopyableRowGroup]) -> tuple[Piece, ...]:
 CODECS = {"uncompressed": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7, "lz4_raw": 7}
 _NEVER_FULL = 2**62
 _MOST_INDEX_BYTES = 64 * 1024 * 1024
-"""Limit of the page indexes of one input: those of all inputs are in memory until the data are written."""
+"""Limit of the page indexes of an input; those of all inputs are in memory until the data are written."""
 # Spark's marks of values in the old calendar: they apply to a whole file.
 _CALENDAR_KEYS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 
 @dataclass(frozen=True, slots=True)
 class CopyTarget:
-    """What an output must be."""
+    """The requirements for an output."""
 
     schema: ParquetSchema
     codec: int
-    """The format's number."""
+    """The codec's number in the Parquet format."""
     min_row_group_bytes: int
     """The least average size of an input's row groups, compressed.  It is an average because writers end a file with a
-    small row group, and so that outputs of copyable files are copyable again."""
+    small row group, and because outputs of copyable files must be copyable again."""
     modes: Mapping[int, str]
     """Metrics of the manifest entry by field id: ``none``, ``counts``, ``truncate(n)`` or ``full``."""
     full_row_group_memory: int
-    """Rows of this size in memory count as a row group of ``min_row_group_bytes`` (:func:`counted_bytes`)."""
+    """Rows that take this much memory count as a row group of ``min_row_group_bytes`` (:func:`counted_bytes`)."""
 
 
 def copy_target(
@@ -236,10 +235,10 @@ def judge_file(
     lineage: InheritedLineage | None = None,
     without_nan: Collection[int] = (),
 ) -> CopyableFile:
-    """Describe a file to copy; ``record_count`` is from its manifest entry, ``None``: it has none.
+    """Describe a file to copy; ``record_count``: from its manifest entry; ``None``: it has no entry.
 
-    ``lineage`` is what its rows inherit, for targets with lineage columns; ``None``: all ids must be stored.
-    ``without_nan`` are the ids of the float columns without NaN by the manifest.
+    ``lineage``: the lineage that its rows inherit, for targets with lineage columns; ``None``: all ids must be stored.
+    ``without_nan``: the ids of the float columns that have no NaN according to the manifest.
 
     Raises:
         CannotCopy: it must be decoded.
@@ -263,8 +262,8 @@ def judge_file(
     keys = {pair.key: pair.value for pair in metadata.key_value_metadata or ()}
     parts = tuple(_row_groups(metadata, columns, schema, without_nan))
     if lineage is None and schema.has_lineage and any(part.columns < len(schema.columns) for part in parts):
-        # They must not share a file with rows that have ids (rule: rows-keep-their-lineage).
-        raise CannotCopy("has rows without ids, which get theirs from a commit")
+        # Such rows must not share a file with rows that have ids (rule: rows-keep-their-lineage).
+        raise CannotCopy("has rows without ids, which will get ids from a commit")
     return CopyableFile(
         footer=footer.with_bytes_from(min((piece.start for piece in indexes), default=footer.start)),
         groups=parts,
@@ -333,7 +332,7 @@ def _memory_bytes(group: RowGroup, columns: Sequence[ParquetColumn]) -> int:
     for chunk, column in zip(group.columns, columns, strict=True):
         meta, sizes = chunk.meta_data, chunk.meta_data.size_statistics
         texts = 0 if sizes is None else sizes.unencoded_byte_array_data_bytes or 0
-        # If the writer did not record the size of texts, only their size in the file is certain.
+        # If the writer did not record the size of texts, only their size in the file is known.
         values = int(meta.num_values * value_bytes(column.leaf.iceberg_type)) + texts
         total += max(meta.total_uncompressed_size, values)
     return total
@@ -363,10 +362,10 @@ def _copied(chunk: ColumnChunk) -> Iterator[Piece]:
 
 
 def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:
-    """The least and greatest value of both lineage columns of a row group that has them; ``None``: do not copy them.
+    """The smallest and largest value of both lineage columns of a row group that has them; ``None``: do not copy them.
 
     Copied columns must have a value for every row, and bounds for the manifest.  A null means that the row inherits
-    from its file; in the new file it would inherit something else (rule: rows-keep-their-lineage).
+    from its file; in the new file it would inherit another value (rule: rows-keep-their-lineage).
     """
     found = []
     for chunk in group.columns[-LINEAGE_COLUMNS:]:
@@ -385,8 +384,8 @@ def stored_bounds(group: RowGroup) -> tuple[tuple[int, int], ...] | None:
 #     offset indexes | footer
 #
 # Each input's bytes keep their order.  The new lineage columns of all row groups are together, so that the copied
-# ranges stay large: where a store copies ranges, each of our own pieces between them becomes a part of 5 MiB.  The
-# format requires a column chunk to be contiguous, but not a row group.  Page indexes of all inputs are next to the
+# ranges remain large: if a store copies ranges, each of our own pieces between them becomes a part of 5 MiB.  The
+# format requires contiguous column chunks, but not contiguous row groups.  Page indexes of all inputs are next to the
 # footer, because readers fetch them together.
 
 _MOST_ROW_GROUPS = 2**15 - 1
@@ -397,7 +396,7 @@ _MOST_FOOTER_BYTES = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the ranges of one input begin in the new file, and the number of its first row group there."""
+    """Where the ranges of an input begin in the new file, and the number of its first row group there."""
 
     file: CopyableFile
     starts: tuple[int, ...]
@@ -421,7 +420,7 @@ class Layout:
     """The end of the copied ranges."""
     row_groups: int
     lacks: Lacks
-    """Optional fields that the new footer has for no row group, because one of them lacks it."""
+    """Optional fields that the new footer omits for all row groups, because at least one row group lacks them."""
 
 
 def lay_out(files: Sequence[CopyableFile]) -> Layout | NotCopyable:
@@ -431,7 +430,7 @@ def lay_out(files: Sequence[CopyableFile]) -> Layout | NotCopyable:
     position, row_groups, footer_bytes = len(MAGIC), 0, 0
     for file in files:
         if file.nullability != files[0].nullability:
-            return NotCopyable(file.path, f"requires values in other columns than {files[0].path}")
+            return NotCopyable(file.path, f"has other required columns than {files[0].path}")
         starts = tuple(accumulate((piece.size for piece in file.ranges), initial=position))
         placements.append(Placement(file, starts[:-1], row_groups))
         position = starts[-1]

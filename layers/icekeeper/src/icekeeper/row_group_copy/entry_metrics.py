@@ -1,9 +1,9 @@
 """The metrics of a copy's manifest entry, from its inputs' entries and footers (rule: metrics-contain-every-value)
 (pure).
 
-Sizes and value counts come from footers; null counts, NaN counts and bounds come from the entries.  Truncated
-bounds stay correct, because the least lower bound is below every value.  An input without values to bound in a column
-does not change the bounds of the others.
+Sizes and value counts come from footers; null counts, NaN counts and bounds come from the entries.  Truncated bounds
+remain correct, because the smallest lower bound is below every value.  An input whose values in a column have no bounds
+(nulls, NaN) does not change the bounds of the other inputs.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from icekeeper.rows.read_task import LAST_UPDATED_ID, ROW_ID_ID
 
 
 def check_metrics(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> None:
-    """Raise CannotCopy unless a copy's entry has the same metrics as that of a rewritten file: some are found by
-    decoding."""
+    """Raise CannotCopy unless a copy's entry has the same metrics as the entry of a rewritten file, which can get
+    metrics by decoding."""
     for leaf in leaves:
         if leaf.repeated or modes[leaf.field_id] == "none":
             continue
@@ -112,7 +112,7 @@ def _sums(
 
 
 def _bounds(entries: Sequence[DataFile], leaf: LeafColumn) -> tuple[bytes, bytes | None] | None:
-    """The bounds of a column over all entries; no upper bound if an entry has only a lower one."""
+    """The bounds of a column over all entries; no upper bound if an entry has only a lower bound."""
     lows: list[bytes] = []
     highs: list[bytes | None] = []
     for entry in entries:
@@ -126,7 +126,7 @@ def _bounds(entries: Sequence[DataFile], leaf: LeafColumn) -> tuple[bytes, bytes
     try:
         values = [decode(kind, low) for low in lows]
         most = [decode(kind, high) for high in highs if high is not None]
-    except ValueError:  # of another type, or no text
+    except ValueError:  # of another type, or not text
         return None
     if not values:
         return None
@@ -134,7 +134,7 @@ def _bounds(entries: Sequence[DataFile], leaf: LeafColumn) -> tuple[bytes, bytes
     def order(value: Any) -> Any:
         return comparable(kind, value)
 
-    # Encoded anew: the bounds of a promoted type may have their old width (rule: promoted-values-keep-old-width).
+    # Encode again: the bounds of a promoted type may have their old width (rule: promoted-values-keep-old-width).
     highest = encode(kind, max(most, key=order)) if len(most) == len(highs) else None
     return encode(kind, min(values, key=order)), highest
 
@@ -168,16 +168,16 @@ def _cut(kind: str, bounds: tuple[bytes, bytes | None], mode: str) -> tuple[byte
     return truncated_lower(kind, least, length), None if most is None else truncated_upper(kind, most, length)
 
 
-# Entries of some row groups of a file.  Their bounds come from the footer.  The bounds of the whole file would contain
-# every value, too, but Iceberg-Java answers ``MIN`` and ``MAX`` by bounds (platform: java-min-max-from-bounds), so they
-# must not be values of other row groups.
+# Entries for some row groups of a file.  Their bounds come from the footer.  The bounds of the whole file would also
+# enclose every value, but Iceberg-Java answers ``MIN`` and ``MAX`` from bounds (platform: java-min-max-from-bounds), so
+# bounds must not be values of other row groups.
 
 
 def completed_entry(
     entry: DataFile, file: CopyableFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]
 ) -> DataFile:
-    """The entry of a whole file with missing null counts and bounds from the footer, as far as it has them, and its
-    writer is known to state right ones (rule: footer-bounds-by-known-writers).
+    """The entry of a whole file, with missing null counts and bounds taken from the footer if its writer is known to
+    write correct statistics (rule: footer-bounds-by-known-writers).
 
     For example, PyIceberg's entries have no bounds of columns in structs.
 
@@ -208,8 +208,8 @@ def completed_entry(
 def part_entry(entry: DataFile, part: CopyableFile, leaves: Sequence[LeafColumn], modes: Mapping[int, str]) -> DataFile:
     """The entry of a file with only the row groups of ``part``; it has only metrics that are certain.
 
-    Footers often lack NaN counts, and sometimes null counts.  The count of the whole file gives that of a part only if
-    it is zero, or includes every value.
+    Footers often lack NaN counts, and sometimes null counts.  The count of a part follows from that of the whole file
+    only if the latter is zero, or includes every value.
 
     Raises:
         CannotCopy: Arrow cannot read the footer.
@@ -260,7 +260,7 @@ def _share(found: int | None, of_whole: int | None, of_part: int) -> int | None:
 
 
 def _bounds_of_part(kind: str, statistics: Sequence[Any]) -> tuple[bytes, bytes] | None:
-    """The least and greatest value by the statistics of row groups; ``None``: not known, or there are no values."""
+    """The smallest and largest value by the statistics of row groups; ``None``: not known, or there are no values."""
     lows, highs = [], []
     for stats in statistics:
         if stats is not None and stats.has_min_max:

@@ -61,7 +61,8 @@ class Footer:
     """Bytes just before the footer that came with it, kept to save a request for page indexes."""
 
     def with_bytes_from(self, first: int) -> Footer:
-        """The same with the bytes from offset ``first`` on; without any if they did not all come with the footer."""
+        """The same with only the bytes from offset ``first`` on; with no bytes if some of these did not come with the
+        footer."""
         kept = self.start - first
         return replace(self, before=self.before[-kept:] if 0 < kept <= len(self.before) else b"")
 
@@ -71,8 +72,8 @@ class Footer:
         return self.start - len(self.before)
 
     def metadata(self) -> FileMetaData:
-        """The footer, decoded at every call: the caller may change it.  Raises CannotCopy if it is damaged or has
-        fields that this version does not know."""
+        """The footer, decoded at every call, so that the caller may change it.  Raises CannotCopy if it is damaged or
+        has fields that this version does not know."""
         return read_exactly(FileMetaData, self.thrift)
 
     def seen_by_arrow(self) -> pq.FileMetaData:
@@ -89,15 +90,15 @@ def framed(thrift: bytes) -> bytes:
 
 
 def read_footer(path: str, storage: Storage, promised: int | None = None) -> Footer:
-    """The footer of a file, in one ranged read unless it is large; ``promised`` is the size by the manifest entry.
+    """The footer of a file, by a single ranged read unless it is large; ``promised``: the size in the manifest entry.
 
     Raises:
-        CannotCopy: it is no footer of a file that could be copied.
+        CannotCopy: a file with this footer cannot be copied.
         StorageError: the file does not exist, or the store failed.
     """
     tail, size, etag = storage.read_end(path, _FIRST_READ)
     if promised is not None and size != promised:
-        raise CannotCopy(f"has {size} bytes, its manifest entry says {promised}")
+        raise CannotCopy(f"has {size} bytes, but its manifest entry says {promised}")
     if size < len(MAGIC) + FRAME:
         raise CannotCopy("is too short for a Parquet file")
     if tail[-4:] == _ENCRYPTED_MAGIC:
@@ -113,7 +114,7 @@ def read_footer(path: str, storage: Storage, promised: int | None = None) -> Foo
     if length + FRAME > len(tail):
         tail, *found = storage.read_end(path, length + FRAME)
         if found != [size, etag]:
-            raise CannotCopy("became another file while it was read")
+            raise CannotCopy("was replaced while it was read")
     before = b"" if is_local(path) else tail[: -FRAME - length]
     footer = Footer(path, size, start, tail[-FRAME - length : -FRAME], etag, before)
     if length > _LARGE:
@@ -122,9 +123,9 @@ def read_footer(path: str, storage: Storage, promised: int | None = None) -> Foo
 
 
 def _require_filled(footer: Footer) -> None:
-    """Check that a large footer has no empty parts: each takes one byte, but a hundred once decoded.
+    """Check that a large footer has no empty parts: each takes a byte, but a hundred bytes once decoded.
 
-    Arrow reads no list of more than a million.
+    Arrow reads no list with more than a million items.
     """
     seen = footer.seen_by_arrow()
     groups = seen.num_row_groups
@@ -142,7 +143,7 @@ def _require_filled(footer: Footer) -> None:
 # FieldRepetitionType
 _REQUIRED, _OPTIONAL, _REPEATED = 0, 1, 2
 _PLAIN_INTEGERS = (("integer", 32, True), ("integer", 64, True))
-# ConvertedType → logical type.  MAP_KEY_VALUE (2) is left out: the place in the schema shows it.
+# ConvertedType → logical type.  MAP_KEY_VALUE (2) is left out, because its place in the schema shows it.
 _CONVERTED: Mapping[int, tuple[Any, ...]] = {
     0: ("string",),
     1: ("map",),
@@ -157,7 +158,7 @@ _CONVERTED: Mapping[int, tuple[Any, ...]] = {
 }
 _DECIMAL = 5
 LINEAGE_COLUMNS = len(LINEAGE_NAMES)
-"""They are the last columns of a schema that has them."""
+"""The number of lineage columns, which are the last columns of a schema that has them."""
 
 
 class ParquetColumn(NamedTuple):
@@ -241,7 +242,8 @@ def _leaf_paths(
 def fitted_schema(found: Sequence[SchemaElement], wanted: ParquetSchema) -> ParquetSchema:
     """The wanted schema with the nullability of a file; only lineage columns may be missing in the file.
 
-    An optional column of the table may be required in a file: Spark writes it so if it cannot be null in the query.
+    An optional column of the table may be required in a file: Spark writes it as required if it cannot be null in the
+    query.
 
     Raises:
         CannotCopy: the file has another schema; the message names the first column that differs.
@@ -256,7 +258,7 @@ def fitted_schema(found: Sequence[SchemaElement], wanted: ParquetSchema) -> Parq
         difference = _difference(theirs, ours)
         if difference is not None:
             name = (theirs or ours).name.decode(errors="replace")
-            raise CannotCopy(f"has column '{name}' otherwise than the table's current schema: {difference}")
+            raise CannotCopy(f"has a column '{name}' that differs from the table's current schema: {difference}")
     nullability = bytes([0, *(element.repetition_type or 0 for element in found[1:])])
     return wanted.with_nullability(nullability + wanted.nullability[len(nullability) :])
 
@@ -270,9 +272,9 @@ _FACETS = ("name", "field id", "nullability", "children", "type", "length", "ann
 
 
 def _difference(theirs: SchemaElement | None, ours: SchemaElement | None) -> str | None:
-    """In what two elements differ; ``None``: a file with theirs can be copied."""
+    """How two elements differ; ``None``: a file with ``theirs`` can be copied."""
     if theirs is None or ours is None:
-        return "there are more columns in one of them"
+        return "the numbers of columns differ"
     found, expected = _meaning(theirs), _meaning(ours)
     is_stricter = (theirs.repetition_type, ours.repetition_type) == (_REQUIRED, _OPTIONAL)
     fitted = _meaning(replace(theirs, repetition_type=_OPTIONAL)) if is_stricter else found
@@ -282,7 +284,7 @@ def _difference(theirs: SchemaElement | None, ours: SchemaElement | None) -> str
 
 
 def _meaning(element: SchemaElement) -> tuple[Any, ...]:
-    """What an element says about the column and the encoding of its pages, in the order of ``_FACETS``."""
+    """The facts about the column and the encoding of its pages in an element, in the order of ``_FACETS``."""
     return (
         element.name,
         element.field_id,
@@ -323,7 +325,7 @@ def _time(kind: TimeType) -> tuple[bool, str]:
     return kind.is_adjusted_to_utc, next((n for n in ("millis", "micros", "nanos") if getattr(unit, n)), "")
 
 
-# Column chunks: their places by the footer, and whether these can be true.
+# Column chunks: their places according to the footer, and whether these are possible.
 
 # Type of the format → bytes of a value; texts and binaries have any length.
 _WIDTHS = {0: 1, 1: 4, 2: 8, 4: 4, 5: 8}
@@ -366,7 +368,7 @@ def _piece(offset: int | None, length: int | None, what: str) -> Piece | None:
     if offset is None and length is None:
         return None
     if offset is None or length is None:
-        raise CannotCopy(f"has {what} of which it does not say where it begins and ends")
+        raise CannotCopy(f"has {what} without an offset or a length")
     if length <= 0:
         raise CannotCopy(f"claims {what} of {length} bytes")
     return Piece(offset, offset + length)
@@ -378,9 +380,9 @@ def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, code
     meta = chunk.meta_data
     name = column.leaf.name
     if meta.type != column.element.type or meta.path_in_schema != column.path:
-        raise CannotCopy(f"has another column chunk where that of column {name} belongs")
+        raise CannotCopy(f"has another column chunk in the place of column {name}")
     if meta.codec != codec:
-        raise CannotCopy(f"has column {name} compressed otherwise than the table asks for")
+        raise CannotCopy(f"has column {name} compressed with another codec than the table's")
     enough = meta.num_values >= group.num_rows if column.leaf.repeated else meta.num_values == group.num_rows
     if not enough:
         raise CannotCopy(f"claims {meta.num_values} values of column {name} in a row group of {group.num_rows} rows")
@@ -390,14 +392,14 @@ def check_chunk(chunk: ColumnChunk, column: ParquetColumn, group: RowGroup, code
     if meta.total_compressed_size <= 0 or meta.total_uncompressed_size < 0:
         raise CannotCopy(f"claims a column chunk of {meta.total_compressed_size} bytes for column {name}")
     if meta.index_page_offset or (meta.dictionary_page_offset or 0) < 0:
-        raise CannotCopy(f"has pages of column {name} that no reader looks for")
+        raise CannotCopy(f"has pages of column {name} that no reader reads")
     if not data_pages(meta).start <= meta.data_page_offset < data_pages(meta).end:
         raise CannotCopy(f"claims data pages of column {name} outside of its column chunk")
 
 
 def check_statistics(meta: ColumnMetaData, column: ParquetColumn) -> None:
-    """Raise CannotCopy unless statistics fit the type of their column; others can make Arrow abort the process
-    (platform: arrow-aborts-on-statistics)."""
+    """Raise CannotCopy unless statistics fit the type of their column, because other statistics can make Arrow abort
+    the process (platform: arrow-aborts-on-statistics)."""
     name, kind = column.leaf.name, column.element.type or 0
     found, sizes = meta.statistics, meta.size_statistics
     width = column.element.type_length if kind == _FIXED_LENGTH else _WIDTHS.get(kind)
@@ -435,7 +437,7 @@ def joined(pieces: Iterable[Piece], gap: int = 0) -> Iterator[Piece]:
 def check_apart(pieces: list[Piece], first: int, end: int) -> None:
     """Raise CannotCopy unless ascending pieces are between ``first`` and ``end`` and do not overlap."""
     if pieces and (pieces[0].start < first or pieces[-1].end > end):
-        raise CannotCopy("claims column chunks outside of itself")
+        raise CannotCopy("claims column chunks outside the file")
     for before, after in pairwise(pieces):
         if after.start < before.end:
             raise CannotCopy(f"claims two things at byte {after.start}")
@@ -446,14 +448,14 @@ def check_apart(pieces: list[Piece], first: int, end: int) -> None:
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _USUAL_HEADER = 512
 _LONGEST_HEADER = 1024 * 1024
-"""Headers may hold the least and greatest value of their page."""
+"""Headers may contain the smallest and largest value of their page."""
 
 
 class PageWalk:
-    """Walks over the pages of one column chunk and checks that they fill it and hold the promised number of values.
+    """Walks over the pages of a column chunk and checks that they fill it and have the promised number of values.
 
-    It takes the bytes in order, in parts of any size; ``pages`` are the data pages so far.  A page's checksum is that
-    of the compressed bytes after its header, for pages of every kind and version (apache/parquet-format,
+    It takes the bytes in order, in parts of any size; ``pages`` are the data pages so far.  A page's checksum covers
+    the compressed bytes after its header, for pages of every kind and version (apache/parquet-format,
     "Checksumming") (rule: verify-page-checksums).
     """
 
@@ -468,14 +470,14 @@ class PageWalk:
         """The beginning of an incomplete header."""
         self._values = 0
         self._promised: int | None = None
-        """The checksum to verify of the current page; ``None``: none."""
+        """The checksum of the current page; ``None``: it has none."""
         self._crc = 0
 
     def feed(self, part: memoryview) -> None:
         """Take the next bytes.
 
         Raises:
-            CannotCopy: they are no pages, or not those that the footer describes.
+            CannotCopy: they are not pages, or not the pages that the footer describes.
             DamagedPage: a page has a wrong checksum.
         """
         while len(part):
@@ -502,11 +504,11 @@ class PageWalk:
         if self._body or self._head:
             raise CannotCopy(f"claims a column chunk of column {name} that ends within a page")
         if self._values != self._meta.num_values:
-            raise CannotCopy(f"claims {self._meta.num_values} values of column {name}, its pages hold {self._values}")
+            raise CannotCopy(f"claims {self._meta.num_values} values of column {name}, its pages have {self._values}")
 
     def _check(self) -> None:
         if self._crc != self._promised:
-            raise DamagedPage(f"a page of column {self._name} has another checksum than its bytes")
+            raise DamagedPage(f"a page of column {self._name} has a checksum that does not match its bytes")
 
     @property
     def _name(self) -> str:
@@ -520,7 +522,7 @@ class PageWalk:
             with suppress(CannotCopy):
                 return read_struct(PageHeader, seen)
         if len(seen) >= _LONGEST_HEADER:
-            raise CannotCopy(f"has no page of column {self._name} where one should begin")
+            raise CannotCopy(f"has no page of column {self._name} where a page should begin")
         self._head = seen
         return None
 
@@ -533,12 +535,12 @@ class PageWalk:
         described = header.data_page_header if header.type == _DATA_PAGE else header.data_page_header_v2
         if header.type == _DICTIONARY_PAGE:
             if start != self._meta.dictionary_page_offset:
-                raise CannotCopy(f"has a dictionary of column {self._name} where the footer names none")
+                raise CannotCopy(f"has a dictionary of column {self._name} that the footer does not name")
         elif header.type not in (_DATA_PAGE, _DATA_PAGE_V2) or described is None or described.num_values < 0:
             raise CannotCopy(f"has a page of column {self._name} of a kind that is not copied")
         else:
             if not self.pages and start != self._meta.data_page_offset:
-                raise CannotCopy(f"claims the first data page of column {self._name} elsewhere than it is")
+                raise CannotCopy(f"claims a wrong place for the first data page of column {self._name}")
             self.pages.append(Piece(start, self._position))
             self._values += described.num_values
         # Thrift has no unsigned numbers.
@@ -548,14 +550,14 @@ class PageWalk:
             self._check()
 
 
-# Column chunks that a store copies without us reading them are checked by footer and page indexes alone
-# (rule: store-copies-the-judged-object).  A footer may claim that a chunk ends before its last page does.  Readers can
-# still read the file, because the rest of the page follows; in a copy something else follows.  So the end of each chunk
-# must be certain: by an offset index whose pages fill the chunk, or because something else begins there.
+# Column chunks that a store copies, so that we do not read them, are checked only by footer and page indexes
+# (rule: store-copies-the-judged-object).  A footer may claim that a chunk ends before the end of its last page.
+# Readers can still read the file, because the rest of the page follows; in a copy, other bytes follow.  So the end of
+# each chunk must be certain: an offset index has pages that fill the chunk, or another part of the file begins there.
 
 
 def ends_are_certain(groups: Sequence[RowGroup], footer_start: int) -> bool:
-    """Whether every column chunk without an offset index ends where something else begins."""
+    """Whether every column chunk without an offset index ends where another part of the file begins."""
     chunks = [chunk for group in groups for chunk in group.columns]
     begins = {footer_start}
     for chunk in chunks:

@@ -1,10 +1,10 @@
-"""Decides what becomes of every optional field in a copied footer.
+"""Decides for every optional field whether a copied footer has it (pure).
 
 Writers differ: Java numbers row groups, Arrow does not; some write page indexes, some statistics.  Some readers written
 in Rust refuse a file in which only some row groups have a field, or take values of some row groups for those of the
 whole file (platform: rust-readers-need-uniform-footers).  So in a new footer a field is given to all row groups,
 dropped from all, or kept only if all inputs have it.  :data:`DECISIONS` lists this for the structures of
-``parquet.thrift`` (apache/parquet-format); a test fails for a field that is not in it.  Everything here is pure.
+``parquet.thrift`` (apache/parquet-format); a test fails for a field that is not listed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from icekeeper.rows.arrow_schema import LeafColumn
 
 
 class Decision(Enum):
-    """What becomes of an optional field in a new footer."""
+    """Whether a new footer has an optional field."""
 
     GIVEN = "given to all, whether or not the inputs have it"
     DROPPED = "dropped from all"
@@ -48,48 +48,48 @@ DECISIONS: Mapping[type[Any], Mapping[str, Decision]] = {
         "sorting_columns": DROPPED,  # row groups of several files, one after the other, are not sorted
         "file_offset": GIVEN,  # Java assigns row groups to splits by both; parquet-mr 1.12.0 wrote wrong ones
         "total_compressed_size": GIVEN,
-        "ordinal": GIVEN,  # has 16 bits: an output has no more row groups than that
+        "ordinal": GIVEN,  # has 16 bits, which limits the row groups of an output
     },
     ColumnChunk: {
         "file_path": REFUSED,
         "meta_data": GIVEN,  # optional in Thrift, required by every reader
         "offset_index_offset": AGREED,  # all column chunks of all row groups, or no page index at all
         "offset_index_length": AGREED,
-        "column_index_offset": AGREED,  # by column; only beside offset indexes
+        "column_index_offset": AGREED,  # by column; only together with offset indexes
         "column_index_length": AGREED,
         "crypto_metadata": REFUSED,
         "encrypted_column_metadata": REFUSED,
     },
     ColumnMetaData: {
-        "key_value_metadata": DROPPED,  # what a writer noted about one file
-        "index_page_offset": DROPPED,  # 0, which means none: files with index pages are decoded
+        "key_value_metadata": DROPPED,  # a writer's notes about a single file
+        "index_page_offset": DROPPED,  # always 0 (no index pages): files with index pages are decoded
         "dictionary_page_offset": OWN,
         "statistics": AGREED,  # by column
         "encoding_stats": OWN,
         "bloom_filter_offset": OWN,
         "bloom_filter_length": OWN,
-        "size_statistics": OWN,  # estimates of memory; no reader answers a query by them
+        "size_statistics": OWN,  # estimates of memory; no reader answers a query from them
         "geospatial_statistics": REFUSED,
     },
     Statistics: {
-        "max": DROPPED,  # deprecated; readers prefer the ones below
+        "max": DROPPED,  # deprecated; readers prefer max_value and min_value
         "min": DROPPED,
-        "null_count": AGREED,  # by column; without it none of the column's statistics is kept
-        "distinct_count": DROPPED,  # counts of row groups do not add up to one of the file
-        "max_value": AGREED,  # by column: all row groups that have values, and none where some must be hidden
+        "null_count": AGREED,  # by column; without it no statistics of the column are kept
+        "distinct_count": DROPPED,  # counts of row groups do not add up to the count of the file
+        "max_value": AGREED,  # by column: for all row groups with values, or for none if some must be hidden
         "min_value": AGREED,
-        "is_max_value_exact": OWN,  # a truncated bound must never pass for a value
+        "is_max_value_exact": OWN,  # readers must not take a truncated bound for a value
         "is_min_value_exact": OWN,
-        "nan_count": DROPPED,  # a reader may take the count of some row groups for that of the file
+        "nan_count": DROPPED,  # a reader may take the count of some row groups for the count of the file
     },
     SizeStatistics: {
-        # Later merges estimate the memory of texts by it.
+        # Later merges use it to estimate the memory of texts.
         "unencoded_byte_array_data_bytes": OWN,
         "repetition_level_histogram": OWN,
         "definition_level_histogram": OWN,
     },
     FileMetaData: {
-        "key_value_metadata": AGREED,  # ``iceberg.schema`` alone
+        "key_value_metadata": AGREED,  # only ``iceberg.schema``
         "created_by": GIVEN,
         "column_orders": GIVEN,
         "encryption_algorithm": REFUSED,
@@ -112,10 +112,10 @@ def refuse(structure: Any) -> None:
 
 
 def settle(structure: Any) -> None:
-    """Drop the fields of the kind ``DROPPED``; check that those of the kind ``GIVEN`` are there.
+    """Drop the ``DROPPED`` fields; check that all ``GIVEN`` fields are set.
 
     Raises:
-        ValueError: one is missing, which is a bug.
+        ValueError: a ``GIVEN`` field is missing, which is a bug.
     """
     for name in _NAMES[DROPPED][type(structure)]:
         setattr(structure, name, None)
@@ -138,7 +138,7 @@ class Lacks:
     """Whether some column chunk has no offset index."""
 
     def __or__(self, other: Lacks) -> Lacks:
-        """What a file with the row groups of both lacks."""
+        """The fields that a file with the row groups of both lacks."""
         return Lacks(
             self.bounds | other.bounds,
             self.null_counts | other.null_counts,
@@ -165,7 +165,7 @@ NOTHING_LACKS = Lacks()
 def lacks_of(
     chunks: Iterable[ColumnChunk], columns: Sequence[ParquetColumn], without_nan: Collection[int] = ()
 ) -> Lacks:
-    """What the given column chunks of a row group lack; ``without_nan``: ids of float columns without NaN."""
+    """The fields that these column chunks of a row group lack; ``without_nan``: ids of float columns without NaN."""
     bounds = null_counts = column_indexes = 0
     has_offset_indexes = True
     for number, (chunk, column) in enumerate(zip(chunks, columns, strict=False)):
@@ -204,7 +204,7 @@ def hides_bounds(meta: ColumnMetaData, leaf: LeafColumn, *, may_be_nan: bool = T
 
     This is true of bounds of uuids, and of equal bounds of floats, which readers take for the
     only value.  Equal bounds are correct only if they are not zero, which has two
-    signs, and the column certainly holds no NaN.
+    signs, and the column certainly contains no NaN.
     """
     if leaf.repeated:
         return False
@@ -229,20 +229,20 @@ def _are_misread(least: bytes | None, most: bytes | None, may_be_nan: bool) -> b
     if least is None or most is None:
         return False
     if len(least) != len(most) or len(least) not in (4, 8):
-        return True  # no float at all
+        return True  # the bounds are not floats
     kind = "<f" if len(least) == 4 else "<d"
     low, high = struct.unpack(kind, least)[0], struct.unpack(kind, most)[0]
     return not low < high and (may_be_nan or low != high or low == 0)
 
 
-# Facts to compare before and after a copy.  Our own code reads the footers of inputs and writes that of the output, so
-# a proof by our code would be circular.  Arrow reads both footers, too, and reports the chunks.  The bytes of each
-# chunk are hashed when they are read from the input, and again when they are read back from the output.
+# Facts to compare before and after a copy.  Our own code reads the footers of inputs and writes the footer of the
+# output, so a proof by our code would be circular.  Therefore Arrow also reads both footers.  The bytes of each chunk
+# are hashed when they are read from the input, and again when they are read back from the output.
 
 
 @dataclass(frozen=True, slots=True)
 class RowGroupFacts:
-    """A row group as Arrow sees it: its number of rows, and a tuple item for every column chunk."""
+    """A row group as read by Arrow: its number of rows, and a tuple item for every column chunk."""
 
     rows: int
     pieces: tuple[Piece, ...]
@@ -270,7 +270,7 @@ class RowGroupFacts:
 def row_group_facts(
     footer: pq.FileMetaData, numbers: Iterable[int] | None = None, lacks: Lacks = NOTHING_LACKS
 ) -> Iterator[RowGroupFacts]:
-    """The facts of every row group that has rows, or of those with these numbers; ``said`` leaves out ``lacks``."""
+    """The facts of every row group that has rows, or only of these ``numbers``; ``said`` omits ``lacks``."""
     for number in range(footer.num_row_groups) if numbers is None else numbers:
         group = footer.row_group(number)
         if group.num_rows:
@@ -298,7 +298,7 @@ def _nulls(statistics: Any) -> int | None:
 
 
 def _said(chunk: Any, statistics: Any, column: int, lacks: Lacks) -> int:
-    """A hash of all that must be the same in the copy."""
+    """A hash of everything that must be the same in the copy."""
     sizes = chunk.num_values, chunk.total_compressed_size, chunk.total_uncompressed_size
     kinds = chunk.path_in_schema, chunk.physical_type, chunk.compression, chunk.encodings, chunk.has_dictionary_page
     nulls = _nulls(statistics) if lacks.has_null_count(column) else None
@@ -309,26 +309,26 @@ def _said(chunk: Any, statistics: Any, column: int, lacks: Lacks) -> int:
     return hash((sizes, kinds, nulls, *bounds))
 
 
-# Writers.  Readers recognise versions that wrote wrong statistics or pages by ``created_by``, and work around them.  A
-# file has one such name for all row groups, so files that need a workaround are never copied.  Neither are files
-# without a version: parquet-mr ignores their bounds of text, which it would not do under another name.
+# Writers.  Readers recognise versions that wrote wrong statistics or pages by ``created_by``, and work around their
+# errors.  A file has a single such name for all row groups, so files that need a workaround are never copied.  Files
+# without a version are not copied either: parquet-mr ignores their bounds of text, and would not under another name.
 #
 # Sources: parquet-mr's ``CorruptStatistics`` and ``CorruptDeltaByteArrays`` (PARQUET-251, PARQUET-246); Arrow's
 # ``ApplicationVersion`` (statistics before parquet-mr 1.10.0 and parquet-cpp 1.3.0, PARQUET-816; ARROW-10353: before
 # 3.0.0 compressed pages were marked as not compressed).
 
-# Bounds the time of the search in a damaged name.
+# Limits the time of the search in a damaged name.
 _LONGEST = 200
 _NAME = re.compile(r"(\S.*?)\s+version\s+v?(\d+)\.(\d+)(?:\.(\d+))?.*", re.DOTALL)
-# Application → its first version that needs no workaround; None: there is none under that name.
+# Application → its first version that needs no workaround; None: no version under that name is free of faults.
 _FIRST_RIGHT: dict[str, tuple[int, int, int] | None] = {
     "parquet-mr": (1, 10, 0),
     "parquet-cpp": None,  # its successor is parquet-cpp-arrow
     "parquet-cpp-arrow": (3, 0, 0),
 }
-# Application → the first version whose bounds and null counts are right for every type that is copied
+# Application → the first version whose bounds and null counts are correct for every type that is copied
 # (rule: footer-bounds-by-known-writers).  Other writers may be wrong: parquet-go orders decimals as unsigned numbers
-# (parquet-go 592), and nobody has looked at most of them.
+# (parquet-go 592), and most writers have not been checked.
 _FIRST_EXACT: dict[str, tuple[int, int, int]] = {
     "parquet-mr": (1, 10, 1),  # PARQUET-1025; its CHANGES.md, 1.10.1
     # Decimals (PARQUET-1655) before 4; null counts (ARROW-12513) and bounds (arrow 15042, 34106) of dictionaries.
@@ -343,7 +343,7 @@ _OURS_OF_UNKNOWN = b"icekeeper version 0.9.0 (build copied row groups of several
 
 
 def has_right_statistics(created_by: bytes | None) -> bool:
-    """Whether the bounds and counts in a footer of this writer are known to be right."""
+    """Whether the bounds and counts in a footer of this writer are known to be correct."""
     writer = _writer(created_by)
     if writer is None:
         return False
@@ -358,7 +358,7 @@ def _writer(created_by: bytes | None) -> tuple[str, tuple[int, int, int]] | None
 
 
 def check_writer(created_by: bytes | None) -> None:
-    """Raise CannotCopy for a version that readers work around, or that is not known."""
+    """Raise CannotCopy for a version that needs workarounds, or that is not known."""
     text = (created_by or b"").decode(errors="replace")
     writer = _writer(created_by)
     if writer is None:

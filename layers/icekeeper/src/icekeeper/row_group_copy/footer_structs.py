@@ -1,9 +1,9 @@
 """The Thrift structures of Parquet footers, page headers and page indexes (apache/parquet-format 2.12,
 ``parquet.thrift``), and how they are read and written.
 
-Structures that a copy cannot carry over (encrypted columns, geometry) are left out.  The reader drops fields that it
-does not know, so :func:`read_exactly` checks that the structure is written as the same bytes again.  For the same
-reason, fields that the format requires have a default that is not ``None``: if one is missing, the bytes differ.
+Structures that a copy cannot contain (encrypted columns, geometry) are left out.  The reader drops fields that it does
+not know, so :func:`read_exactly` checks that writing the structure gives the same bytes again.  For the same reason,
+fields that the format requires have a default that is not ``None``: if such a field is missing, the bytes differ.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class CannotCopy(Exception):
 
 
 class DamagedPage(CannotCopy):
-    """A page has a wrong checksum: decoding it would not help."""
+    """A page has a wrong checksum, so decoding the file would not help."""
 
 
 # Apache Thrift's compiled reader and writer of the compact protocol are fast enough.
@@ -49,7 +49,7 @@ def read_struct(kind: type[T], data: bytes) -> tuple[T, int]:
     """The structure at the beginning of ``data`` and its size in bytes; unknown fields are dropped.  Raises
     CannotCopy if it is damaged or does not end within ``data``."""
     buffer = TMemoryBuffer(data)
-    # What the compiled function uses of a protocol: making one of Thrift takes longer than reading a page.
+    # The attributes that the compiled function uses: making a Thrift protocol takes longer than reading a page.
     protocol = SimpleNamespace(trans=buffer, string_length_limit=len(data), container_length_limit=len(data))
     found = kind()
     description: Any = kind
@@ -61,7 +61,7 @@ def read_struct(kind: type[T], data: bytes) -> tuple[T, int]:
 
 
 def read_exactly(kind: type[T], data: bytes) -> T:
-    """The structure that ``data`` holds; raises CannotCopy if it is damaged or has unknown fields."""
+    """The structure in ``data``; raises CannotCopy if it is damaged or has unknown fields."""
     found, _ = read_struct(kind, data)
     if write_struct(found) != data:
         raise CannotCopy("has fields that this version of Icekeeper does not know")
@@ -85,7 +85,7 @@ I8: Kind = (TType.BYTE, None)
 I16: Kind = (TType.I16, None)
 I32: Kind = (TType.I32, None)
 I64: Kind = (TType.I64, None)
-# Names are bytes, too, so that a name that is not UTF-8 is no special case.
+# Names are also bytes, so that a name that is not UTF-8 needs no special case.
 BYTES: Kind = (TType.STRING, "BINARY")
 
 
@@ -100,7 +100,7 @@ def list_of(kind: Kind) -> Kind:
 
 
 def thrift(*types: Kind | None) -> Callable[[type[T]], type[T]]:
-    """Give a dataclass the types of its fields; the first one has id 1, ``None`` leaves an id out."""
+    """Give a dataclass the types of its fields; the first field has id 1, ``None`` skips an id."""
 
     def described(kind: type[T]) -> type[T]:
         made: Any = kind
@@ -246,7 +246,7 @@ class SchemaElement:
 @thrift(BYTES, BYTES, I64, I64, BYTES, BYTES, BOOL, BOOL, I64)
 @dataclass(slots=True)
 class Statistics:
-    """Statistics of a column chunk; ``max`` and ``min`` are the deprecated ones."""
+    """Statistics of a column chunk; ``max`` and ``min`` are deprecated."""
 
     max: bytes | None = None
     min: bytes | None = None
@@ -377,4 +377,4 @@ class FileMetaData:
     created_by: bytes | None = None
     column_orders: list[ColumnOrder] | None = None
     encryption_algorithm: Empty | None = None
-    """Present where columns are encrypted."""
+    """Present if columns are encrypted."""

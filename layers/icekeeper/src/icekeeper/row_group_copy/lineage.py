@@ -2,7 +2,7 @@
 
 Arrow encodes ``_row_id`` and ``_last_updated_sequence_number`` of a row group as a small Parquet file in memory.  Its
 column chunks and page indexes are then put into the new file.  Row ids get no dictionary, because all are different.
-They are not delta-encoded either: that would take hardly any bytes, but Iceberg's vectorized readers could not read it
+They are not delta-encoded either: this would take hardly any bytes, but Iceberg's vectorized readers could not read it
 for a long time (apache/iceberg, pull request 13391).
 """
 
@@ -53,11 +53,11 @@ class LineageFacts:
     """Content of the lineage columns of a row group, to compare with the decoded new file; no value is null."""
 
     bounds: tuple[tuple[int, int], ...]
-    """The least and the greatest value of each column."""
+    """The smallest and the largest value of each column."""
     inherited: InheritedLineage | None = None
     """Known if all values are inherited."""
     checksums: tuple[int, int] | None = None
-    """Of all values of each column; known if they were encoded from stored values."""
+    """The checksum of all values of each column; known if they were encoded from stored values."""
 
 
 def values_checksum(batch: pa.RecordBatch, before: tuple[int, int]) -> tuple[int, int]:
@@ -75,8 +75,8 @@ def write_lineage(
     """Write new lineage columns for the row groups of ``file`` to ``sink``, which is at byte ``start``.
 
     The result has an item per row group, ``None`` if it needs no new columns.  The columns have page indexes unless the
-    new file has none (``lacks``).  Only the values of one row group are in memory.  If the file has lineage columns,
-    only these are decoded.
+    new file has none (``lacks``).  Only the values of a single row group are in memory.  If the file has lineage
+    columns, only these are decoded.
 
     Raises:
         StorageError: the file cannot be read.
@@ -104,7 +104,7 @@ def write_lineage(
 
 @contextmanager
 def _opened(file: CopyableFile, storage: Storage) -> Iterator[pq.ParquetFile | None]:
-    """The file, if it has lineage columns of its own."""
+    """The file, if it has lineage columns; ``None`` otherwise."""
     if not file.stores_lineage:
         yield None
         return
@@ -128,12 +128,12 @@ def _stored_values(file: pq.ParquetFile, number: int) -> pa.Table:
 _CODEC_NAMES = {number: name for name, number in CODECS.items() if name != "lz4_raw"} | {0: "none"}
 _OPTIONAL = 1
 _ROWS = 128 * 1024
-"""Rows that are resolved at once."""
+"""Rows that are resolved together."""
 
 
 @dataclass(frozen=True, slots=True)
 class LineageChunks:
-    """Describes both column chunks of one row group; all places but ``start`` are in the small file."""
+    """Describes both column chunks of a row group; all places except ``start`` refer to the small file."""
 
     start: int
     """The offset of the column chunks in the new file."""
@@ -170,8 +170,8 @@ def encoded_lineage(
 ) -> tuple[LineageChunks, memoryview]:
     """Column chunks for a row group, in its codec, with or without page indexes; and their bytes.
 
-    ``inherited`` is what the rows of this row group inherit, ``stored`` are their lineage columns, if any.  ``start``
-    is the offset of the column chunks in the new file.
+    ``inherited``: the lineage that the rows of this row group inherit; ``stored``: their lineage columns, if any;
+    ``start``: the offset of the column chunks in the new file.
 
     Raises:
         CannotCopy: ``stored`` has another number of rows, or there are too many rows.
@@ -183,7 +183,7 @@ def encoded_lineage(
     end = len(data) - FRAME - int.from_bytes(data[-FRAME:-4], "little")
     footer = Footer("the row ids", len(data), end, bytes(data[end:-FRAME]))
     if len(footer.metadata().row_groups) != 1:
-        raise CannotCopy(f"has a row group of {group.num_rows} rows, more than Arrow writes into one")
+        raise CannotCopy(f"has a row group of {group.num_rows} rows, more than Arrow can write")
     (found,) = footer.metadata().row_groups
     (facts,) = row_group_facts(footer.seen_by_arrow())
     bounds = stored_bounds(found)
@@ -206,7 +206,7 @@ def encoded_lineage(
 
 
 def _resolved(rows: int, inherited: InheritedLineage, stored: pa.Table | None, schema: pa.Schema) -> pa.Table:
-    """Both columns with the stored values and, where these are null, the inherited ones."""
+    """Both columns with the stored values, or the inherited values where these are null."""
     if stored is None:
         columns = [pa.nulls(min(_ROWS, rows), pa.int64())] * LINEAGE_COLUMNS
         nulls = pa.RecordBatch.from_arrays(columns, names=list(LINEAGE_NAMES))
@@ -250,8 +250,8 @@ def _pages(chunk: ColumnChunk, data: memoryview) -> tuple[Piece, ...]:
     return tuple(walk.pages)
 
 
-# New lineage columns are described as if they had been in the input: the small file gets a place after the end of the
-# input, and the input's placement then maps that place to the new file, as for all other bytes.
+# New lineage columns are described as if they were part of the input: the small file gets a place after the end of the
+# input, and the input's placement maps that place to the new file, as it does for all other bytes.
 
 
 def spliced(

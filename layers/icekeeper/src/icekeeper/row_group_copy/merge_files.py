@@ -1,4 +1,4 @@
-"""Makes one data file of several by copying row groups, proves it, and describes it for a manifest."""
+"""Merges data files into one by copying row groups, proves the new file, and describes it for a manifest."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.paths import is_local
 from icekeeper.storage.storage import Storage
 
-# Threads read footers from stores at the same time but decode them one at a time: a decoded footer takes twenty times
-# its bytes in memory, and Python decodes two at once no faster.
+# Threads read footers from stores in parallel but decode them one at a time: a decoded footer takes twenty times its
+# bytes in memory, and Python decodes two footers in parallel no faster.
 _ONE_AT_A_TIME = Lock()
 
 
@@ -46,7 +46,7 @@ def copyable_file(
     ``sequence_number`` is the file's data sequence number; targets with lineage columns need it.
 
     Raises:
-        ValueError: the target has lineage columns, and there is no number.
+        ValueError: the target has lineage columns, and ``sequence_number`` is ``None``.
         StorageError: the file does not exist, or the store failed.
     """
     if entry.file_format.upper() != "PARQUET":
@@ -69,7 +69,7 @@ def copyable_file(
 
 
 def _with_facts(entry: DataFile, file: CopyableFile, target: CopyTarget, storage: Storage) -> CopyableFile:
-    """The file with the metrics that its output's entry needs and its own entry and footer lack."""
+    """The file with the metrics that the output's entry needs and that its own entry and footer lack."""
     leaves, modes = target.schema.data_leaves, target.modes
     completed = completed_entry(entry, file, leaves, modes)
     counted = completed.nan_value_counts or {}
@@ -82,7 +82,7 @@ def _with_facts(entry: DataFile, file: CopyableFile, target: CopyTarget, storage
         unbound = {leaf.field_id for leaf in leaves if lacks_bounds(completed, leaf, modes[leaf.field_id])}
         with _ONE_AT_A_TIME:
             if has_right_statistics(file.created_by):
-                file = _with_told_facts(file, leaves, uncounted - unbound)
+                file = _with_footer_facts(file, leaves, uncounted - unbound)
         file = _with_decoded_facts(file, leaves, uncounted, storage)
     check_metrics(_with_found_facts(completed, file, leaves), leaves, modes)
     return file
@@ -94,7 +94,7 @@ def copyable_part(
     """The file restricted to these row groups; refused if the new entry would have fewer metrics than after decoding.
 
     Raises:
-        ValueError: one of them is not among the file's row groups to copy.
+        ValueError: a row group is not among the file's row groups to copy.
     """
     part = file.only(row_groups)
     try:
@@ -113,15 +113,15 @@ def merge_files(
 ) -> DataFile | NotCopyable | None:
     """Copy the row groups of the inputs, in order, into a new file at ``path``, and return its manifest entry.
 
-    Each input is a whole file, or a part of one, with the manifest entry of the whole.  If the inputs have no rows, no
-    file is written and ``None`` is returned.  The partition is that of the first input.  With a :class:`NotCopyable`,
-    no file remains at ``path``.  ``note_unread`` is called with the number of bytes that the store copied itself: their
-    page checksums are kept, but not verified.
+    Each input is a whole file or a part of a file, with the manifest entry of the whole file.  If the inputs have no
+    rows, no file is written and ``None`` is returned.  The partition is that of the first input.  If a
+    :class:`NotCopyable` is returned, no file remains at ``path``.  ``note_unread`` is called with the number of bytes
+    that the store copied itself, whose page checksums are kept but not verified.
 
     Raises:
         FileUnreadable: a page of an input has a wrong checksum; no file remains.
         StorageError: the store failed; no file remains.
-        RowsNotKept: the file does not hold the copied rows.
+        RowsNotKept: the file does not contain the copied rows.
         OutputUnproved: the store failed before the proof ended; the caller must handle the file
             (rule: prove-before-commit).
     """
@@ -148,7 +148,7 @@ def _proven(
     storage: Storage,
     note_unread: Callable[[int], None],
 ) -> WrittenCopy | NotCopyable:
-    """The new file, assembled by its store if possible, else streamed; in both cases proved."""
+    """The new file, assembled by its store if possible, otherwise streamed; it is proved in both cases."""
     written = copy_in_store(layout, path, schema, storage) or write_copy(layout, path, schema, storage)
     if isinstance(written, NotCopyable):
         return written
@@ -176,7 +176,7 @@ def _part_entry(entry: DataFile, file: CopyableFile, target: CopyTarget) -> Data
     try:
         check_metrics(part, leaves, target.modes)
     except CannotCopy as refused:
-        raise CannotCopy(f"{refused} in some of its row groups alone") from refused
+        raise CannotCopy(f"{refused} for a part of its row groups") from refused
     return part
 
 
@@ -207,7 +207,7 @@ def _entry(entries: Sequence[DataFile], written: WrittenCopy, target: CopyTarget
 _FILES_AT_ONCE = BoundedSemaphore(4)
 
 
-def _with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int]) -> CopyableFile:
+def _with_footer_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int]) -> CopyableFile:
     """The file with the footer's NaN counts of these float columns (by id) in each row group (pure)."""
     footer = file.footer.metadata()
     columns = [(number, leaf.field_id) for number, leaf in enumerate(leaves) if leaf.field_id in wanted]
@@ -221,7 +221,7 @@ def _with_told_facts(file: CopyableFile, leaves: Sequence[LeafColumn], wanted: C
 def _with_decoded_facts(
     file: CopyableFile, leaves: Sequence[LeafColumn], wanted: Collection[int], storage: Storage
 ) -> CopyableFile:
-    """The file with the facts of these float columns (by id) in each row group; unknown ones are decoded."""
+    """The file with the facts of these float columns (by id) in each row group; unknown facts are decoded."""
     unknown = {
         group.number: [leaf for leaf in leaves if leaf.field_id in {*wanted} - {*group.floats}] for group in file.groups
     }
@@ -266,7 +266,7 @@ def _nans_in_footer(group: RowGroup, column: int) -> FloatFacts | None:
 def _decoded(
     file: CopyableFile, columns: Mapping[int, Sequence[LeafColumn]], storage: Storage
 ) -> Iterator[tuple[int, dict[int, FloatFacts]]]:
-    """Per row group number, the decoded facts of some columns by id."""
+    """Row group number → field id → decoded facts, for some columns."""
     path = file.path
     try:
         with _FILES_AT_ONCE, storage.open_input(path, file.footer.file_size) as stream:
@@ -290,8 +290,8 @@ def _facts(opened: ParquetRows, group: int, leaves: Sequence[LeafColumn]) -> dic
     )
     for batch in batches:
         columns = list(_without_structs(batch.columns))
-        if len(columns) != len(leaves):  # a path may name two columns to pyarrow
-            raise CannotCopy("has columns whose paths are the same to Arrow")
+        if len(columns) != len(leaves):  # pyarrow may find two columns by a path
+            raise CannotCopy("has columns whose paths are the same for Arrow")
         for leaf, values in zip(leaves, columns, strict=True):
             found[leaf.field_id] = _with_values(found[leaf.field_id], values.drop_null())
     return found

@@ -1,7 +1,7 @@
 """Describes copied row groups in their new place, and writes the new footer (pure).
 
-Decoded, the row groups of a large output would take some hundred megabytes.  So the row groups of each input are
-encoded as soon as they are known, and joined here.
+The decoded row groups of a large output would take hundreds of megabytes.  So the row groups of each input are encoded
+as soon as they are known, and joined here.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STOP = _EMPTY_LIST = 1
 def footer_bytes(
     files: Sequence[CopyableFile], row_groups: Sequence[bytes], schema: ParquetSchema, writers: Iterable[bytes] = ()
 ) -> bytes:
-    """The footer of a file with these encoded row groups of these inputs; ``writers`` wrote additional columns."""
+    """The footer of a file with these encoded row groups of these inputs; ``writers``: those of additional columns."""
     metadata = FileMetaData(
         version=_VERSION,
         schema=list(schema.elements),
@@ -58,11 +58,11 @@ def with_row_groups(metadata: FileMetaData, row_groups: Sequence[bytes]) -> byte
     return b"".join((none[: before - _EMPTY_LIST], _list_header(len(row_groups)), *row_groups, none[before:]))
 
 
-def with_one_voice(thrift: bytes, seen: pq.FileMetaData) -> bytes:
+def without_partial_bounds(thrift: bytes, seen: pq.FileMetaData) -> bytes:
     """A footer that Arrow wrote, without the bounds of columns that only some row groups have.
 
-    ``seen`` is the same footer, decoded by Arrow.  Arrow writes no bounds for a column chunk with values above 4 KiB,
-    or with NaN only.  A footer that this version does not know stays unchanged.
+    ``seen``: the same footer, decoded by Arrow.  Arrow writes no bounds for a column chunk with values above 4 KiB, or
+    with only NaN.  A footer with fields that this version does not know is not changed.
     """
     mixed = _partly_bounded(seen)
     if not mixed:
@@ -102,7 +102,7 @@ def _list_header(count: int) -> bytes:
 
 def _key_values(files: Sequence[CopyableFile]) -> list[KeyValue] | None:
     # Only ``iceberg.schema`` is kept, if it is the same in all inputs and the new file has no additional columns.
-    # Other keys describe one file (``pandas`` has its row numbers) or its writer's columns (``ARROW:schema``).
+    # Other keys describe a single file (``pandas``: row numbers) or its writer's columns (``ARROW:schema``).
     schemas = {None if file.gets_lineage else file.iceberg_schema for file in files}
     if len(schemas) == 1 and None not in schemas:
         return [KeyValue(b"iceberg.schema", schemas.pop())]
@@ -145,9 +145,9 @@ class MovedRowGroups:
         indexes: Mapping[Piece, bytes],
         pages: Mapping[Piece, list[Piece]],
     ) -> None:
-        """Add the row groups of one input, and change ``groups``.
+        """Add the row groups of an input; ``groups`` is changed.
 
-        ``indexes`` are the bytes of their page indexes, ``pages`` the data pages that were found in each column chunk.
+        ``indexes``: the bytes of their page indexes; ``pages``: the data pages that were found in each column chunk.
 
         Raises:
             CannotCopy: an offset index contradicts the footer or the pages.
@@ -160,7 +160,7 @@ class MovedRowGroups:
                 agree(chunk, column, self._lacks)
                 bloom, places = bloom_filter(meta), offset_index(chunk)
                 bounds = kept_column_index(chunk, column, self._lacks)
-                # Deprecated, and 0 in newer writers.  Some wrote the end of the chunk, which is of no use here.
+                # Deprecated; newer writers write 0.  Some writers wrote the end of the chunk, which is not needed here.
                 chunk.file_offset = chunk.file_offset + shift if here.start <= chunk.file_offset < here.end else 0
                 meta.data_page_offset += shift
                 meta.dictionary_page_offset = (
@@ -179,7 +179,7 @@ class MovedRowGroups:
                 for structure in (chunk, meta, meta.statistics):
                     if structure is not None:
                         settle(structure)
-            # parquet-mr 1.12.0 wrote wrong ones (PARQUET-2078)
+            # parquet-mr 1.12.0 wrote wrong offsets (PARQUET-2078)
             group.file_offset = min(data_pages(chunk.meta_data).start for chunk in group.columns)
             group.total_compressed_size = sum(chunk.meta_data.total_compressed_size for chunk in group.columns)
             group.ordinal = number

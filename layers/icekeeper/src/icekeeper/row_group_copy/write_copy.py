@@ -1,6 +1,6 @@
-"""Writes the new file: streams the ranges of every input, or has the store copy them.
+"""Writes the new file: streams the ranges of every input, or lets the store copy them.
 
-Both ways write the same bytes.  In both, page indexes, footer and new lineage columns are our own bytes.
+Both ways write the same bytes, and in both we send page indexes, footer and new lineage columns.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from icekeeper.storage.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class CopiedRowGroup:
-    """A row group as it was read: its facts by Arrow, and the checksum of every column chunk."""
+    """A row group of an input: its facts, read by Arrow, and the checksum of every column chunk."""
 
     source: str
     facts: RowGroupFacts
@@ -73,14 +73,14 @@ class WrittenCopy:
     row_groups: tuple[CopiedRowGroup, ...]
     split_offsets: tuple[int, ...]
     assembled: AssembledObject | None = None
-    """Set if its store assembled it."""
+    """Set if its store assembled the file."""
     parts: tuple[Part, ...] = ()
-    """Of which its store was to assemble it."""
+    """The parts from which its store assembled the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedInput:
-    """The copied row groups of one input and their pages."""
+    """The copied row groups of an input and their pages."""
 
     placement: Placement
     row_groups: tuple[CopiedRowGroup, ...]
@@ -93,13 +93,13 @@ class CopiedInput:
 
 
 def agreed_facts(file: CopyableFile, groups: Sequence[RowGroup], lacks: Lacks) -> list[RowGroupFacts]:
-    """The facts of the row groups by Arrow; raises CannotCopy if it sees a column chunk at another place than we do."""
+    """The facts of the row groups, read by Arrow; raises CannotCopy if Arrow finds a column chunk at another place."""
     numbers = [group.number for group in file.groups]
     found = row_group_facts(file.footer.seen_by_arrow(), numbers, lacks)
     facts = [copy.columns(len(group.columns)) for copy, group in zip(found, groups, strict=True)]
     pieces = [[data_pages(chunk.meta_data) for chunk in group.columns] for group in groups]
     if [list(fact.pieces) for fact in facts] != pieces:
-        raise CannotCopy("has column chunks elsewhere for Arrow than by its footer")
+        raise CannotCopy("has column chunks that Arrow finds at other places than its footer says")
     return facts
 
 
@@ -169,19 +169,19 @@ def _copy_input(placement: Placement, sink: Any, schema: ParquetSchema, lacks: L
 
 
 # A store assembles the new file (rule: store-copies-the-judged-object): it copies the ranges of the inputs, and we send
-# page indexes and the footer.  We read only the inputs' page indexes, and ranges that are too short for a part of their
-# own.  So pages are not checked as by ``PageWalk``, but as by ``ends_are_certain`` and ``claimed_pages``.  If that is
-# not enough, or the store copies no ranges, the bytes are streamed.
+# page indexes and the footer.  We read only the inputs' page indexes, and ranges that are too short for a part.  So
+# pages are not checked by ``PageWalk``, but by ``ends_are_certain`` and ``claimed_pages``.  If these checks are not
+# enough, or the store copies no ranges, the bytes are streamed.
 
 _MOST_SENT = 1 / 3
-"""Largest share of the file that we send: own bytes between inputs of 16 MB become parts of 5 MiB, about a third."""
+"""The largest share of the file that we send: our bytes between inputs of 16 MB become parts of 5 MiB, a third."""
 _READ_AT_ONCE = 8
 
 
 def copy_in_store(
     layout: Layout, path: str, schema: ParquetSchema, storage: Storage
 ) -> WrittenCopy | NotCopyable | None:
-    """Have the store assemble the file; ``None``, and no file: the bytes must be streamed.
+    """Let the store assemble the file; ``None``: there is no file, and the bytes must be streamed.
 
     Raises:
         StorageError: page indexes of an input cannot be read.
@@ -229,7 +229,7 @@ def _data(layout: Layout) -> Iterator[Content]:
         for file in (placement.file for placement in layout.placements)
         for piece in file.ranges
     ]
-    # The first input begins with the magic, too; sent as our own bytes, it would become a part of 5 MiB.
+    # The first input also begins with the magic bytes; if we sent them, they would become a part of 5 MiB.
     if ranges and ranges[0].start == len(MAGIC):
         yield replace(ranges[0], start=0)
     else:
@@ -241,7 +241,7 @@ def _data(layout: Layout) -> Iterator[Content]:
 def _inputs(
     layout: Layout, schema: ParquetSchema, storage: Storage, reads: ReadRange
 ) -> list[CopiedInput] | NotCopyable | None:
-    """What is known of every input; ``None``: the end of a chunk is not certain."""
+    """The copied row groups of every input; ``None``: the end of a chunk is not certain."""
     lacks = layout.lacks
 
     def read(placement: Placement) -> CopiedInput | None:
@@ -324,7 +324,7 @@ OpenInput: TypeAlias = Callable[[CopyableFile], Any]
 
 @contextmanager
 def input_streams(files: Sequence[CopyableFile], storage: Storage) -> Iterator[OpenInput]:
-    """A function that opens these files, which must be read in order; S3 is read ahead across the ends of files."""
+    """A function that opens these files, which must be read in order; on S3, the next file is read ahead."""
     if not all(is_s3(file.path) for file in files):
         yield lambda file: _in_steps(storage, file.path)
         return
@@ -345,7 +345,7 @@ def ranged_stream(footer: Footer, reads: ReadRange) -> RangedStream:
 def stream_of_pieces(
     stream: Any, path: str, etag: str | None, pieces: Iterable[Piece], storage: Storage
 ) -> Iterator[Any]:
-    """A stream that reads these pieces of a file ahead; for a store other than S3, the open one."""
+    """A stream that reads these pieces of a file ahead; for a store other than S3, the open stream."""
     if not is_s3(path):
         yield _Steps(stream)
         return
@@ -376,7 +376,8 @@ class _Steps:
 def _expected(file: CopyableFile) -> Iterator[Piece]:
     """The pieces to read: the page indexes, unless they came with the footer, then the data.
 
-    Decoding the footer for the place of the indexes is expensive, so this assumes the largest gap between the ranges.
+    Decoding the footer to find the indexes is expensive, so this assumes that they are in the largest gap between the
+    ranges.
     """
     bounds = [Piece(0, len(MAGIC)), *file.ranges, Piece(file.footer.start, file.footer.start)]
     widest = max((Piece(a.end, b.start) for a, b in pairwise(bounds)), key=lambda gap: gap.size)
@@ -392,9 +393,9 @@ def _reads(path: str, etag: str | None, pieces: Iterable[Piece]) -> Iterator[Obj
 
 
 BLOCK_BYTES = 8 * 1024 * 1024
-"""Bytes of one request to a store, enough that requests cost little."""
+"""Bytes per request to a store, large enough that requests cost little."""
 _NEAR = 64 * 1024
-"""Pieces with a gap up to this size are read with one request."""
+"""Pieces with a gap up to this size are read with a single request."""
 
 
 def cuts(piece: Piece) -> Iterator[Piece]:
@@ -404,7 +405,7 @@ def cuts(piece: Piece) -> Iterator[Piece]:
 
 
 def blocks(stream: Any, piece: Piece) -> Iterator[memoryview]:
-    """The bytes of a piece in order; a block that the caller releases is freed before the next one is read.
+    """The bytes of a piece in order; a block that the caller releases is freed before the next block is read.
 
     Raises CannotCopy if the file became shorter or was replaced."""
     stream.seek(piece.start)
@@ -435,7 +436,7 @@ def copy_ranges(
     """Write the ranges to ``sink``, a block at a time; return the checksum and the data pages of each column chunk.
 
     Raises:
-        CannotCopy: a column chunk does not hold the pages that its footer describes.
+        CannotCopy: a column chunk does not contain the pages that its footer describes.
         DamagedPage: a page has a wrong checksum.
     """
     watched = iter(sorted(chunks))

@@ -1,8 +1,8 @@
 """Finds the deleted rows of a task's inputs while they are read (specification, "Delete Formats").
 
-Position deletes and deletion vectors become one bitmap per input; equality deletes become lookups
-(:class:`.EqualityLookup`).  If a task has more equality keys than fit into memory, they are taken in portions
-(:mod:`.equality_keys`): each portion is turned into positions by reading the key columns of the inputs
+Position deletes and deletion vectors become a bitmap per input; equality deletes become lookups
+(:class:`.EqualityLookup`).  If a task has more equality keys than fit into memory, they are read in portions
+(:mod:`.equality_keys`): the key columns of the inputs are read to convert each portion into positions
 (rule: bounded-worker-memory).  Rows are looked up several batches at a time, because each call hashes the keys.
 """
 
@@ -32,13 +32,13 @@ from icekeeper.rows.read_task import InputFile, ReadTask
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, normalise, split_path
 from icekeeper.storage.storage import Storage
 
-# Most Arrow bytes of the batches that are looked up together.
+# The most Arrow bytes of batches that are looked up together.
 _HELD_BYTES = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some rows of an input file; ``first_row`` is the position of the first of them."""
+    """Consecutive rows of an input file; ``first_row`` is the position of the first row."""
 
     source: InputFile
     first_row: int
@@ -71,7 +71,7 @@ def deleted_rows_of(task: ReadTask, storage: Storage) -> DeletedRows | None:
     """The deleted rows of a task's inputs; ``None``: the task has no delete files.
 
     Raises:
-        FileUnreadable: a delete file cannot be read; do not write any row that it may delete.
+        FileUnreadable: a delete file cannot be read; the caller must not write any row that it may delete.
         StorageError: the store failed.
     """
     return DeletedRows(task, storage) if task.deletes else None
@@ -89,7 +89,7 @@ def deleted_positions(task: ReadTask, storage: Storage) -> Mapping[str, BitMap64
 
 
 def positions_by_keys(task: ReadTask, storage: Storage) -> Mapping[str, BitMap64]:
-    """Every deleted position of those of a task's inputs of which a key removes a row that no position removes.
+    """Every deleted position of the inputs in which a key removes a row that no position delete removes.
 
     Raises:
         FileUnreadable: a delete file cannot be read.
@@ -103,12 +103,12 @@ def positions_by_keys(task: ReadTask, storage: Storage) -> Mapping[str, BitMap64
 
 
 def read_schema(task: ReadTask) -> dict[str, Any]:
-    """The schema of the batches to read: with the columns that only equality deletes need."""
+    """The schema of the batches to read, including columns that only equality deletes need."""
     return {**task.schema, "fields": [*task.schema["fields"], *task.key_fields]}
 
 
 class DeletedRows:
-    """Reads the delete files of one task once and returns, per batch, which rows are live."""
+    """Reads the delete files of a task once, and returns which rows of each batch are live."""
 
     def __init__(self, task: ReadTask, storage: Storage) -> None:
         """Read the delete files.
@@ -134,7 +134,7 @@ class DeletedRows:
                 self._lookups.append(lookup)
             else:
                 self._turn_into_positions(lookup, storage)
-        # Rows to look up at once, enough that hashing the keys does not dominate; 0: batch by batch.
+        # Rows to look up together, enough that hashing the keys does not dominate; 0: batch by batch.
         self.portion_rows = 2 * keys if self._lookups else 0
 
     def all_positions(self, storage: Storage) -> Mapping[str, BitMap64]:
@@ -148,7 +148,7 @@ class DeletedRows:
         return self._positions
 
     def is_deleted_by_key(self, path: str) -> bool:
-        """Whether a key removes a row of a file that no position removes; only after :meth:`all_positions`."""
+        """Whether a key removes a row of a file that no position delete removes; call :meth:`all_positions` first."""
         return len(self._positions.get(path, ())) > self._by_position.get(path, 0)
 
     def are_deleted(self, path: str, positions: range) -> bool:
@@ -159,7 +159,7 @@ class DeletedRows:
     def keys_within(self, source: InputFile, ranges: Mapping[int, ColumnRange]) -> int:
         """How many keys may remove rows of an input whose columns have these ranges.
 
-        Keys that were turned into positions are not counted.
+        Keys that were converted into positions are not counted.
         """
         lookups = (lookup for lookup in self._lookups if lookup.applies_to(source))
         return sum(keys_within(lookup, ranges, source.sequence_number) for lookup in lookups)
@@ -179,7 +179,7 @@ class DeletedRows:
         return False
 
     def live_masks(self, parts: Sequence[Part]) -> list[pa.Array | None]:
-        """Per part a mask of its live rows; ``None``: all are live.  Batches are in :func:`read_schema`."""
+        """A mask of live rows for each part; ``None``: all are live.  Batches have the :func:`read_schema`."""
         by_key: list[pa.Array | None] = [None] * len(parts)
         for lookup in self._lookups:
             reached = [i for i, part in enumerate(parts) if lookup.applies_to(part.source)]
@@ -218,7 +218,7 @@ class DeletedRows:
                 offset, size = delete.content_offset, delete.content_size_in_bytes
                 if offset is None or size is None or paths != {delete.referenced_data_file}:
                     raise FileUnreadable(
-                        f"the deletion vector in {delete.path} does not say where it is, or of which file",
+                        f"the entry of the deletion vector in {delete.path} lacks its position or its data file",
                         path=delete.path,
                     )
                 vector = vector_positions(delete.path, offset, size, delete.record_count, storage)
@@ -287,7 +287,7 @@ class DeletedRows:
 
 
 def _matches(lookup: EqualityLookup, parts: Sequence[Part], paths: Mapping[int, tuple[int, ...]]) -> Iterator[pa.Array]:
-    """Per part a mask of the rows that the lookup deletes."""
+    """A mask of the rows that the lookup deletes, for each part."""
     if not parts:
         return
     columns = [pa.concat_arrays([column_at(part.batch, paths[i]) for part in parts]) for i in lookup.field_ids]
@@ -299,7 +299,7 @@ def _matches(lookup: EqualityLookup, parts: Sequence[Part], paths: Mapping[int, 
 
 
 def live_at(deleted: pa.Array, length: int) -> pa.Array:
-    """A mask of ``length`` rows: false at the deleted positions, which are one or more, ascending and distinct.
+    """A mask of ``length`` rows: false at the deleted positions (at least one, ascending and distinct).
 
     Adjacent positions form runs.  The mask is decoded from the ends of the runs, without a lookup per row.
     """
@@ -318,9 +318,9 @@ def live_at(deleted: pa.Array, length: int) -> pa.Array:
     return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(turns, pc.xor(odd, is_live)))
 
 
-# The specification fixes these names ("Position Delete Files"); some writers leave out the field ids.
+# The specification defines these names ("Position Delete Files"); some writers omit the field ids.
 _COLUMNS = ("file_path", "pos")
-# A larger vector is read only after a look at the file's size, because its memory is allocated before the read.
+# Before a larger vector is read, the file's size is checked, because memory is allocated before the read.
 _USUAL_VECTOR = 64 * 1024 * 1024
 _LARGEST_OFFSET = 2**62
 
@@ -333,21 +333,22 @@ A row with a null path or position counts and deletes nothing.
 
 
 def position_rows(path: str, file_format: str, storage: Storage) -> Iterator[PositionRows]:
-    """Stream a position delete file, one batch after the other.
+    """Stream a position delete file batch by batch.
 
     Raises:
-        FileUnreadable: it is missing, damaged, no position delete file, or has a negative position.
+        FileUnreadable: it is missing, damaged, not a position delete file, or has a negative position.
         StorageError: the store failed.
     """
     with reading(path, storage), storage.open_input(path) as stream:
         schema, batches = open_rows(stream, file_format, few_reads=not is_local(path))
         if any(schema.get_field_index(name) < 0 for name in _COLUMNS):
-            raise MetadataUnreadable(f"{path} lacks file_path or pos; it is no position delete file")
+            raise MetadataUnreadable(f"{path} lacks file_path or pos; it is not a position delete file")
         for batch in batches(_COLUMNS):
             table = pa.table({"path": batch.column("file_path").cast(pa.string()), "pos": batch.column("pos")})
             least = pc.min(table["pos"]).as_py()
             if least is not None and least < 0:
-                # Bitmaps cannot hold it; which row it means is unknown (rule: unreadable-delete-blocks-its-files).
+                # Bitmaps cannot contain it, and it is unknown which row is meant
+                # (rule: unreadable-delete-blocks-its-files).
                 raise MetadataUnreadable(f"{path} deletes position {least}, which no row has")
             grouped = table.drop_null().group_by("path", use_threads=False).aggregate([("pos", "list")])
             found = zip(grouped["path"].to_pylist(), grouped["pos_list"], strict=True)
@@ -358,7 +359,7 @@ def vector_positions(path: str, offset: int, size: int, cardinality: int, storag
     """The positions of a deletion vector in a Puffin file; offset, size and cardinality are from its manifest entry.
 
     Raises:
-        FileUnreadable: it is not there, or its number of positions differs from its entry.
+        FileUnreadable: it is missing, or its number of positions differs from its entry.
         StorageError: the store failed.
     """
     # The size of the file costs a request, so usual vectors are read without it.
@@ -366,15 +367,14 @@ def vector_positions(path: str, offset: int, size: int, cardinality: int, storag
     with reading(path, storage):
         with storage.open_input(path) as stream:
             if not is_likely and not 0 <= offset <= offset + size <= stream.size():
-                raise MetadataUnreadable(f"the deletion vector in {path} is not where its manifest says")
+                raise MetadataUnreadable(f"the deletion vector in {path} is not at the position in its manifest")
             blob = stream.read_at(size, offset)
         return decode_deletion_vector(blob, path, cardinality)
 
 
 # Position deletes that spell the path of their data file differently from its manifest are refused
-# (rule: unreadable-delete-blocks-its-files).  Readers compare the text, as the specification says, so they do not apply
-# such a delete.  Its writer meant existing rows: merging the delete, or dropping it as dangling, would lose it for
-# good.
+# (rule: unreadable-delete-blocks-its-files).  Readers compare the text, as the specification says, so they do not apply such a
+# delete.  Its writer meant existing rows: merging the delete, or dropping it as dangling, would lose it permanently.
 
 
 class SpelledFiles:
@@ -395,8 +395,8 @@ class SpelledFiles:
 def misspelled(delete: str, named: str, path: str) -> MetadataUnreadable:
     """The error about a delete file that spells the path of a data file differently from its manifest."""
     return MetadataUnreadable(
-        f"{delete} deletes rows of {named}, which the manifests spell {path}: readers do not apply it, and whether the "
-        "rows are to be deleted is not known; commit the delete anew with the manifests' spelling, or remove it"
+        f"{delete} deletes rows of {named}, which the manifests spell {path}: readers do not apply it, and it is "
+        "unknown whether the rows should be deleted; commit the delete again with the manifests' spelling, or remove it"
     )
 
 

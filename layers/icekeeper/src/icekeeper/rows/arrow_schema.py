@@ -1,7 +1,7 @@
 """Iceberg schemas as Arrow schemas (specification, "Parquet" data type mappings), leaf columns, raw values as columns,
 and memory per row.
 
-Strings stay 32-bit Arrow strings: batches are small, and the Parquet reader returns this type.
+Strings remain 32-bit Arrow strings: batches are small, and the Parquet reader returns this type.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _REMEMBERED = 8
 def same_argument(function: Callable[[Mapping[str, Any]], Result]) -> Callable[[Mapping[str, Any]], Result]:
     """Cache a pure function of a mapping; the key is the identity of the mapping, because comparing schemas is slow.
 
-    A group of small files needs the Arrow schema of one Iceberg schema ten times; with 2,000 columns each conversion
-    takes milliseconds.  Use it only where neither the mapping nor the result is ever changed.
+    A group of small files needs the Arrow schema of the same Iceberg schema ten times; with 2,000 columns each
+    conversion takes milliseconds.  Use it only if neither the mapping nor the result is ever changed.
     """
     # The cache keeps the mapping, so that no other object can get its address.
     lately: deque[tuple[Mapping[str, Any], Result]] = deque(maxlen=_REMEMBERED)
@@ -80,21 +80,21 @@ class LeafColumn:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether manifests and file footers may have bounds for it: not for uuids outside of lists and maps.
+        """Whether manifests and file footers may have bounds for it: not for uuids, except in lists and maps.
 
         Readers prune by bounds, but disagree on the order of uuids: Iceberg-Java up to 1.10 compares them as signed
-        numbers, and so prunes rows that are within bounds in byte order (platform: java-orders-uuids-signed).
+        numbers, so it prunes rows that are within the bounds in byte order (platform: java-orders-uuids-signed).
         """
         return self.iceberg_type != "uuid" or self.repeated
 
     @property
     def is_float(self) -> bool:
-        """Whether it may hold NaN, 0.0 and -0.0."""
+        """Whether it may contain NaN, 0.0 and -0.0."""
         return self.iceberg_type in ("float", "double")
 
 
 def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that data files hold: all except those of type ``unknown``, which are always null.
+    """The columns that data files contain: all except columns of type ``unknown``, which are always null.
 
     Raises:
         TableUnsupported: this version cannot rewrite a column's type (rule: read-faithfully-or-not-at-all).
@@ -105,7 +105,7 @@ def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _stored_fields(fields: Sequence[Mapping[str, Any]], above: str) -> list[dict[str, Any]]:
     kept = [f for f in fields if f["type"] != "unknown"]
     if fields and not kept and above:
-        raise _unsupported(above[:-1], "struct of unknown columns only")
+        raise _unsupported(above[:-1], "struct with only unknown columns")
     return [{**f, "type": _stored_type(f["type"], f"{above}{f['name']}")} for f in kept]
 
 
@@ -142,16 +142,16 @@ def column_path(fields: Sequence[Mapping[str, Any]], field_id: int) -> tuple[int
 
 
 def column_at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
-    """The column at a path, of its Arrow storage type; values in a null struct are null."""
+    """The column at a path, with its Arrow storage type; values in a null struct are null."""
     array = batch.column(path[0])
     for position in path[1:]:
         array = pc.struct_field(array, [position])
-    # Arrow's lookups take storage types only.
+    # Arrow's lookups accept only storage types.
     return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def fields_with(fields: Sequence[Mapping[str, Any]], field_ids: Collection[int]) -> list[dict[str, Any]]:
-    """The fields with these ids; a nested field comes in its structs, without their other fields."""
+    """The fields with these ids; a nested field is returned in its structs, without their other fields."""
     kept = []
     for field in fields:
         kind = field["type"]
@@ -208,7 +208,7 @@ def _field(name: str, field_id: int, iceberg_type: Any, required: bool) -> pa.Fi
 
 
 def field_id_of(field: pa.Field) -> int | None:
-    """The field id of a column in a Parquet or ORC file; ``None``: it has none."""
+    """The field id of a column in a Parquet or ORC file; ``None``: it has no id."""
     metadata = field.metadata or {}
     value = metadata.get(FIELD_ID_KEY, metadata.get(ORC_FIELD_ID_KEY))
     return None if value is None else int(value)
@@ -240,7 +240,7 @@ def _leaves(names: tuple[str, str], field_id: int, iceberg_type: Any, repeated: 
 def leaf_values(array: pa.Array, leaves: Iterator[LeafColumn]) -> Iterator[tuple[LeafColumn, pa.Array]]:
     """Every leaf column of an array with its values, through structs, lists and maps.
 
-    The elements of all rows are one array; a value in a null struct is null.  ``leaves`` are the leaf columns of the
+    The elements of all rows form a single array; a value in a null struct is null.  ``leaves``: the leaf columns of the
     array and of the columns after it.
     """
     kind = array.type
@@ -254,7 +254,7 @@ def leaf_values(array: pa.Array, leaves: Iterator[LeafColumn]) -> Iterator[tuple
 
 
 def as_list(array: pa.Array) -> pa.Array:
-    """A map as a list of its entries, because Arrow's list functions take lists only; a list unchanged."""
+    """A map as a list of its entries, because Arrow's list functions accept only lists; a list is unchanged."""
     return array.view(pa.list_(array.type.field(0))) if pa.types.is_map(array.type) else array
 
 
@@ -263,7 +263,7 @@ _DECIMAL_CONTEXT = decimal.Context(prec=76)
 
 
 def raw_column(values: Sequence[PartitionValue], iceberg_type: str) -> pa.Array:
-    """A column of raw values, as metadata has them (specification, appendix D), of a primitive type.
+    """A column of raw values, as stored in metadata (specification, appendix D), of a primitive type.
 
     Raises:
         TableUnsupported: a value is not of that type.
@@ -289,18 +289,18 @@ def _decimal(value: PartitionValue, scale: int) -> decimal.Decimal | None:
 
 
 _OFFSET_BYTES = 4
-"""Memory of a text or binary value besides its bytes."""
+"""Memory of a text or binary value in addition to its bytes."""
 _LIKELY_TEXT_BYTES = 64
 _TEXTS = frozenset({"string", "binary"})
 
 
 @cache
 def value_bytes(iceberg_type: str) -> float:
-    """Bytes of one value of a primitive type in Arrow; for text and binary values without their own bytes."""
+    """Bytes of a value of a primitive type in Arrow; for text and binary values, without their own bytes."""
     try:
         kind = arrow_type(iceberg_type)
         return float(getattr(kind, "storage_type", kind).bit_width) / 8
-    except (TableUnsupported, ValueError):  # a type without a width, or one that is not rewritten
+    except (TableUnsupported, ValueError):  # a type without a width, or a type that is not rewritten
         return _OFFSET_BYTES
 
 

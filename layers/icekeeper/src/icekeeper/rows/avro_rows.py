@@ -1,8 +1,8 @@
 """Reads an Avro data or delete file block by block, as Arrow batches with field ids.
 
 Source: specification, "Avro" data type mappings: ids are ``field-id``, ``element-id``, ``key-id`` and ``value-id``.  A
-map whose keys are no strings is an array of key-value records with ``logicalType: map``.  An optional column is a union
-with null.  Values are decoded as stored (dates as days); Arrow gives them their types.
+map whose keys are not strings is an array of key-value records with ``logicalType: map``.  An optional column is a
+union with null.  Values are decoded as stored (dates as days); Arrow gives them their types.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from icekeeper.metadata.avro_values import AvroTypes, require_bounded, require_p
 from icekeeper.metadata.types import decimal_unscaled
 from icekeeper.rows.arrow_schema import FIELD_ID_KEY
 
-# Decoded records are Python objects, many times larger than in Arrow, so batches are smaller than in other formats.
+# Decoded records are Python objects, many times larger than in Arrow, so batches are smaller than for other formats.
 _BATCH_ROWS = 16 * 1024
 _BATCH_BYTES = 4 * 1024 * 1024
 # Most parts of a schema: columns and nested types.
 _MOST_PARTS = 100_000
 
-# Turns a decoded value into one that Arrow accepts for its type; None: no change is needed.
+# Converts a decoded value into a value that Arrow accepts for its type; None: no conversion is needed.
 Prepare: TypeAlias = Callable[[Any], Any] | None
 
 _DECIMALS = Context(prec=76)
@@ -62,7 +62,7 @@ class AvroRows:
 
     def __init__(self, stream: pa.NativeFile) -> None:
         """Raises TableUnsupported for a schema without an Iceberg mapping, pa.ArrowInvalid for a damaged header."""
-        with _telling_damage("header"):
+        with _naming_damage("header"):
             self._container = AvroContainer(stream)
             self._schema = _full_names(self._container.schema)
             require_bounded(self._schema, _MOST_PARTS)
@@ -85,13 +85,13 @@ class AvroRows:
         size = 0
         for count, payload in self._container.blocks():
             data, at, end = payload(), 0, 0
-            with _telling_damage("rows"):
+            with _naming_damage("rows"):
                 require_possible(count, len(data))
             for _ in range(count):
                 try:
                     row, end = read(data, at)
                     if end > len(data):
-                        raise EOFError("a row ends behind its block")
+                        raise EOFError("a row ends after its block")
                     rows.append(row if prepare is None else prepare(row))
                 except Exception as error:
                     raise _damaged("rows", error) from error
@@ -107,7 +107,7 @@ class AvroRows:
 def _full_names(schema: Any) -> dict[str, Any]:
     """The schema with full names for all named types, both where they are defined and where they are used."""
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        raise TableUnsupported("the rows of an Avro file are no records")
+        raise TableUnsupported("the rows of an Avro file are not records")
     try:
         parsed: Any = parse_schema(schema)
     except (SchemaParseException, UnknownType, ValueError) as error:
@@ -116,13 +116,13 @@ def _full_names(schema: Any) -> dict[str, Any]:
 
 
 def _batch(rows: list[Any], kind: pa.DataType) -> pa.RecordBatch:
-    with _telling_damage("rows"):
+    with _naming_damage("rows"):
         return pa.RecordBatch.from_struct_array(pa.array(rows, kind))
 
 
 @contextmanager
-def _telling_damage(what: str) -> Iterator[None]:
-    """Damaged bytes raise many error types of fastavro and Python: turn them into ArrowInvalid."""
+def _naming_damage(what: str) -> Iterator[None]:
+    """Convert the many error types that fastavro and Python raise for damaged bytes into ArrowInvalid."""
     try:
         yield
     except (MaintenanceError, pa.ArrowException, OSError):
@@ -136,7 +136,7 @@ def _damaged(what: str, error: Exception) -> pa.ArrowInvalid:
 
 
 class _Types:
-    """Translates Avro types into Arrow types, each with the function that prepares its decoded values."""
+    """Converts Avro types into Arrow types, each with the function that prepares its decoded values."""
 
     def __init__(self) -> None:
         self._named: dict[str, tuple[pa.DataType, Prepare]] = {}
@@ -154,7 +154,7 @@ class _Types:
                 return kind, _optional(prepare)
             if not others:
                 return pa.null(), None
-            raise TableUnsupported("an Avro file has a union of several types, which Iceberg does not know")
+            raise TableUnsupported("an Avro file has a union of several types, which Iceberg does not have")
         if isinstance(schema, str):
             if schema in self._named:
                 return self._named[schema]
@@ -237,7 +237,7 @@ def _same(value: Any) -> Any:
 
 
 def _decimal(raw: bytes, scale: int) -> Decimal:
-    if len(raw) > _DECIMAL_BYTES:  # the time to convert one grows with the square of its length
+    if len(raw) > _DECIMAL_BYTES:  # the time of the conversion grows with the square of the length
         raise ValueError(f"a decimal has {len(raw)} bytes")
     return Decimal(decimal_unscaled(raw)).scaleb(-scale, _DECIMALS)
 
@@ -254,10 +254,10 @@ _BUFFER_BYTES = 1024 * 1024
 
 
 class AvroContainer:
-    """An open container file: opening it reads the header, :meth:`blocks` reads one block at a time."""
+    """An open container file: opening it reads the header, :meth:`blocks` reads a block at a time."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
-        """Raises pa.ArrowInvalid if the stream is no container file or has an unknown codec."""
+        """Raises pa.ArrowInvalid if the stream is not a container file or has an unknown codec."""
         self._stream = io.BufferedReader(stream, _BUFFER_BYTES)
         self._size = int(stream.size())
         if self._stream.read(len(_MAGIC)) != _MAGIC:
@@ -282,7 +282,7 @@ class AvroContainer:
 
         Raises:
             pa.ArrowInvalid: the file is damaged or truncated.
-            MetadataUnreadable: a block is too large, here or once decompressed.
+            MetadataUnreadable: a block is too large, compressed or decompressed.
         """
         while self._stream.tell() < self._size:
             count, size = self._long(), self._length()
@@ -297,7 +297,7 @@ class AvroContainer:
             return FileLimits(_BLOCK).unpack(self._codec, data)
         except MaintenanceError:
             raise
-        except Exception as error:  # every codec has errors of its own
+        except Exception as error:  # every codec raises its own errors
             raise pa.ArrowInvalid(f"damaged Avro file: {error}") from error
 
     def _header_text(self) -> bytes:

@@ -1,16 +1,16 @@
-"""Finds the rows that equality deletes remove, by one lookup for many delete files.
+"""Finds the rows that equality deletes remove, by a single lookup for many delete files.
 
-Each value of a key column is replaced by its index among the deleted values; the indexes of several columns become one
-number.  For each number the lookup has the highest sequence number that deletes the key: a row is deleted if that is
-higher than the sequence number of its data file.
+Each value of a key column is replaced by its index among the deleted values; the indexes of several columns are
+combined into a number.  For each number the lookup has the highest sequence number that deletes the key: a row is
+deleted if that is higher than the sequence number of its data file.
 
 Null equals null, NaN equals NaN, 0.0 differs from -0.0 (specification, "Equality Delete Files"; Java's
-``StructLikeSet``).  Arrow's ``index_in`` compares in the same way, except for NaN values of different bits
+``StructLikeSet``).  Arrow's ``index_in`` compares in the same way, except for NaN values with different bits
 (rule: equality-keys-by-value).
 
-Arrow hashes the deleted values for every call, which costs more than to look a batch up, and takes 240 bytes for a
-number.  So they are kept in order, and only those between the least and the greatest value of the batch are hashed.  If
-these are many, the batch is sorted and searched for in them.
+Arrow hashes the deleted values at every call, which takes longer than looking up a batch, and takes 240 bytes per
+number.  So the deleted values are sorted, and only values between the smallest and the largest value of the batch are
+hashed.  If these are many, the batch is sorted and found among them by binary search.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ import pyarrow.compute as pc
 
 from icekeeper.rows.read_task import InputFile
 
-# Fewer values are hashed faster than the needed ones are found.
+# So few values are hashed faster than the needed values are found.
 _FEW = 1000
-# Most values that are hashed at once.
+# The most values that are hashed together.
 _BLOCK = 64 * 1024
 _AS_PY = methodcaller("as_py")
 
 
 @dataclass(slots=True)
 class Span:
-    """The least and the greatest value of a key column in some rows; ``None``: all are null."""
+    """The smallest and the largest value of a key column in some rows; ``None``: all are null."""
 
     least: Any = None
     most: Any = None
     has_null: bool = False
 
     def add(self, column: pa.Array) -> None:
-        """Take in more rows."""
+        """Include more rows."""
         self.has_null |= column.null_count > 0
         column = comparable(column)
         if has_order(column.type) and column.null_count < len(column):
@@ -55,11 +55,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class EqualityLookup:
-    """The deleted keys of one set of columns."""
+    """The deleted keys of a set of columns."""
 
     field_ids: tuple[int, ...]
     values: tuple[pa.Array, ...]
-    """Per column: the distinct deleted values, ascending where they have an order, null at the end."""
+    """Per column: the distinct deleted values, ascending if they have an order, null at the end."""
     combinations: tuple[pa.Array, ...]
     """Per column from the second on: the distinct combinations with the columns before it, as ascending numbers."""
     newest: pa.Array
@@ -77,7 +77,7 @@ class EqualityLookup:
     ) -> EqualityLookup:
         """A lookup of delete file rows: their key columns as in ``field_ids``, and a sequence number per row.
 
-        Give the columns as an iterator if nobody else needs them: each is freed as soon as it is sorted.
+        Pass the columns as an iterator if the caller does not need them: each is freed as soon as it is sorted.
         """
         columns = [comparable(column) for column in columns]
         if len(columns) == 1 and has_order(columns[0].type):
@@ -98,15 +98,15 @@ class EqualityLookup:
         return cls(tuple(field_ids), values, tuple(combinations), newest, frozenset(deletes))
 
     def applies_to(self, source: InputFile) -> bool:
-        """Whether one of the delete files applies to the input.
+        """Whether any of the delete files applies to the input.
 
-        The others then match no wrong row: they are of its partition or of several, and apply to it unless they are
-        older or their bounds exclude its rows.
+        Then the other delete files match no wrong row: they belong to its partition or to several partitions, and apply
+        to it unless they are older or their bounds exclude its rows.
         """
         return not self.deletes.isdisjoint(source.deletes)
 
     def within_bounds(self, columns: Sequence[pa.Array]) -> pa.Array | None:
-        """A mask: false for rows with a value below or above those of all keys; ``None``: no such row is known."""
+        """A mask: false for rows with a value below or above the values of all keys; ``None``: no such row is known."""
         mask = None
         for column, values in zip(columns, self.values, strict=True):
             if has_order(values.type):
@@ -130,9 +130,9 @@ class EqualityLookup:
         )
 
     def deleted_rows(self, columns: Sequence[pa.Array], sequence_number: int | pa.Array) -> pa.Array:
-        """A mask of rows: true where a delete of the key has a higher sequence number than the data file.
+        """A mask of rows: true if a delete of the key has a higher sequence number than the data file.
 
-        ``columns`` are those of ``field_ids``; ``sequence_number`` is of the data file, or one per row.
+        ``columns``: the columns of ``field_ids``; ``sequence_number``: that of the data file, or a number per row.
         """
         columns = [comparable(column) for column in columns]
         code = _index(columns[0], self.values[0])
@@ -141,7 +141,7 @@ class EqualityLookup:
         return pc.fill_null(pc.greater(self.newest.take(code), sequence_number), False)
 
     def places(self) -> list[pa.Array]:
-        """Per column the index of each key's value among ``values``; keys are in the order of ``newest``."""
+        """For each column, the index of each key's value among ``values``; keys are in the order of ``newest``."""
         code = pa.arange(0, len(self.newest))
         found: list[pa.Array] = []
         for distinct, combinations in zip(reversed(self.values[1:]), reversed(self.combinations), strict=True):
@@ -172,7 +172,7 @@ def _distinct(column: pa.Array) -> pa.Array:
 
 
 def _within_bounds(column: pa.Array, values: pa.Array) -> pa.Array:
-    """Whether each value is among the distinct ones, or between two of them."""
+    """Whether each value is among the distinct values, or between two of them."""
     known = len(values) - values.null_count
     if not known:
         return pc.is_null(column)
@@ -194,7 +194,7 @@ def _newest_in_order(columns: list[pa.Array], numbers: pa.Array) -> tuple[pa.Arr
     count = len(values)
     if count < 2:
         return values, numbers
-    # Null equals null: neighbours differ also if exactly one of them is null.
+    # Null equals null: neighbours also differ if exactly one of them is null.
     differ = pc.fill_null(pc.not_equal(values.slice(1), values.slice(0, count - 1)), False)
     if values.null_count:
         nulls = pc.is_null(values)
@@ -206,7 +206,7 @@ def _newest_in_order(columns: list[pa.Array], numbers: pa.Array) -> tuple[pa.Arr
 
 
 def _index(column: pa.Array, distinct: pa.Array, *, nulls_match: bool = True) -> pa.Array:
-    """The index of each value among the distinct ones; null: it is not among them."""
+    """The index of each value among the distinct values; null: it is not among them."""
     start, end = 0, len(distinct)
     null_may_match = nulls_match and column.null_count and distinct.null_count
     if end > _FEW and has_order(distinct.type) and not null_may_match:
@@ -221,7 +221,7 @@ def _index(column: pa.Array, distinct: pa.Array, *, nulls_match: bool = True) ->
 
 
 def _searched(column: pa.Array, distinct: pa.Array, nulls_match: bool) -> pa.Array:
-    """The same for a column in order, without hashing."""
+    """The same for a sorted column, without hashing."""
     known = distinct.slice(0, len(distinct) - distinct.null_count)
     place = pc.min_element_wise(pc.search_sorted(known, column).cast(pa.int64()), len(known) - 1, skip_nulls=False)
     place = pc.if_else(pc.equal(known.take(place), column), place, pa.scalar(None, pa.int64()))
@@ -231,7 +231,7 @@ def _searched(column: pa.Array, distinct: pa.Array, nulls_match: bool) -> pa.Arr
 
 
 def _hashed_by_blocks(column: pa.Array, distinct: pa.Array, nulls_match: bool) -> pa.Array:
-    """The same for a column in order, of a type that Arrow does not search."""
+    """The same for a sorted column of a type that Arrow cannot search."""
     known, done, found = len(column) - column.null_count, 0, [pa.array([], pa.int64())]
     for start in range(0, len(distinct), _BLOCK):
         block, end = distinct.slice(start, _BLOCK), len(column)
@@ -245,7 +245,7 @@ def _hashed_by_blocks(column: pa.Array, distinct: pa.Array, nulls_match: bool) -
 
 
 def _between(column: pa.Array, distinct: pa.Array) -> tuple[int, int]:
-    """The slice of the distinct values within the least and the greatest value of the column."""
+    """The slice of the distinct values between the smallest and the largest value of the column."""
     bounds = pc.min_max(column)
     if not bounds["min"].is_valid:
         return 0, 0
@@ -255,13 +255,13 @@ def _between(column: pa.Array, distinct: pa.Array) -> tuple[int, int]:
 
 
 def _combine(code: pa.Array, place: pa.Array, count: int) -> pa.Array:
-    """One number for two indexes; both are below the number of deleted keys, so 64 bits hold it."""
+    """A number for two indexes; both are below the number of deleted keys, so it fits into 64 bits."""
     return pc.add(pc.multiply(code, count), place)
 
 
-# The statistics of a row group give the ranges of its columns; they show which deleted keys its rows may have
-# (rule: copy-under-keys-only-if-none-match).  A bound need not occur as a value: it may be truncated.  Bounds never
-# contain NaN, and do not distinguish 0.0 from -0.0.
+# The statistics of a row group contain the ranges of its columns, which show the deleted keys that its rows may have
+# (rule: copy-under-keys-only-if-none-match).  A bound need not occur as a value: it may be truncated.  Bounds are never
+# NaN, and do not distinguish 0.0 from -0.0.
 
 _EXACT = Context(prec=76)
 
@@ -274,9 +274,9 @@ class ColumnRange:
     """
 
     least: Any = None
-    """No value is less; ``None``: not known."""
+    """No value is smaller; ``None``: not known."""
     most: Any = None
-    """No value is greater; ``None``: not known."""
+    """No value is larger; ``None``: not known."""
     may_be_null: bool = True
     may_have_values: bool = True
     """Whether any row may be non-null."""
@@ -296,7 +296,7 @@ def keys_within(lookup: EqualityLookup, ranges: Mapping[int, ColumnRange], seque
 
 
 def _may_be_among(values: pa.Array, known: ColumnRange) -> pa.Array:
-    """Per value whether it may be in the range."""
+    """Whether each value may be in the range."""
     among = pa.repeat(pa.scalar(known.may_have_values), len(values))
     if known.may_have_values:
         for bound, inside in ((known.least, pc.greater_equal), (known.most, pc.less_equal)):
@@ -309,7 +309,7 @@ def _may_be_among(values: pa.Array, known: ColumnRange) -> pa.Array:
 
 
 def _scalar(bound: Any, kind: pa.DataType) -> pa.Scalar | None:
-    """A bound as a scalar of the lookup's type; ``None``: it is no value of that type and is ignored."""
+    """A bound as a scalar of the lookup's type; ``None``: it is not a value of that type and is ignored."""
     if pa.types.is_decimal(kind):
         bound = Decimal(bound).scaleb(-kind.scale, _EXACT)
     elif pa.types.is_floating(kind) and bound != bound:

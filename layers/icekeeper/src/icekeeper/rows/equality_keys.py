@@ -1,7 +1,8 @@
-"""Loads the keys of equality deletes, as much at a time as fits into memory (rule: bounded-worker-memory).
+"""Loads the keys of equality deletes, at most as many at a time as fit into memory (rule: bounded-worker-memory).
 
-More keys are divided into ranges of one key column.  For each range the delete files are read again, which costs less
-than to look up every row in every portion of the keys: a row has to be looked up in the range of its value only.
+If there are more keys, they are divided into ranges of a key column.  For each range the delete files are read again,
+which costs less than looking up every row in every portion of the keys: a row is only looked up in the range of its
+value.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import DeleteFile, ReadableFile, ReadTask
 from icekeeper.storage.storage import Storage
 
-# Memory per key besides twice its own bytes, while it is sorted.
+# Memory per key while it is sorted, in addition to twice its own bytes.
 KEY_BYTES = 24
-# Factor for keys of several columns or without an order: they are hashed to find the distinct ones.
+# Factor for keys of several columns or without an order: they are hashed to find the distinct keys.
 _HASHED = 6
 _WITHOUT_ORDER = ("boolean", "float", "double")
-# Of the memory for keys; the rest is for the rows that are looked up.
+# The share of the memory for keys; the rest is for the rows that are looked up.
 SHARE_OF_KEYS = 0.75
-# Ranges are that much smaller than fits, because a sample divides the keys.
+# Ranges are smaller by this factor than what fits, because a sample divides the keys.
 _SPARE = 1.2
 _SAMPLES = 256
 """Of a range."""
@@ -52,7 +53,7 @@ def key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int,
 
 
 def expected_keys(task: ReadTask, schema: Mapping[str, Any]) -> tuple[int, int]:
-    """The number of equality keys by the manifest entries, and an estimate of the lookup's memory in bytes."""
+    """The number of equality keys according to manifest entries, and an estimate of the lookup's memory in bytes."""
     kinds = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns(schema)}
     keys = size = 0
     for delete in task.deletes:
@@ -64,14 +65,14 @@ def expected_keys(task: ReadTask, schema: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _working_bytes(types: Sequence[str]) -> int:
-    """Memory per key of these types besides twice its own bytes."""
+    """Memory per key of these types, in addition to twice its own bytes."""
     is_sorted = len(types) == 1 and not types[0].startswith(_WITHOUT_ORDER)
     return KEY_BYTES if is_sorted else _HASHED * KEY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """Delete files of one set of columns, and of one partition unless they apply to several."""
+    """Delete files with the same set of columns and the same partition, unless they apply to several partitions."""
 
     field_ids: tuple[int, ...]
     numbers: Sequence[int]
@@ -86,14 +87,14 @@ class _Keys:
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Keys with a value of one column from ``least`` up to ``below``; null is in the range without a least value."""
+    """Keys whose value in a column is from ``least`` up to ``below``; null is in the range without a least value."""
 
     column: int = 0
     least: pa.Scalar | None = None
     below: pa.Scalar | None = None
 
     def holds(self, columns: Sequence[pa.Array]) -> pa.Array | None:
-        """A mask of keys; ``None``: all."""
+        """A mask of the keys in this range; ``None``: all."""
         mask, values = None, comparable(columns[self.column])
         if self.least is not None:
             mask = pc.greater_equal(values, self.least)
@@ -108,7 +109,7 @@ def lookups(task: ReadTask, schema: Mapping[str, Any], storage: Storage) -> Iter
 
     Raises:
         FileUnreadable: a delete file cannot be read.
-        MetadataUnreadable: what a delete file removes is not known.
+        MetadataUnreadable: it is unknown which rows a delete file removes.
         StorageError: the store failed.
     """
     most = max(1, int(task.key_memory_bytes * SHARE_OF_KEYS))
@@ -137,9 +138,9 @@ def _key_sets(task: ReadTask, schema: Mapping[str, Any]) -> Iterator[_Keys]:
 
 
 def _ranges(keys: _Keys, most: int, task: ReadTask, storage: Storage) -> Iterable[_Range]:
-    """Ranges of keys of about equal size that fit into so many bytes; one for all keys if these fit, or have no order.
+    """Ranges of keys of about equal size that fit into ``most`` bytes; a single range if all keys fit or have no order.
 
-    Ranges need not be exact: :func:`_lookups_in` divides one that does not fit.
+    Ranges need not be exact: :func:`_lookups_in` divides a range that does not fit.
     """
     kinds = {leaf.field_id: leaf.iceberg_type for leaf in leaf_columns({"type": "struct", "fields": keys.fields})}
     rows = sum(task.deletes[number].record_count for number in keys.numbers)
@@ -167,7 +168,7 @@ def _ranges(keys: _Keys, most: int, task: ReadTask, storage: Storage) -> Iterabl
 
 
 def _lookups_in(wanted: _Range, keys: _Keys, most: int, task: ReadTask, storage: Storage) -> Iterator[EqualityLookup]:
-    """The keys of a range as lookups of at most about so many bytes."""
+    """The keys of a range as lookups of at most about ``most`` bytes."""
     held: list[tuple[Sequence[pa.Array], int]] = []
     size = 0
     for number in keys.numbers:
@@ -187,7 +188,7 @@ def _lookups_in(wanted: _Range, keys: _Keys, most: int, task: ReadTask, storage:
 
 
 def _lookup(keys: _Keys, held: list[tuple[Sequence[pa.Array], int]]) -> EqualityLookup:
-    """The list is emptied."""
+    """A lookup of the keys in ``held``, which is emptied to free memory."""
     numbers = pa.concat_arrays([pa.repeat(pa.scalar(n, pa.int64()), len(columns[0])) for columns, n in held])
     parts = [list(column) for column in zip(*(columns for columns, _ in held), strict=True)]
     held.clear()
@@ -213,19 +214,19 @@ def _key_columns(keys: _Keys, number: int, task: ReadTask, storage: Storage) -> 
 
 
 def require_whole(delete: DeleteFile, rows: int) -> None:
-    """Raise FileUnreadable if a delete file holds fewer rows than its manifest entry says.
+    """Raise FileUnreadable if a delete file has fewer rows than its manifest entry says.
 
-    An Avro file cut off between two blocks looks whole; without this check, the rows that the missing entries delete
-    would reappear.  More rows than promised are accepted: some engines write such entries, and readers apply all rows.
+    An Avro file that is truncated between two blocks seems complete; without this check, the rows that the missing
+    entries delete would reappear.  More rows are accepted: some engines write such entries, and readers apply all rows.
     """
     if rows < delete.record_count:
         raise FileUnreadable(
-            f"{delete.path} holds {rows} rows, its manifest says {delete.record_count}", path=delete.path
+            f"{delete.path} has {rows} rows, but its manifest says {delete.record_count}", path=delete.path
         )
 
 
 def null_means_two_things(fields: Sequence[Mapping[str, Any]], path: Sequence[int]) -> bool:
-    """Whether a column can be null by itself and through a null struct, which Java distinguishes
+    """Whether a column can be null itself and because of a null struct, which Java distinguishes
     (rule: equality-keys-by-value)."""
     return sum(not field.get("required", False) for field in _fields_on(fields, path)) > 1
 
@@ -234,8 +235,8 @@ def _ambiguous_null(delete_path: str, fields: Sequence[Mapping[str, Any]], path:
     name = ".".join(str(field["name"]) for field in _fields_on(fields, path))
     return MetadataUnreadable(
         f"{delete_path} deletes rows by a null in {name}: Iceberg-Java distinguishes a null struct from a "
-        "null column in it, other readers do not, so which rows it deletes is not known; its files were left alone. "
-        "Delete these rows by another key, and remove this delete file"
+        "null column in it, other readers do not, so it is unknown which rows it deletes; its data files were left "
+        "alone; delete these rows by another key, and remove this delete file"
     )
 
 

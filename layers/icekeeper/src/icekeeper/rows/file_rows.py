@@ -28,7 +28,7 @@ from icekeeper.storage.storage import Storage
 Batches: TypeAlias = Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
 """Reads the top-level columns of these names."""
 BATCH_ROWS = 128 * 1024
-"""Rows of a batch: this size keeps a worker's memory flat at full speed."""
+"""Rows of a batch: few enough to limit a worker's memory, and enough for full speed."""
 READABLE_FORMATS = frozenset({"PARQUET", "ORC", "AVRO"})
 
 
@@ -42,8 +42,8 @@ def projected_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of all rows of a file, in file order, as rows of an Iceberg schema; at most one row group is in memory.
 
-    ``must_hold`` are the ids of columns that the file itself must have: no default and no partition value replaces
-    them.  ``opened``: the bytes of the file, if they are already in memory.
+    ``must_hold``: the ids of columns that the file itself must have; no default and no partition value replaces them.
+    ``opened``: the bytes of the file, if they are already in memory.
 
     Raises:
         FileUnreadable: the file is missing, damaged, cannot be read as that schema, or does not agree with its
@@ -66,7 +66,7 @@ def projected_rows(
                 rows = projection.apply(batch)
                 if file.must_agree and (name := projection.column_unlike_partition(rows)) is not None:
                     raise TableUnsupported(
-                        f"{file.path} stays as it is, because its column {name} differs from its identity partition, "
+                        f"{file.path} was left alone, because its column {name} differs from its identity partition, "
                         "so readers disagree"
                     )
                 yield rows
@@ -74,11 +74,12 @@ def projected_rows(
 
 @contextmanager
 def reading(path: str, storage: Storage) -> Iterator[None]:
-    """Turn errors of reading a data or delete file into one that names the file (rule: leave-out-unreadable-files).
+    """Convert errors of reading a data or delete file into an error that names the file
+    (rule: leave-out-unreadable-files).
 
     Raises:
-        FileUnreadable: the file is missing, damaged, no delete file, or of another schema.
-        StorageError: the store failed; the file itself may be sound.
+        FileUnreadable: the file is missing, damaged, not a delete file, or of another schema.
+        StorageError: the store failed; the file itself may be intact.
     """
     try:
         yield
@@ -104,8 +105,8 @@ def open_rows(
 ) -> tuple[pa.Schema, Batches]:
     """Open a file: its Arrow schema with field ids, and its batches; the stream must stay open while these are read.
 
-    ``row_group``: as in :class:`.ReadableFile`.  ``few_reads``: each read of the stream is
-    slow, so that the columns of a row group are read together.
+    ``row_group``: as in :class:`.ReadableFile`.  ``few_reads``: each read of the stream is slow, so the columns of a
+    row group are read together.
 
     Raises:
         TableUnsupported: the format is not read by this version.
@@ -144,30 +145,30 @@ def _parquet(parquet: ParquetRows, names: Sequence[str]) -> Iterator[pa.RecordBa
 
 
 def _columns(names: Sequence[str]) -> list[str] | None:
-    """The columns to ask for; ``None``: all, because pyarrow takes a name with a dot as a path."""
+    """The columns to read; ``None``: all, because pyarrow takes a name with a dot for a path."""
     return None if any("." in name for name in names) else list(names)
 
 
 def _without_columns(rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches without columns, for a file that has none of the wanted ones: only the number of rows matters."""
+    """Batches without columns, for a file that has none of the wanted columns: only the number of rows matters."""
     for start in range(0, rows, BATCH_ROWS):
         count = min(BATCH_ROWS, rows - start)
         yield pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
 
 
-# Parquet files are opened so that only pieces of a row group are in memory, however large it is.  Arrow reads a column
-# chunk whole unless it has a buffer size (platform: arrow-allocators).
+# Parquet files are opened so that only pieces of a row group are in memory, however large it is.  Without a buffer
+# size, Arrow reads whole column chunks (platform: arrow-allocators).
 
 _SMALL_BYTES = 4 * 1024 * 1024
-"""Files up to this size are read with Arrow's defaults, without a look at their row groups."""
+"""Files up to this size are read with Arrow's defaults, without checking their row groups."""
 _THREADS_PAY_BYTES = 512 * 1024
-"""Below this size, handing columns to threads takes longer than decoding them."""
+"""Below this size, passing columns to threads takes longer than decoding them."""
 _BUFFER_BYTES = 256 * 1024
 """Buffer of a column chunk on this machine."""
 _AT_ONCE_BYTES = 32 * 1024 * 1024
-"""Most bytes that are fetched with few requests: all of them are in memory before decoding starts."""
+"""The most bytes that are fetched with few requests: all of them are in memory before decoding starts."""
 _BATCH_BYTES = 16 * 1024 * 1024
-"""Most encoded, uncompressed bytes of a batch: batches of wide rows have fewer rows."""
+"""The most encoded, uncompressed bytes of a batch: batches of wide rows have fewer rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +184,7 @@ class ParquetRows:
 
 
 def open_parquet(stream: pa.NativeFile, few_reads: bool, row_group: int | None, batch_rows: int) -> ParquetRows:
-    """Open one row group or all; batches have ``batch_rows`` rows, or fewer if rows are wide.
+    """Open a single row group or all; batches have ``batch_rows`` rows, or fewer if rows are wide.
 
     ``few_reads``: as in :func:`open_rows`.  Reading a page with a wrong checksum raises an error
     (rule: verify-page-checksums); Arrow checks only on request (platform: arrow-page-checksums).
@@ -258,17 +259,17 @@ _FIRST_READ = 64 * 1024
 
 
 def read_parquet_footer(path: str, storage: Storage) -> pq.FileMetaData:
-    """The footer of a Parquet file, read with one request unless it is unusually large.
+    """The footer of a Parquet file, read with a single request unless it is unusually large.
 
     Raises:
         StorageError: the file does not exist, or the store failed.
-        pa.ArrowException: it is no Parquet file, or damaged.
+        pa.ArrowException: the file is not a Parquet file, or is damaged.
     """
     end, size, _ = storage.read_end(path, _FIRST_READ)
     wanted = int.from_bytes(end[-_FRAME:-4], "little") + _FRAME
     if len(end) < wanted <= size:
         end = storage.read_end(path, wanted).data
-    # Arrow finds the footer from the end and also checks the magic bytes at the start.
+    # Arrow finds the footer from the end, and also checks the magic bytes at the start.
     return pq.read_metadata(pa.BufferReader(_MAGIC + end[-wanted:]))
 
 
@@ -281,7 +282,7 @@ _MICRO_TIMES = ("timestamp", "timestamptz")
 def why_unreadable(file: DataFile, deletes: Iterable[ManifestEntry], types: Mapping[int, str]) -> str | None:
     """Why this version cannot read a data file, by its manifest entry, as the end of a sentence; ``None``: it can.
 
-    ``deletes`` are the delete files that apply to it, ``types`` the types of the wanted columns by field id.
+    ``deletes``: the delete files that apply to it; ``types``: field id of each wanted column → its type.
     """
     if file.key_metadata is not None:
         return "is encrypted"
@@ -291,7 +292,7 @@ def why_unreadable(file: DataFile, deletes: Iterable[ManifestEntry], types: Mapp
     kind = file.file_format.upper()
     if kind not in READABLE_FORMATS:
         return f"is {kind}, which is not read"
-    # Without bounds only reading the file shows far times.
+    # Without bounds, only reading the file shows times out of range.
     for bounds in (file.lower_bounds, file.upper_bounds) if kind == "ORC" else ():
         for field_id, value in (bounds or {}).items():
             # A bound of four bytes is a day: the column was a date when the file was written.

@@ -1,7 +1,7 @@
 """The process in which Arrow reads ORC files; only :mod:`icekeeper.rows.orc_rows` starts it.
 
 Both sides send messages through its standard input and output: a letter, the length of a body, the body.  It answers
-``OPEN`` and ``COLUMNS``, and asks for the bytes of the file with ``BYTES``.
+``OPEN`` and ``COLUMNS``, and requests bytes of the file with ``BYTES``.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pyarrow import orc
 OPEN = b"O"
 """To the process: the size of the file.  Answered by ``SCHEMA`` and ``END``."""
 COLUMNS = b"C"
-"""To the process: which columns, and the most rows of a batch.  Answered by ``SCHEMA``, ``BATCH`` and ``END``."""
+"""To the process: the columns, and the most rows of a batch.  Answered by ``SCHEMA``, ``BATCH`` and ``END``."""
 BYTES = b"R"
 """From the process: an offset and a length; to the process: these bytes."""
 SCHEMA = b"S"
-"""The number of rows of the file, and the schema of what follows."""
+"""The number of rows of the file, and the schema of the batches that follow."""
 BATCH = b"B"
 END = b"E"
 ERROR = b"X"
@@ -58,7 +58,7 @@ class Pipe:
 
 
 class _File:
-    """The file as the other process reads it; Arrow turns it into a file of its own."""
+    """The file, read through the other process; Arrow wraps it into its own file object."""
 
     closed = False
 
@@ -81,7 +81,7 @@ class _File:
 
 def main() -> None:
     """Answer until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the other process's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other process handles Ctrl-C
     pipe = Pipe(sys.stdin.buffer, sys.stdout.buffer)
     file = None
     while True:
@@ -96,7 +96,7 @@ def main() -> None:
             else:
                 assert file is not None
                 _send_rows(pipe, file, **json.loads(body))
-        except Exception as error:  # whatever Arrow raises means that it cannot read the file
+        except Exception as error:  # any error of Arrow means that it cannot read the file
             pipe.send(ERROR, str(error).encode())
         else:
             pipe.send(END)

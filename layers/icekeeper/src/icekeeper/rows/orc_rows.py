@@ -1,7 +1,7 @@
-"""Reads ORC files in a process of their own, as Arrow batches.
+"""Reads ORC files as Arrow batches, in a separate process.
 
-Arrow's ORC reader ends its process over some damaged files (platform: arrow-orc-reader-crashes); here that is an error
-like any other.  A process reads one file after the other, and ends with the one that started it.
+Arrow's ORC reader crashes its process on some damaged files (platform: arrow-orc-reader-crashes); here this becomes an
+error.  A process reads one file after the other, and ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OrcRows:
     """An open ORC file: its schema, the number of its rows, and its batches; at most one stripe is in memory."""
 
     def __init__(self, stream: pa.NativeFile) -> None:
-        """Raises pa.ArrowInvalid for a damaged file, and what reading ``stream`` raises."""
+        """Raises pa.ArrowInvalid for a damaged file, and the errors of reading ``stream``."""
         self._stream = stream
         self._reader = _idle_reader() or _Reader()
         finalize(self, self._reader.release)
@@ -36,7 +36,7 @@ class OrcRows:
             self.schema = _schema(facts)
 
     def batches(self, columns: list[str] | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
-        """The rows of some top-level columns, in file order; ``None``: of all; raises the same."""
+        """The rows of some top-level columns (``None``: all), in file order; raises the same errors."""
         wanted = json.dumps({"columns": columns, "batch_rows": batch_rows}).encode()
         schema = None
         for kind, body in self._reader.answers(COLUMNS, wanted, self._stream):
@@ -54,7 +54,7 @@ class _Reader:
     """A process that reads ORC files, one at a time."""
 
     def __init__(self) -> None:
-        # Modules come from where this process has them; Spark adds zip files as it runs.
+        # Import modules from the same places as this process; Spark adds zip files while it runs.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "icekeeper.rows.orc_child"],  # (rule: no-imports-from-current-folder)
@@ -69,10 +69,10 @@ class _Reader:
         self._is_answering = False
 
     def answers(self, kind: bytes, body: bytes, stream: pa.NativeFile) -> Iterator[tuple[bytes, bytes]]:
-        """Ask, read for the process what it wants of the file, and pass on its messages until the last.
+        """Send a request, serve the process's reads of the file, and yield its messages until the last.
 
         Raises:
-            pa.ArrowInvalid: it cannot read the file, or ended over it.
+            pa.ArrowInvalid: the process cannot read the file, or crashed on it.
         """
         self._is_answering = True
         self._send(kind, body)
@@ -91,15 +91,15 @@ class _Reader:
             raise pa.ArrowInvalid(body.decode())
 
     def _send(self, kind: bytes, body: bytes) -> None:
-        with self._telling_its_end():
+        with self._reporting_its_end():
             self._pipe.send(kind, body)
 
     def _receive(self) -> tuple[bytes, bytes]:
-        with self._telling_its_end():
+        with self._reporting_its_end():
             return self._pipe.receive()
 
     @contextmanager
-    def _telling_its_end(self) -> Iterator[None]:
+    def _reporting_its_end(self) -> Iterator[None]:
         try:
             yield
         except (EOFError, BrokenPipeError) as error:
@@ -108,7 +108,7 @@ class _Reader:
             raise pa.ArrowInvalid(f"the process in which Arrow read this ORC file ended with {name}") from error
 
     def release(self) -> None:
-        """Let it read the next file, or end it in the middle of one."""
+        """Let the process read the next file, or end it if it has not finished the current file."""
         if self._is_answering:
             self._process.kill()
             self.end()
@@ -119,7 +119,7 @@ class _Reader:
         return self._process.poll() is None
 
     def end(self) -> None:
-        """Close its standard input, which ends it, and wait."""
+        """Close the standard input of the process, which ends it, and wait."""
         self._process.communicate()
 
 

@@ -2,7 +2,7 @@
 
 Columns are matched by field id, never by name (rule: columns-by-field-id, promoted-values-keep-old-width).  The columns
 of a file without ids get the ids of the name mapping or, without a mapping, their positions.  Converters are made once
-per file; a column that needs none is passed on unchanged.
+per file; a column that needs no conversion is returned unchanged.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _FileColumn:
     children: tuple[_FileColumn, ...]
 
     def ids(self) -> Iterator[int]:
-        """Its own id, and those of the columns inside it."""
+        """Its own id, and the ids of the columns inside it."""
         if self.field_id is not None:
             yield self.field_id
         for child in self.children:
@@ -50,7 +50,7 @@ class _FileColumn:
 
 
 class Projection:
-    """Converts batches of one file into batches of a table schema."""
+    """Converts batches of a file into batches of a table schema."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Projection:
     ) -> None:
         """``identity_values``, ``name_mapping`` and ``by_position`` are as in :class:`.ReadableFile`.
 
-        ``must_hold`` are the ids of columns, nested ones too, that the file itself must have.
+        ``must_hold``: the ids of columns, including nested columns, that the file itself must have.
 
         Raises:
             TableUnsupported: the file's columns have no usable ids, one of ``must_hold`` is missing, or a type cannot
@@ -72,17 +72,17 @@ class Projection:
         self.schema = arrow_schema(table_schema)
         self._table_schema, self._identity_values = table_schema, identity_values
         self._held: frozenset[int] | None = None
-        """The ids of the file's columns; ``None``: all of the schema."""
+        """The ids of the file's columns; ``None``: all ids of the schema."""
         self._sources: list[tuple[str, Converter | None] | Constant] = []
         self._is_same = file_schema.equals(self.schema, check_metadata=True)
         if self._is_same or file_schema.remove_metadata().equals(self.schema, check_metadata=True):
-            # The common case: the schemas are the same, field ids included.
+            # The common case: the schemas are the same, including field ids.
             self._sources += [(name, None) for name in self.schema.names]
             return
         columns = _file_columns(list(file_schema), name_mapping, by_position)
         missing = set(must_hold).difference(i for column in columns for i in column.ids())
         if missing:
-            raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which no default may replace")
+            raise TableUnsupported(f"a file lacks column(s) {sorted(missing)}, which a default must not replace")
         by_id = _by_id(columns)
         self._held = frozenset(i for column in columns for i in column.ids())
         for field in table_schema["fields"]:
@@ -107,14 +107,14 @@ class Projection:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def column_unlike_partition(self, batch: pa.RecordBatch) -> str | None:
-        """The first column of the file whose values, in a batch of :meth:`apply`, are not all its identity partition
-        value; ``None``: there is none, and columns that the file lacks do not count."""
+        """The first column of the file with a value, in a batch of :meth:`apply`, that differs from its identity
+        partition value; ``None``: there is none.  Columns that the file lacks do not count."""
         held = self._identity_values if self._held is None else self._held.intersection(self._identity_values)
         for leaf in (leaf for leaf in leaf_columns(self._table_schema) if leaf.field_id in held):
             values = column_at(batch, column_path(self._table_schema["fields"], leaf.field_id) or ())
             wanted = _constant(self._identity_values[leaf.field_id], leaf.iceberg_type, len(values))
             wanted = wanted.storage if isinstance(wanted, pa.ExtensionArray) else wanted
-            if leaf.is_float:  # 0.0 and -0.0 are two values, NaN is one
+            if leaf.is_float:  # 0.0 and -0.0 are different values, all NaN are the same value
                 bits = pa.int32() if leaf.iceberg_type == "float" else pa.int64()
                 values, wanted = values.view(bits), wanted.view(bits)
             if not values.equals(wanted):
@@ -135,10 +135,10 @@ def _file_columns(
     mapping: Sequence[Mapping[str, Any]] | None,
     by_position: Sequence[Mapping[str, Any]],
 ) -> list[_FileColumn]:
-    """The columns of a file; a file without any ids gets those of the name mapping (specification, "Name Mapping").
+    """The columns of a file; a file without any ids gets the ids of the name mapping (specification, "Name Mapping").
 
     Raises:
-        TableUnsupported: the file has no ids, the table no name mapping, and positions do not fit the schema.
+        TableUnsupported: the file has no ids, the table has no name mapping, and positions do not fit the schema.
     """
     if any(_has_ids(field) for field in fields):
         mapping = None
@@ -152,11 +152,11 @@ def _mapping_by_position(
 ) -> Sequence[Mapping[str, Any]]:
     """The name mapping that gives each column its position, counted from 1, as id.
 
-    Iceberg-Java does this for any columns, and reads nested ones as null (platform: java-reads-by-position).  Here each
-    column must agree in name and type with the field of that id (rule: columns-by-field-id).
+    Iceberg-Java does this for any columns, and reads nested columns as null (platform: java-reads-by-position).  Here
+    each column must agree in name and type with the field of that id (rule: columns-by-field-id).
 
     Raises:
-        TableUnsupported: a column does not.
+        TableUnsupported: a column does not agree.
     """
     by_id = {int(field["id"]): field for field in schema}
     for position, column in enumerate(fields, 1):
@@ -165,14 +165,14 @@ def _mapping_by_position(
         is_primitive = field.get("name") == column.name and isinstance(kind, str)
         if not is_primitive or not has_same_values(column.type, arrow_type(kind)):
             raise TableUnsupported(
-                "a file has no field ids, the table no schema.name-mapping.default, and its columns are not those of "
-                f"the schema in their order (column {position} is {column.name}); it is left alone"
+                "a file has no field ids, the table has no schema.name-mapping.default, and the file's columns are not "
+                f"those of the schema in the same order (column {position} is {column.name}); the file was left alone"
             )
     return [{"field-id": position, "names": [column.name]} for position, column in enumerate(fields, 1)]
 
 
 def _by_id(columns: Sequence[_FileColumn]) -> Mapping[int, _FileColumn]:
-    """Raises TableUnsupported if two have the same id."""
+    """Field id → column; raises TableUnsupported if two columns have the same id."""
     found = {column.field_id: column for column in columns if column.field_id is not None}
     if len(found) < sum(column.field_id is not None for column in columns):
         names = ", ".join(column.name for column in columns)
@@ -185,9 +185,9 @@ def _has_ids(field: pa.Field) -> bool:
 
 
 def _is_list(kind: pa.DataType) -> bool:
-    """Whether it is one of the list types that the Arrow schemas of other writers' Parquet files have.
+    """Whether the type is a list type that occurs in the Arrow schemas of other writers' Parquet files.
 
-    List views are excluded: Arrow 26 loses elements when it turns them into lists.
+    List views are excluded, because Arrow 26 loses elements when it converts them into lists.
     """
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
@@ -201,7 +201,7 @@ def _child_fields(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _column(index: int, field: pa.Field, mapping: Sequence[Mapping[str, Any]] | None) -> _FileColumn:
-    """A column with the ids of a name mapping; ``None``: with those of the file."""
+    """A column with the ids of a name mapping; ``None``: with the ids of the file."""
     field_id, below = field_id_of(field), None
     if mapping is not None:
         mapped: Mapping[str, Any] = next((m for m in mapping if field.name in m.get("names", ())), {})
@@ -213,7 +213,7 @@ def _column(index: int, field: pa.Field, mapping: Sequence[Mapping[str, Any]] | 
 def _converter(
     column: _FileColumn, iceberg_type: Any, identity_values: Mapping[int, PartitionValue]
 ) -> Converter | None:
-    """A function that converts the file's column to the table's type; ``None``: it has that type already."""
+    """A function that converts the file's column to the table's type; ``None``: it already has that type."""
     if isinstance(iceberg_type, str):
         return _primitive_converter(column, arrow_type(iceberg_type))
     kind = iceberg_type["type"]
@@ -310,10 +310,10 @@ Constant: TypeAlias = Callable[[int], pa.Array]
 
 
 def absent_column(field: Mapping[str, Any], identity_values: Mapping[int, PartitionValue], name: str) -> Constant:
-    """How to fill in a column that a file lacks; ``name`` is its full name for messages.
+    """The constant column for a column that a file lacks; ``name`` is its full name for messages.
 
     It has the identity partition value, which may be null, else the initial default, else null (specification, "Column
-    Projection", "Default values").  ``identity_values`` are raw, by column id.
+    Projection", "Default values").  ``identity_values``: column id → raw value.
 
     Raises:
         TableUnsupported: the field is required and has neither, or its default is a list or map with entries.
@@ -336,7 +336,7 @@ def _default(kind: Any, default: Any, name: str) -> Constant:
         return lambda length: _constant(value, kind, length)
     target = arrow_type(kind)
     if kind["type"] == "struct" and isinstance(default, Mapping):
-        # A field that the struct's default leaves out has its own default.
+        # A field that the struct's default omits has its own default.
         fields = [{**f, "initial-default": default.get(str(f["id"]), f.get("initial-default"))} for f in kind["fields"]]
         children = [absent_column(f, {}, f"{name}.{f['name']}") for f in fields]
         return lambda length: pa.StructArray.from_arrays([c(length) for c in children], fields=list(target))
@@ -346,7 +346,7 @@ def _default(kind: Any, default: Any, name: str) -> Constant:
 
 
 def _constant(value: PartitionValue, iceberg_type: Any, length: int) -> pa.Array:
-    """A column of one raw value, or of nulls."""
+    """A column in which every row has the same raw value, or null."""
     target = arrow_type(iceberg_type)
     if value is None and not isinstance(target, pa.BaseExtensionType):
         return pa.nulls(length, target)
@@ -356,8 +356,8 @@ def _constant(value: PartitionValue, iceberg_type: Any, length: int) -> pa.Array
     return pa.repeat(filled[0], length)
 
 
-# Arrow casts far more types than Iceberg promotes: text to the number that it spells, ``true`` to 1, a timestamp to its
-# time of day, a double to the nearest float.  Engines do not cast these, or cast them differently.  So few casts are
+# Arrow casts far more types than Iceberg promotes: a text to the number in it, ``true`` to 1, a timestamp to its time
+# of day, a double to the nearest float.  Engines do not cast these, or cast them differently.  So only few casts are
 # allowed (rule: read-faithfully-or-not-at-all).
 
 
@@ -390,7 +390,7 @@ _MORE = {("integer", "date"), ("integer", "time"), ("integer", "timestamp"), ("d
 def has_same_values(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether a column may be cast to ``target``, the Arrow type of a primitive Iceberg type.
 
-    The cast itself still refuses single values, for example those out of range.
+    The cast itself still refuses single values, for example values out of range.
     """
     here, there = _family(_plain(source)), _family(_plain(target))
     if here == there == "float":

@@ -43,10 +43,10 @@ def read_rows(
 ) -> Generator[pa.RecordBatch]:
     """The live rows of every input, in order, as batches of ``task.schema``; ``tally`` counts them.
 
-    If inputs number their rows, the numbers are a last column.
+    If inputs number their rows, the numbers are in a last column.
 
-    ``deletes`` is the result of :func:`.deleted_rows_of` for these inputs, or for more; with ``None``, this function
-    calls it.  Threads that read ahead end with the iterator.  Close the iterator if you may leave it early.
+    ``deletes``: the result of :func:`.deleted_rows_of` for at least these inputs; with ``None``, this function calls
+    it.  Threads that read ahead end with the iterator.  Close the iterator if you may stop early.
 
     Raises:
         FileUnreadable: an input or delete file is missing, damaged, of another schema, or its number of rows differs
@@ -75,8 +75,8 @@ def read_rows(
 def unreadable_files(task: ReadTask, storage: Storage) -> dict[str, str]:
     """All inputs and delete files of a task that cannot be read: path → a sentence that names the file.
 
-    It reads everything again.  Call it after one unreadable file was found: the next attempt can then leave out all of
-    them.  It returns nothing if the store fails.
+    It reads everything again.  Call it after an unreadable file was found, so that the next attempt can leave out all
+    unreadable files.  The result is empty if the store fails.
     """
     found: dict[str, str] = {}
     while True:
@@ -125,14 +125,14 @@ def _parts(task: ReadTask, schema: Mapping[str, Any], storage: Storage, tally: T
         found = first_row - source.first_row
         if found != source.record_count:
             raise FileUnreadable(
-                f"data file {source.path} holds {found} rows, its manifest says {source.record_count}; "
+                f"data file {source.path} has {found} rows, but its manifest says {source.record_count}; "
                 "run 'icekeeper verify' on this table",
                 path=source.path,
             )
 
 
-# Small files of an object store are fetched whole, several at once, before their turn.  Column by column, a small file
-# of ten columns would take a dozen requests of several milliseconds each, one after the other.
+# Small files of an object store are fetched whole, several at the same time, before they are needed.  Read column by
+# column, a small file of ten columns would take a dozen consecutive requests of several milliseconds each.
 
 _OPENED_AHEAD_BYTES = 16 * 1024 * 1024
 _AHEAD_FILES = 64
@@ -143,7 +143,7 @@ def opened_inputs(inputs: Sequence[InputFile], storage: Storage) -> Iterator[tup
     """Each input in order with its bytes; ``None``: the caller opens it.
 
     Raises:
-        FileUnreadable: the input whose turn has come is missing.
+        FileUnreadable: the next input is missing.
         StorageError: the store failed.
     """
     waiting = deque(inputs)
@@ -184,31 +184,30 @@ def _whole(source: InputFile, storage: Storage) -> pa.NativeFile | None:
 
 # Small inputs are decoded ahead in threads, while the caller works on the rows before them.
 #
-# Arrow decodes the columns of one file in parallel.  For a small file this does not pay: decoding a column takes less
-# time than handing it to a thread.  So a thread decodes several small files whole,
-# within a memory limit.
+# Arrow decodes the columns of a file in parallel.  For a small file this is slower, because decoding a column takes
+# less time than passing it to a thread.  So a thread decodes several small files whole, within a memory limit.
 
 InputRows = tuple[InputFile, Iterator[pa.RecordBatch]]
-"""An input and its rows, decoded or not."""
+"""An input and its rows, which may already be decoded."""
 
 _SMALL_BYTES = 4 * 1024 * 1024
 """The largest file that is fetched and decoded whole."""
 _PORTION_BYTES = 1024 * 1024
-"""Rows in memory that a thread decodes at a time: handing over one tiny file takes as long as decoding it."""
+"""Bytes of rows that a thread decodes at a time, because passing a single tiny file takes as long as decoding it."""
 _MOST_OF_PORTION_BYTES = 2 * _PORTION_BYTES
 """Once the decoded rows of a portion reach this, the caller decodes the rest; estimates may be too low."""
 _WORTH_THREADS_BYTES = 2 * _PORTION_BYTES
-"""Rows of small files in memory: fewer are decoded before a thread has started."""
+"""Bytes of rows of small files from which threads are used: fewer rows are decoded before a thread has started."""
 _AHEAD_BYTES = 8 * 1024 * 1024
-"""Rows in memory that are decoded before their turn."""
+"""Bytes of rows that are decoded before they are needed."""
 
 
 def decoded_ahead(inputs: Iterator[InputRows], task: ReadTask, schema: Mapping[str, Any]) -> Generator[InputRows]:
-    """The inputs of a task in their order; read each one before you ask for the next.
+    """The inputs of a task in their order; read all rows of an input before you request the next input.
 
-    ``inputs`` have their rows in ``schema``, not decoded yet.  All cores of the task decode tiny files, all but one
-    others.  With one core or little to decode, the caller decodes.  Closing the iterator ends the threads.  An error of
-    decoding is raised where the rows of that input are read.
+    ``inputs`` have their rows in ``schema``, not yet decoded.  Tiny files are decoded on all cores of the task, other
+    files on all cores but one.  With a single core or few rows, the caller decodes.  Closing the iterator ends the
+    threads.  A decoding error is raised when the rows of that input are read.
     """
     # An estimate, used until some rows are decoded.
     row_bytes = float(max(1, likely_row_bytes(leaf.iceberg_type for leaf in leaf_columns(schema))))
@@ -218,7 +217,7 @@ def decoded_ahead(inputs: Iterator[InputRows], task: ReadTask, schema: Mapping[s
         yield from inputs
         return
     if small_bytes >= _PORTION_BYTES * len(small):
-        threads -= 1  # for the caller, which mostly waits only where files are tiny
+        threads -= 1  # a core for the caller, which mostly waits only if files are tiny
     portions: deque[tuple[float, Future[tuple[list[InputRows], float | None]]]] = deque()
     with WorkThreads(threads, thread_name_prefix="icekeeper-decode") as pool:
         try:
@@ -252,9 +251,9 @@ def _portion(inputs: Iterator[InputRows], row_bytes: float) -> tuple[list[InputR
 
 
 def _decoded(portion: list[InputRows]) -> tuple[list[InputRows], float | None]:
-    """The inputs, small ones decoded within the memory limit; an error is raised when its file is read.
+    """The inputs, with small files decoded within the memory limit; an error is raised when its file is read.
 
-    Also the measured bytes of a row in memory; ``None``: no row was decoded.
+    Also returns the measured bytes of a row in memory; ``None``: no row was decoded.
     """
     found: list[InputRows] = []
     rows = size = 0
@@ -279,7 +278,7 @@ def _is_small(source: InputFile) -> bool:
 
 
 def _first_rows(batches: Iterator[pa.RecordBatch], expected: int) -> list[pa.RecordBatch]:
-    """All batches; if they hold more rows than expected, the rest is not decoded."""
+    """All batches; if they have more rows than expected, the rest is not decoded."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:

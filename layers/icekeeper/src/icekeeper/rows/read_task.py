@@ -24,24 +24,24 @@ OPEN_FILE_BYTES = 256 * 1024
 """Opening a file takes as long as decoding this many bytes: 2.5 ms at 100 MB a second."""
 
 NO_COLUMNS: Mapping[str, Any] = {"type": "struct", "fields": []}
-"""The schema of a task that reads no column but those that its deletes need."""
+"""The schema of a task that reads only the columns that its deletes need."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadableFile:
-    """A data or delete file in a store, and what its reader needs besides its bytes."""
+    """A data or delete file in a store, and the facts that its reader needs in addition to its bytes."""
 
     path: str
     file_format: str = "PARQUET"
     identity_values: Mapping[int, PartitionValue] = field(default_factory=dict)
-    """Column id → raw partition value of identity fields, for columns that the file does not hold."""
+    """Column id → raw partition value of identity fields, for columns that the file lacks."""
     must_agree: bool = False
-    """Whether the columns of ``identity_values`` that the file does hold must have these values, because its rows
-    leave the partition (rule: leave-identity-only-with-equal-values), or equality deletes compare them."""
+    """Whether the columns of ``identity_values`` that the file has must have these values, because its rows move to
+    another partition (rule: leave-identity-only-with-equal-values), or equality deletes compare them."""
     name_mapping: Sequence[Mapping[str, Any]] | None = None
     """The table's ``schema.name-mapping.default``, for a file without field ids; ``None``: the table has none."""
     by_position: Sequence[Mapping[str, Any]] = ()
-    """The top-level fields of the table's current schema, for a file without field ids where there is no mapping."""
+    """The top-level fields of the table's current schema, for a file without field ids if there is no mapping."""
     row_group: int | None = None
     """The only row group of a Parquet file to read; ``None``: all."""
     file_size_in_bytes: int | None = None
@@ -71,7 +71,7 @@ class InputFile:
     file_size_in_bytes: int
     file_format: str = "PARQUET"
     sequence_number: int = 0
-    """Data sequence number: equality deletes with a higher one apply to its rows."""
+    """Data sequence number: equality deletes with a higher number apply to its rows."""
     deletes: tuple[int, ...] = ()
     """The delete files that apply to it, as indexes into the task's ``deletes``."""
     identity_values: Mapping[int, PartitionValue] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class InputFile:
     first_row_id: int | None = None
     """From v3 on, the row id of its first row."""
     partition_number: int = 0
-    """The same for all inputs of one spec and partition: equality deletes of a partition apply to all of them."""
+    """Equal for all inputs of the same spec and partition: equality deletes of a partition apply to all of them."""
     row_group: int | None = None
     """The only row group of a Parquet file to read; ``record_count`` then counts its rows.  ``None``: all."""
     first_row: int = 0
@@ -92,7 +92,7 @@ class InputFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTask:
-    """Read the live rows of ``inputs`` as rows of one schema.
+    """Read the live rows of ``inputs`` as rows of a schema.
 
     ``name_mapping`` and ``by_position`` are as in :class:`ReadableFile`.
     """
@@ -109,12 +109,12 @@ class ReadTask:
 
     @property
     def key_memory_bytes(self) -> int:
-        """Most bytes of memory for the lookup of equality delete keys (rule: bounded-worker-memory)."""
+        """The most bytes of memory for the lookup of equality delete keys (rule: bounded-worker-memory)."""
         return 224 * 1024 * 1024
 
     @property
     def record_count(self) -> int:
-        """Rows of the data files by their manifest entries, deleted ones included."""
+        """Rows of the data files according to their manifest entries, including deleted rows."""
         return sum(source.record_count for source in self.inputs)
 
     @property
@@ -143,9 +143,9 @@ class ReadTask:
 
 # Row lineage (specification, "Row Lineage"): a rewrite keeps the id of each row and the sequence number of its last
 # change (rule: rows-keep-their-lineage).  It writes both as columns, with the values that a reader of the input finds.
-# A stored value is kept.  Without one, the id is the file's first row id plus the position, and the last change is the
-# file's data sequence number.  (Java takes the file sequence number; the two differ only in files that were rewritten
-# without these columns.)
+# A stored value is kept.  If there is none, the id is the file's first row id plus the position, and the last change is
+# the file's data sequence number.  (Java uses the file sequence number; the two differ only in files that were
+# rewritten without these columns.)
 
 # Specification, "Reserved Field IDs".
 ROW_ID_ID = 2147483540
@@ -174,7 +174,7 @@ def with_lineage(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A table's schema with the two lineage columns at its end.
 
     Raises:
-        TableUnsupported: the table has a column of one of these reserved names.
+        TableUnsupported: the table has a column with a reserved name.
     """
     taken = {field["name"] for field in schema["fields"]} & {field["name"] for field in _FIELDS}
     if taken:
@@ -187,7 +187,7 @@ def resolved_lineage(
 ) -> pa.RecordBatch:
     """The batch with nulls of the lineage columns filled in, if it has these columns.
 
-    ``ids`` are the field ids of its columns, ``first_row`` is the position of its first row in the source.
+    ``ids``: the field ids of its columns; ``first_row``: the position of its first row in the source.
     """
     if source.first_row_id is None or ROW_ID_ID not in ids:
         return batch
@@ -235,7 +235,7 @@ def make_read_task(
 
     Raises:
         TableUnsupported: this version cannot apply an equality delete.
-        StorageError: the table's name mapping is not JSON, so that none of the files can be read.
+        StorageError: the table's name mapping is not JSON, so none of the files can be read.
     """
     deletes = {entry.file.key: entry for planned in files for entry in planned.deletes}
     numbers = {key: number for number, key in enumerate(deletes)}
@@ -285,7 +285,7 @@ def _name_mapping(metadata: TableMetadata) -> Sequence[Mapping[str, Any]] | None
     """The table's name mapping; ``None``: it has none.
 
     Raises:
-        StorageError: it is malformed.  Read as a mapping without names, it would turn columns into nulls.
+        StorageError: it is malformed.  If it were read as a mapping without names, columns would become null.
     """
     text = metadata.properties.get(NAME_MAPPING)
     try:
@@ -326,7 +326,7 @@ def _other_key_fields(
     """The fields that equality deletes compare and ``schema`` lacks, from any schema of the table
     (rule: equality-keys-by-value).
 
-    They are optional, because old files may lack them.  A nested field comes in its structs, without their other
+    They are optional, because old files may lack them.  A nested field is returned in its structs, without their other
     fields.
 
     Raises:
@@ -350,7 +350,7 @@ def _other_key_fields(
 
 
 def _alone(fields: Sequence[Mapping[str, Any]], field_id: int) -> dict[str, Any] | None:
-    """The field of that id in its structs, all optional, without their other fields; ``None``: it is not there."""
+    """The field with this id in its structs, all optional, without their other fields; ``None``: there is none."""
     path = column_path(fields, field_id)
     if path is None:
         return None

@@ -29,7 +29,7 @@ _CREATED_BY = {"created-by": "icekeeper"}
 def write_position_deletes(
     path: str, by_path: Mapping[str, BitMap64], partition: tuple[PartitionValue, ...], storage: Storage
 ) -> DataFile:
-    """Write one Parquet file with the deleted positions of each data file, by path and then by position.
+    """Write a Parquet file with the deleted positions of each data file, ordered by path and position.
 
     Raises:
         StorageError: the file cannot be written.
@@ -58,7 +58,7 @@ def write_position_deletes(
         file_size_in_bytes=size,
         value_counts=counted,
         null_value_counts=dict.fromkeys(counted, 0),
-        # Not truncated: equal bounds show older readers that the file names one data file.
+        # Not truncated: equal bounds show older readers that the file names a single data file.
         lower_bounds={DELETE_FILE_PATH_ID: paths[0].encode()},
         upper_bounds={DELETE_FILE_PATH_ID: paths[-1].encode()},
         referenced_data_file=paths[0] if len(paths) == 1 else None,
@@ -66,7 +66,7 @@ def write_position_deletes(
 
 
 def _batches(paths: list[str], by_path: Mapping[str, BitMap64]) -> Iterator[pa.RecordBatch]:
-    """Row groups of at least ``BATCH_ROWS`` rows, except the last one."""
+    """Row groups of at least ``BATCH_ROWS`` rows, except the last row group."""
     held: list[pa.RecordBatch] = []
     rows = 0
     for path in paths:
@@ -88,7 +88,7 @@ def write_vectors(
     partitions: Mapping[str, tuple[PartitionValue, ...]],
     storage: Storage,
 ) -> tuple[DataFile, ...]:
-    """Write one Puffin file with a deletion vector per data file; both mappings are by its path.
+    """Write a Puffin file with a deletion vector per data file; the keys of both mappings are paths of data files.
 
     Returns:
         An entry per vector, in the order of the paths.

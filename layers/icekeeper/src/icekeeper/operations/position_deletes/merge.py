@@ -140,7 +140,7 @@ def _collect(
                 spelled.refuse(delete.path, path)
     if rows_read != delete.record_count:
         raise FileUnreadable(
-            f"{delete.path} holds {rows_read} rows, its manifest says {delete.record_count}", path=delete.path
+            f"{delete.path} has {rows_read} rows, but its manifest says {delete.record_count}", path=delete.path
         )
     return rows_read
 

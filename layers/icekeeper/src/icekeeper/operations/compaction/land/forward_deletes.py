@@ -280,7 +280,7 @@ class DeleteForwarder:
                     spelled.refuse(file.file_path, path)
                     others = True
         if rows < file.record_count:
-            raise MetadataUnreadable(f"{file.file_path} holds {rows} rows, its manifest says {file.record_count}")
+            raise MetadataUnreadable(f"{file.file_path} has {rows} rows, but its manifest says {file.record_count}")
         return _Positions(by_path, replaced, others)
 
     def _dangling(self, head: TableMetadata, rebased: RebaseResult) -> dict[FileKey, str]:

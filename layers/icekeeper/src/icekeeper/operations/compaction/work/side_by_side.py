@@ -42,7 +42,7 @@ from icekeeper.row_group_copy.footer_structs import (
     read_exactly,
     write_struct,
 )
-from icekeeper.row_group_copy.new_footer import with_one_voice, with_row_groups
+from icekeeper.row_group_copy.new_footer import with_row_groups, without_partial_bounds
 
 
 def column_runs(sizes: Sequence[int], parts: int) -> list[range]:
@@ -287,9 +287,9 @@ class SideBySideWriter:
             seen = Footer("the new file", 0, 0, thrift).seen_by_arrow()
         except CannotCopy as refused:
             raise StorageError(f"the file of columns that Arrow encoded {refused}") from refused
-        if [tuple(map(hash, facts)) for facts in chunk_facts(seen)] != [group.facts for group in self._written]:
-            raise StorageError("the new footer describes the column chunks differently than Arrow did")
-        self._sink.write(framed(with_one_voice(thrift, seen)))
+        if [tuple(map(hash, facts)) for facts in chunk_facts(seen)] != [one.facts for one in self._written]:
+            raise StorageError("the new footer does not say of the column chunks what Arrow said of them")
+        self._sink.write(framed(without_partial_bounds(thrift, seen)))
         return seen
 
     def _end(self) -> bytes:

@@ -285,9 +285,9 @@ class _ColumnByColumn:
         if footer.num_row_groups > 1:
             # A column has bounds in all row groups or in none.
             from icekeeper.row_group_copy.footer import FRAME, framed
-            from icekeeper.row_group_copy.new_footer import with_one_voice
+            from icekeeper.row_group_copy.new_footer import without_partial_bounds
 
             start = len(end) - FRAME - int.from_bytes(end[-FRAME:-4], "little")
-            end[start:] = framed(with_one_voice(bytes(end[start:-FRAME]), footer))
+            end[start:] = framed(without_partial_bounds(bytes(end[start:-FRAME]), footer))
         self._sink.write(end)
         return footer
