@@ -373,8 +373,9 @@ def vector_positions(path: str, offset: int, size: int, cardinality: int, storag
 
 
 # Position deletes that spell the path of their data file differently from its manifest are refused
-# (rule: unreadable-delete-blocks-its-files).  Readers compare the text, as the specification says, so they do not apply such a
-# delete.  Its writer meant existing rows: merging the delete, or dropping it as dangling, would lose it permanently.
+# (rule: unreadable-delete-blocks-its-files).  Readers compare the text, as the specification says, so they do not apply
+# such a delete.  Its writer meant existing rows: merging the delete, or dropping it as dangling, would lose it
+# permanently.
 
 
 class SpelledFiles:
