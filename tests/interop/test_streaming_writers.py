@@ -17,7 +17,7 @@ from support.duckdb_session import DuckDB
 from support.java_table import SharedTable
 from support.java_writer import JavaTable, JavaTables
 from support.maintained_table import outcome_of
-from support.oracle import named
+from support.model.oracle import named
 from support.readers import canonical, pyiceberg_rows
 
 # Change streams as Flink writes them in upsert mode, by Iceberg-Java's own writers, with our compaction in between.

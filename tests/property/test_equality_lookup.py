@@ -19,7 +19,7 @@ from icekeeper.operations.compaction.work.copy_row_groups import column_ranges, 
 from icekeeper.rows.arrow_schema import arrow_type, leaf_columns
 from icekeeper.rows.equality_deletes import EqualityLookup, keys_within
 from support.examples import examples
-from support.oracle import same
+from support.model.oracle import same
 from support.rewrites import struct
 
 # Equality deletes against an oracle that compares every row with every deleted key.

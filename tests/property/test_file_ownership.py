@@ -34,13 +34,13 @@ from support.served import files_of
 # Whose file is this?  Tables that nest, share, are registered twice, renamed and restored; and passes over them.
 #
 # After every step each table is complete through its newest metadata file, as PyIceberg reads it, and so are pins and
-# pending loads.  One hundred cases in every run, always the same ones; two thousand new ones with ``make nightly``,
+# pending loads.  Sixty cases in every run, always the same ones; two thousand new ones with ``make nightly``,
 # where DuckDB reads each table in the end.
 
 CASES = settings(
     derandomize=not NIGHTLY,
     database=None,
-    max_examples=examples(100),
+    max_examples=examples(60),
     stateful_step_count=30 if NIGHTLY else 12,
     suppress_health_check=list(HealthCheck),
     # What a failing case did is told in full; shrinking it takes minutes.

@@ -19,12 +19,13 @@ from icekeeper.report.outcome import OperationOutcome, Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
 from support.duckdb_session import DuckDB
 from support.examples import NIGHTLY, examples
-from support.histories import History, HistoryRun, Step, Verb, histories, policies
 from support.java_table import SharedTable
 from support.java_writer import BY_REGION, ID_AND_REGION, JavaTables
 from support.maintained_table import MaintainedTable, assert_agree, dry_run, local_path, maintained_table, outcome_of
+from support.model.actions import Step, Verb
 from support.model.cleanup import random_cleanup, run_cleanup
-from support.oracle import named
+from support.model.java_histories import History, HistoryRun, histories, policies
+from support.model.oracle import named
 from support.readers import CanonicalRows, canonical
 from support.scripted_catalog import nothing
 
@@ -139,7 +140,7 @@ class Case:
         file_formats=("parquet",),
         one_row_a_group=False,
         seed=1,
-        steps=(Step(Verb.APPEND, 0), Step(Verb.EVOLVE, 0), Step(Verb.DELETE_KEYS, 0)),
+        steps=(Step(Verb.APPEND, 0), Step(Verb.EVOLVE, 0), Step(Verb.KEYS, 0)),
         meanwhile=(),
     ),
     policy={"strategy": "binpack", "rewrite_all": "true", "min_input_files": "2", "output_spec": "current"},

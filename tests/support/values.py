@@ -13,7 +13,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from support.oracle import Row
+from support.model.oracle import Row
 
 # Random values of every Iceberg type, from domains so small that keys meet again.
 

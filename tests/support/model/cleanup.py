@@ -300,8 +300,8 @@ class CleanupRun(Run):
         self._check_judged()
 
     def _check_judged(self) -> None:
-        """What is retained reads as before, by a reader that remembers nothing and by the judge; nothing reachable is
-        gone, nothing unreachable stays."""
+        """What is retained reads as before, by a reader that remembers nothing and by the judge; nothing reachable or
+        staged is gone, nothing else stays."""
         table, anew = self._world.table, NaiveReader()
         self._judge.take_over(self._world.location)
         for snapshot_id in table.snapshots:
@@ -310,7 +310,8 @@ class CleanupRun(Run):
             assert Counter(tuple(row.values.get(i) for i in (ID, KEY, PART)) for row in rows) == held, snapshot_id
             assert Counter(self._judge.ids_of(snapshot_id)) == Counter(row[0] for row in held.elements()), snapshot_id
         needed, there = {normalise(path) for path in self._judge.reachable()}, self.on_disk()
-        assert self.reachable() <= needed <= there, sorted(needed - there)
+        assert self.reachable() <= needed
+        assert needed | self._staged <= there, sorted((needed | self._staged) - there)
         # Metadata files that some catalog may know stay (rule: orphans-outlive-the-grace-period).
         oldest_ms = min(snapshot.timestamp_ms for snapshot in table.snapshots.values())
         left = {path for path in there - needed - self._staged if not _is_young_metadata(path, oldest_ms)}

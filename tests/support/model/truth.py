@@ -29,11 +29,15 @@ Rows = tuple[int, ...]
 def real_path(path: str) -> str:
     """Where a file lies, whatever its address looks like and through whatever links it is reached.
 
-    The links of a case are there before its first table, and nothing changes them.
+    The links of a case are folders; they are there before its first table, and nothing changes them.
     """
     if path.startswith("file:"):
         path = unquote("/" + path.removeprefix("file:").lstrip("/"))
-    return os.path.realpath(path)
+    folder, _, name = path.rpartition("/")
+    return f"{_real_folder(folder)}/{name}" if "." in name else os.path.realpath(path)
+
+
+_real_folder = functools.lru_cache(maxsize=10_000)(os.path.realpath)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +12,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 from support.java_writer import JavaTable, JavaTables
-from support.oracle import EqualityDelete, ModelFile, PositionDelete, Row, TableModel
+from support.model.actions import Step, Verb
+from support.model.oracle import EqualityDelete, ModelFile, PositionDelete, Row, TableModel
 from support.values import fits, promoted, random_row, random_value
 
 # What hypothesis draws: tables with their history, and policies to compact them by.
 #
-# A step is a verb and a seed.  What it does depends on the table that it meets (:mod:`support.histories`), so any
-# list of steps is a history and shrinking is only leaving steps out.
+# A step is a verb of the model and a seed.  What it does depends on the table that it meets, so any list of steps is a
+# history, and shrinking only leaves steps out.
 
 FORMAT_VERSIONS = (1, 2, 2, 3, 3)
 FILE_FORMATS = (("parquet",), ("parquet",), ("parquet", "avro"), ("parquet", "orc", "avro"))
@@ -46,41 +46,17 @@ _SINCE_V3 = ("timestamp_ns", "timestamptz_ns")
 _NESTED = ("struct", "list", "map", "list of structs")
 
 
-class Verb(enum.Enum):
-    """What other engines do to a table."""
-
-    APPEND = "append"
-    UPSERT = "upsert"
-    DELETE_KEYS = "delete keys"
-    DELETE_POSITIONS = "delete positions"
-    DROP_FILES = "drop files"
-    EVOLVE = "evolve"
-    REPARTITION = "repartition"
-    TAG = "tag"
-    ROLL_BACK = "roll back"
-    UPGRADE = "upgrade"
-
-
 _WITHOUT_DELETES = (
     *(Verb.APPEND,) * 4,
     *(Verb.EVOLVE,) * 2,
-    Verb.DROP_FILES,
+    Verb.OVERWRITE,
     Verb.REPARTITION,
     Verb.TAG,
     Verb.ROLL_BACK,
     Verb.UPGRADE,
 )
-_WITH_DELETES = _WITHOUT_DELETES + (Verb.DELETE_KEYS,) * 3 + (Verb.DELETE_POSITIONS, Verb.UPSERT) * 2
-_MEANWHILE = (Verb.APPEND, Verb.DELETE_KEYS, Verb.UPSERT, Verb.DELETE_POSITIONS, Verb.DROP_FILES)
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    verb: Verb
-    seed: int
-
-    def __repr__(self) -> str:
-        return f"{self.verb.value} #{self.seed}"
+_WITH_DELETES = _WITHOUT_DELETES + (Verb.KEYS,) * 3 + (Verb.POSITIONS, Verb.UPSERT) * 2
+_MEANWHILE = (Verb.APPEND, Verb.KEYS, Verb.UPSERT, Verb.POSITIONS, Verb.OVERWRITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +133,7 @@ def histories(draw: st.DrawFn, format_versions: tuple[int, ...] = FORMAT_VERSION
 def policies(draw: st.DrawFn) -> dict[str, str]:
     """Settings of one compaction; targets so small that a partition becomes several files.
 
-    What to sort by is chosen when the table is there (:meth:`support.histories.HistoryRun.fitted`).
+    What to sort by is chosen when the table is there (:meth:`support.model.java_histories.HistoryRun.fitted`).
     """
     settings = {
         "strategy": draw(st.sampled_from(STRATEGIES)),
@@ -543,9 +519,9 @@ class HistoryRun(HistoryTable):
     _VERBS: Mapping[Verb, Callable[[HistoryRun, random.Random], None]] = {
         Verb.APPEND: _append,
         Verb.UPSERT: _upsert,
-        Verb.DELETE_KEYS: _delete_keys,
-        Verb.DELETE_POSITIONS: _delete_positions,
-        Verb.DROP_FILES: _drop_files,
+        Verb.KEYS: _delete_keys,
+        Verb.POSITIONS: _delete_positions,
+        Verb.OVERWRITE: _drop_files,
         Verb.EVOLVE: evolve,
         Verb.REPARTITION: repartition,
         Verb.TAG: _tag,
