@@ -300,7 +300,7 @@ def test_a_changed_policy_or_a_failing_state_table_stops_what_has_not_begun_only
         patch.setattr(store, "_update_record", fail)
         told = aws_functions.send("compact_small")
     assert told.result["compact"].startswith("succeeded: compacted 5")
-    assert [line["level"] for line in told.lines if "could not be remembered" in line["message"]] == ["WARNING"]
+    assert [line["level"] for line in told.lines if "could not be recorded" in line["message"]] == ["WARNING"]
 
 
 # A run that began before an upgrade keeps its definition, so new functions get events of the version before.

@@ -242,11 +242,11 @@ def test_a_pass_that_cannot_begin_leaves_the_request(command: Command) -> None:
 @pytest.mark.parametrize(
     ("call", "key", "said"),
     [
-        (MAINTAIN, "detection_interval_s=60", "for one table: icekeeper run reads it"),
-        (MAINTAIN, "table_filter=x", "for one table: icekeeper detect and icekeeper run read it"),
-        (("plan", "ns.t"), "max_concurrent_jobs=2", "for one table: icekeeper run reads it"),
-        (("request", "ns.t"), "max_jobs_per_detection=2", "for one table: icekeeper detect and icekeeper run read it"),
-        (("detect",), "max_concurrent_jobs_per_worker=2", "for one detection: icekeeper run reads it"),
+        (MAINTAIN, "detection_interval_s=60", "on one table: icekeeper run reads it"),
+        (MAINTAIN, "table_filter=x", "on one table: icekeeper detect and icekeeper run read it"),
+        (("plan", "ns.t"), "max_concurrent_jobs=2", "on one table: icekeeper run reads it"),
+        (("request", "ns.t"), "max_jobs_per_detection=2", "on one table: icekeeper detect and icekeeper run read it"),
+        (("detect",), "max_concurrent_jobs_per_worker=2", "on one detection: icekeeper run reads it"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )
@@ -254,5 +254,5 @@ def test_a_key_that_would_do_nothing_is_refused(command: Command, call: tuple[st
     command.table(appends=1)
     answer = command(*call, "--set", key)
     assert answer.code == 2
-    assert one_sentence(answer.err) == f"policy key {key.partition('=')[0]} has no meaning {said}"
+    assert one_sentence(answer.err) == f"policy key {key.partition('=')[0]} has no effect {said}"
     assert listed() == ()

@@ -1,5 +1,5 @@
-// The list of tables: searched, filtered, sorted and shown page by page.  What is below a table is drawn when it is
-// opened.  All text goes into the page as text, never as markup.
+// The list of tables: searched, filtered, sorted and shown page by page.  The details of a table are drawn when it is
+// opened.  All text is added as text, never as markup.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -21,7 +21,7 @@
     return `${number >= 100 || divisor === 1 ? number.toFixed(0) : Number(number.toPrecision(2))} ${unit}`;
   }
   const count = (number) => (number === undefined ? NONE : number.toLocaleString("en-US", { maximumFractionDigits: 2 }));
-  // Any writer of a table chooses the times of its snapshots, also such as no calendar has.
+  // Any writer of a table chooses the times of its snapshots, even times that no calendar has.
   const isTime = (ms) => Math.abs(ms) < 864e13;
   const moment = (ms) => (isTime(ms) ? `${new Date(ms).toISOString().slice(0, 16).replace("T", " ")} UTC` : String(ms));
   function age(ms) {
@@ -80,7 +80,7 @@
     );
     const key = COLUMNS[view.sort][1];
     const sign = view.down ? -1 : 1;
-    // What is not known comes last, in either direction.
+    // Unknown values come last, in either direction.
     return found
       .map((t) => [key(t), t])
       .sort(([a, s], [b, t]) => {
@@ -91,7 +91,7 @@
   }
 
   const rows = el("tbody", { class: "rows" });
-  const told = el("p", { class: "faint", role: "status" });
+  const tally = el("p", { class: "faint", role: "status" });
   const pager = el("div", { class: "pager" });
 
   function why(t) {
@@ -129,7 +129,7 @@
     const shown = found.slice(view.page * most, (view.page + 1) * most).map(row);
     rows.replaceChildren(...shown.flatMap(([made, detail]) => [made, detail]));
     shown.forEach(([, , reopen]) => reopen());
-    told.textContent = `${count(found.length)} of ${count(tables.length)} ${tables.length === 1 ? "table" : "tables"}`;
+    tally.textContent = `${count(found.length)} of ${count(tables.length)} ${tables.length === 1 ? "table" : "tables"}`;
     const turn = (text, by, last) => {
       const button = el("button", { type: "button", onclick: () => ((view.page += by), show()) }, text);
       button.disabled = last;
@@ -156,7 +156,7 @@
   }
 
   function sortBy(at) {
-    // Numbers are most interesting where they are largest.
+    // The largest numbers are the most interesting.
     choose({ sort: at, down: view.sort === at ? !view.down : at > 1 });
   }
 
@@ -199,7 +199,7 @@
       el("label", {}, "sort by", sorter),
       el("div", { class: "states", role: "group", "aria-label": "state" }, ...states),
     ),
-    told,
+    tally,
     el("table", { class: "list" }, el("thead", {}, el("tr", {}, ...header)), rows),
     pager,
   );
@@ -215,7 +215,7 @@
     show();
   });
 
-  // What is below a table.
+  // The details of a table.
 
   function chart(title, options) {
     const svg = Plot.plot({ className: "plot", marginLeft: 50, width: 460, height: 220, ...options });
@@ -228,10 +228,10 @@
   const section = (title, ...children) => el("section", {}, el("h3", {}, title), ...children);
   function absent(t) {
     if (t.left_out) {
-      const why = "Details of this table are left out, for the page would be too large. A page that has them:";
+      const why = "Details of this table are left out, because the page would be too large. To write a page with them:";
       return section("Left out", el("p", { class: "faint" }, `${why} `, el("code", {}, fresh(t))));
     }
-    const holders = "What each ref and snapshot alone holds, and advice";
+    const holders = "The bytes that only one ref or snapshot holds, and advice";
     const missing = t.layout?.files ? holders : `Sizes of files and partitions, ${holders.toLowerCase()}`;
     const what = `${missing} are not recorded. Read the manifests:`;
     return section("Not recorded", el("p", { class: "faint" }, `${what} `, el("code", {}, fresh(t))));
@@ -264,7 +264,7 @@
       t.reasons ? list(t.reasons) : undefined,
       t.sweep_due_ms ? list([`orphan sweep: ${due}, ${moment(t.sweep_due_ms)}`]) : undefined,
       t.command ? el("p", {}, el("code", {}, t.command)) : undefined,
-      faint(`seen so since ${moment(t.observed_ms)}, ${since(t.observed_ms)}`),
+      faint(`unchanged since ${moment(t.observed_ms)}, ${since(t.observed_ms)}`),
     );
   }
 
@@ -325,7 +325,7 @@
   function history(t) {
     const title = "Snapshots and refs";
     const line = t.timeline;
-    if (!line?.seconds) return section(title, faint("The table has no snapshots, or none is recorded."));
+    if (!line?.seconds) return section(title, faint("The table has no snapshots, or no snapshot is recorded."));
     const held = t.layout?.holders?.snapshots ?? [];
     const alone = new Map(held.map(([ms, bytes]) => [Math.floor((ms - line.from_ms) / 1000), bytes]));
     const dots = line.seconds.flatMap((seconds, at) => {
@@ -357,10 +357,10 @@
       }),
       faint(
         `The newest ${count(dots.length)} of ${count(t.counters.lake_snapshots)} snapshots` +
-          (alone.size ? `; a larger dot holds more bytes alone. ${read(t.layout.holders)}` : "."),
+          (alone.size ? `; a larger dot holds more bytes that nothing else holds. ${read(t.layout.holders)}` : "."),
       ),
       costs.length
-        ? grid(["ref", "type", "snapshots", "bytes that it alone holds"], costs)
+        ? grid(["ref", "type", "snapshots", "bytes that only it holds"], costs)
         : grid(["ref", "type", "snapshot of"], line.refs.map(([name, kind, ms]) => [name, kind, moment(ms)])),
     );
   }
@@ -441,7 +441,7 @@
     return [
       section(
         "Advice",
-        ...found.map((one) => el("p", {}, `${one.reason} `, el("span", { class: "faint" }, one.gain), " ", el("code", {}, one.statement))),
+        ...found.map((it) => el("p", {}, `${it.reason} `, el("span", { class: "faint" }, it.gain), " ", el("code", {}, it.statement))),
         faint(read(t.layout.holders)),
       ),
     ];
