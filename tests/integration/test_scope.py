@@ -103,7 +103,7 @@ def test_a_branch_is_maintained_and_main_is_not(table: MaintainedTable) -> None:
     assert compacted(table, branch="audit").status is Status.SKIPPED
 
 
-@pytest.mark.parametrize(("name", "kind"), [("nope", "no branch of this table"), ("v1", "a tag")])
+@pytest.mark.parametrize(("name", "kind"), [("nope", "not a branch of this table"), ("v1", "a tag")])
 def test_a_branch_that_is_none_is_bad_usage(table: MaintainedTable, name: str, kind: str) -> None:
     head = table.loaded.metadata.current_snapshot
     assert head is not None
