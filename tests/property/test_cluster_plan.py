@@ -158,56 +158,40 @@ def chosen(all_files: list[File], **settings: object) -> list[list[str]]:
     return [[c.file_path for c in group.files] for group in groups]
 
 
-def test_four_small_new_files_wait_for_a_fifth() -> None:
-    assert chosen(sized(1, 1, 1, 1)) == []
-    assert chosen(sized(1, 1, 1, 1, 1)) == [["f000", "f001", "f002", "f003", "f004"]]
+def old(*sizes: int) -> list[File]:
+    return sized(*sizes, clustered=True)
 
 
-def test_new_bytes_for_one_output_are_enough_whatever_their_files() -> None:
-    """Large unsorted files are sorted although there are few of them."""
-    assert chosen(sized(200, 55)) == []
-    assert chosen(sized(200, 56)) == [["f000", "f001"]]
-    assert chosen(sized(300)) == [["f000"]]
-
-
-def test_new_files_leave_clustered_ones_alone() -> None:
-    before = sized(200, 200, 10, 10, clustered=True)
-    assert chosen(before + sized(1, 1, 1, 1, 1)) == [["f004", "f005", "f006", "f007", "f008"]]
-
-
-def test_small_clustered_files_are_merged_when_there_are_enough() -> None:
-    assert chosen(sized(200, 10, 10, 10, 10, clustered=True)) == []
-    assert chosen(sized(200, 10, 10, 10, 10, 10, clustered=True)) == [["f001", "f002", "f003", "f004", "f005"]]
-
-
-def test_small_clustered_files_join_the_new_ones_whose_output_would_make_them_too_many() -> None:
-    before = sized(10, 10, 10, 10, clustered=True)
-    assert [len(group) for group in chosen(before + sized(1, 1, 1, 1, 1))] == [9]
-    assert [len(group) for group in chosen(before + sized(100, 100, 100))] == [3]
-
-
-def test_rewrite_all_clusters_everything_again() -> None:
-    assert [len(group) for group in chosen(sized(200, 300, 1, clustered=True), rewrite_all=True)] == [3]
-
-
-def test_a_large_group_is_split_and_a_cap_splits_it_further() -> None:
-    many = sized(*[100] * 20)
-    assert [len(group) for group in chosen(many, max_file_group_size_mb=1000)] == [10, 10]
-    assert [len(group) for group in chosen(many, max_bytes_to_rewrite=550 * MB)] == [5]
-    assert [len(group) for group in chosen(many, max_files_to_rewrite=7)] == [7]
-
-
-@pytest.mark.parametrize(("cap", "expected"), [(2, [2]), (3, [3]), (6, [6]), (7, [6])])
-def test_a_cap_that_divides_small_groups_again_ends_their_merging(cap: int, expected: list[int]) -> None:
-    """Found by a random history: two groups of three, put together, were divided into two groups of three for ever."""
-    new = sized(1, 1, 1, 1, 1, 1)
-    assert [len(group) for group in chosen(new, min_input_files=2, max_files_to_rewrite=cap)] == expected
-
-
-@pytest.mark.parametrize(("cap", "expected"), [(2, [2]), (7, [6])])
-def test_small_clustered_files_that_a_cap_keeps_apart_stay_as_they_are(cap: int, expected: list[int]) -> None:
-    old = sized(1, 1, 1, 1, 1, 1, clustered=True)
-    assert [len(group) for group in chosen(old, min_input_files=2, max_files_to_rewrite=cap)] == expected
+@pytest.mark.parametrize(
+    ("files", "settings", "expected"),
+    [
+        # Four small new files wait for a fifth; new bytes for one output are enough, whatever their files.
+        (sized(1, 1, 1, 1), {}, []),
+        (sized(1, 1, 1, 1, 1), {}, [range(5)]),
+        (sized(200, 55), {}, []),
+        (sized(200, 56), {}, [range(2)]),
+        (sized(300), {}, [range(1)]),
+        # New files leave clustered ones alone, unless small ones would become too many with their output.
+        (old(200, 200, 10, 10) + sized(1, 1, 1, 1, 1), {}, [range(4, 9)]),
+        (old(200, 10, 10, 10, 10), {}, []),
+        (old(200, 10, 10, 10, 10, 10), {}, [range(1, 6)]),
+        (old(10, 10, 10, 10) + sized(1, 1, 1, 1, 1), {}, [range(9)]),
+        (old(10, 10, 10, 10) + sized(100, 100, 100), {}, [range(4, 7)]),
+        (old(200, 300, 1), {"rewrite_all": True}, [range(3)]),
+        (sized(*[100] * 20), {"max_file_group_size_mb": 1000}, [range(10), range(10, 20)]),
+        (sized(*[100] * 20), {"max_bytes_to_rewrite": 550 * MB}, [range(5)]),
+        (sized(*[100] * 20), {"max_files_to_rewrite": 7}, [range(7)]),
+        # Two groups of three, put together, were once divided into two groups of three for ever.
+        *(
+            (sized(*[1] * 6), {"min_input_files": 2, "max_files_to_rewrite": n}, [range(min(n, 6))])
+            for n in (2, 3, 6, 7)
+        ),
+        *((old(*[1] * 6), {"min_input_files": 2, "max_files_to_rewrite": n}, [range(min(n, 6))]) for n in (2, 7)),
+    ],
+)
+def test_which_files_are_clustered_together(files: list[File], settings: Any, expected: list[range]) -> None:
+    found = [sorted(group) for group in chosen(files, **settings)]
+    assert found == [[f"f{number:03}" for number in group] for group in expected]
 
 
 @pytest.mark.parametrize("enabled", [True, False])
@@ -341,7 +325,10 @@ def test_capped_passes_get_through_the_partition() -> None:
     assert len(last) == 15
 
 
-def test_without_rewriting_nothing_is_merged() -> None:
+def test_z_order_goes_by_all_of_its_columns() -> None:
+    zorder: dict[str, Any] = {"strategy": "zorder", "sort_order": "id"}
+    assert chosen_by_depth([replace(f, low=0, high=300) for f in runs(5)], **zorder) == [list(range(15))]
+    assert chosen_by_depth([replace(f, low=0, high=300) for f in runs(4)], **zorder) == []
     assert chosen_by_depth(runs(9), rewrite_enabled=False) == []
 
 
@@ -376,12 +363,6 @@ def test_a_column_of_few_values_is_followed_by_the_next_one() -> None:
 
     assert groups([(0, 9)] * 5) == 1
     assert groups([(10 * n, 10 * n + 9) for n in range(5)]) == 0
-
-
-def test_z_order_goes_by_all_of_its_columns() -> None:
-    zorder: dict[str, Any] = {"strategy": "zorder", "sort_order": "id"}
-    assert chosen_by_depth([replace(f, low=0, high=300) for f in runs(5)], **zorder) == [list(range(15))]
-    assert chosen_by_depth([replace(f, low=0, high=300) for f in runs(4)], **zorder) == []
 
 
 sizes = st.sampled_from([0.5, 2.0, 8.0, 10.0, 11.0])

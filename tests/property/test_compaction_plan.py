@@ -23,7 +23,6 @@ from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file
 TABLE = table()
 # An hour after the planning snapshot; small sizes, so that examples shrink to readable numbers.
 NOW_MS = HEAD_MS + HOUR_MS
-UNKNOWN_SNAPSHOT = 7
 
 partitions = st.one_of(
     st.none(),
@@ -199,28 +198,25 @@ def sizes(planned: CompactionPlan | Nothing) -> list[tuple[int, int]]:
     return [(len(g.files), g.total_bytes // MB) for g in groups_of(planned)]
 
 
-def test_six_files_of_53_mb_become_one() -> None:
-    """SeaweedFS's worker, an unpartitioned table before and after (rule: bounded-merge-rewrites)."""
+def test_groups_by_example() -> None:
+    """SeaweedFS's worker, before and after: an unpartitioned table, a partitioned one, and an oversized bin that is
+    split (rule: bounded-merge-rewrites)."""
     assert sizes(plan(sized(10, 5, 8, 12, 3, 15), policy())) == [(6, 53)]
-
-
-def test_a_partition_of_five_is_merged_and_one_of_two_is_left_alone() -> None:
-    """SeaweedFS's worker, a partitioned table before and after (rule: bounded-merge-rewrites)."""
     planned = plan(sized(20, 15, 10, 25, 18, partition="us") + sized(5, 8, partition="eu"), policy())
     assert sizes(planned) == [(5, 88)]
     assert groups_of(planned)[0].partition == ("us",)
-
-
-def test_twenty_files_of_600_mb_are_split_and_the_last_four_left_alone() -> None:
-    """SeaweedFS's worker, an oversized bin that is split (rule: bounded-merge-rewrites)."""
     assert sizes(plan(sized(*[30] * 20), policy())) == [(8, 240), (8, 240)]
-
-
-def test_files_come_together_in_the_order_in_which_they_came() -> None:
-    files = sized(*[30] * 16)
-    first, second = groups_of(plan(reversed(files), policy()))
-    assert [c.file_path for c in first.files] == [f"p-{i:03}" for i in range(8)]
-    assert [c.file_path for c in second.files] == [f"p-{i:03}" for i in range(8, 16)]
+    # Files come together in the order in which they came.
+    first, second = groups_of(plan(reversed(sized(*[30] * 16)), policy()))
+    assert [c.file_path for c in (*first.files, *second.files)] == [f"p-{i:03}" for i in range(16)]
+    assert len(first.files) == 8
+    # A file of three quarters of the target is no candidate.
+    for size, is_candidate in ((192 * MB - 1, True), (192 * MB, False)):
+        files = [live_file(data_file(f"f{i}", size if i == 0 else 60 * MB, [None])) for i in range(5)]
+        assert isinstance(plan(files, policy()), CompactionPlan) is is_candidate
+    for enabled in (True, False):
+        everything = policy(rewrite_all=True, rewrite_enabled=enabled)
+        assert sizes(plan(sized(300, 1), everything)) == [(1, 300), (1, 1)]
 
 
 def test_nan_is_one_partition_and_the_two_zeros_are_two() -> None:
@@ -232,12 +228,6 @@ def test_nan_is_one_partition_and_the_two_zeros_are_two() -> None:
     assert {len(g.files) for g in groups} == {5}
 
 
-@pytest.mark.parametrize(("size", "is_candidate"), [(192 * MB - 1, True), (192 * MB, False)])
-def test_a_file_of_three_quarters_of_the_target_is_no_candidate(size: int, is_candidate: bool) -> None:
-    files = [live_file(data_file(f"f{i}", size if i == 0 else 60 * MB, [None])) for i in range(5)]
-    assert isinstance(plan(files, policy()), CompactionPlan) is is_candidate
-
-
 def test_files_with_and_without_row_ids_are_not_mixed() -> None:
     """Rows of the one keep their ids, those of the other get theirs from the commit (rule: rows-keep-their-lineage)."""
     files = [live_file(data_file(f"f{i}", MB, first_row_id=None if i % 2 else i * 100), age=i) for i in range(10)]
@@ -247,11 +237,6 @@ def test_files_with_and_without_row_ids_are_not_mixed() -> None:
         ["f1", "f3", "f5", "f7", "f9"],
     ]
     assert [group.has_lineage for group in groups] == [True, False]
-
-
-def test_rewrite_all_takes_every_file_even_one_alone() -> None:
-    assert sizes(plan(sized(300, 1), policy(rewrite_all=True))) == [(1, 300), (1, 1)]
-    assert sizes(plan(sized(300, 1), policy(rewrite_all=True, rewrite_enabled=False))) == [(1, 300), (1, 1)]
 
 
 def reason(
@@ -392,9 +377,6 @@ def test_a_partition_at_rest_is_merged_once_whatever_its_sizes() -> None:
     assert shape(at_rest) == [(5, 1)]
     assert groups(applied(files, at_rest, 100), policy(), LATER) == ()
     assert groups(files, policy(partition_rest_hours=25), LATER) == ()
-
-
-def test_few_files_of_a_partition_at_rest_are_left_alone() -> None:
     assert groups(files_of_sizes(*[MB] * 4), policy(), LATER) == ()
 
 

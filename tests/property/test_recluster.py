@@ -108,9 +108,9 @@ def test_a_thousand_appends_cost_and_leave_what_the_formula_says() -> None:
 
 @pytest.mark.parametrize("keys", ["late rows", "very late rows", "hot keys"])
 def test_the_formula_holds_wherever_rows_come(keys: str) -> None:
-    table = appended(keys, 250)
-    assert table.amplification <= 1 + math.log(250, 4)
-    assert max(table.depths) <= 3 * (math.ceil(math.log(250, 4)) + 1)
+    table = appended(keys, 150)
+    assert table.amplification <= 1 + math.log(150, 4)
+    assert max(table.depths) <= 3 * (math.ceil(math.log(150, 4)) + 1)
 
 
 def test_rows_that_come_in_order_are_never_sorted_again() -> None:
@@ -128,32 +128,25 @@ def test_the_factor_trades_bytes_rewritten_for_depth(factor: int) -> None:
     assert max(table.depths) <= max(table.limit, (factor - 1) * (math.ceil(math.log(300, factor)) + 1))
 
 
-def test_within_the_limit_nothing_is_merged() -> None:
+def test_which_runs_are_merged() -> None:
     piled = [piece(n, 0, 9) for n in range(4)]
-    assert runs_to_merge(piled, limit=4, factor=2) == []
+    assert runs_to_merge(piled, limit=4, factor=2) == [], "within the limit"
     assert runs_to_merge(piled, limit=3, factor=2) == [[0, 1, 2, 3]]
-    assert runs_to_merge(piled[:3], limit=2, factor=4) == []  # too few of a tier
-
-
-def test_runs_of_another_tier_are_left_alone() -> None:
-    """Five small runs over a large one: merging it with them each time would rewrite it each time."""
+    assert runs_to_merge(piled[:3], limit=2, factor=4) == [], "too few of a tier"
+    # Five small runs over a large one: merging it with them each time would rewrite it each time.
     large = [piece(1, n, n + 1, OUTPUT_ROWS) for n in range(10)]
     small = [piece(2 + n, 0, 10, 500) for n in range(5)]
     assert runs_to_merge([*large, *small], limit=4, factor=4) == [[10, 11, 12, 13, 14]]
-
-
-def test_what_a_merge_brings_about_is_merged_at_once() -> None:
-    """Three runs of a tier and four of the one below, whose merge makes the fourth and is still too deep."""
+    # Three runs of a tier and four of the tier below, whose merge makes the fourth and is still too deep.
     above = [piece(n, 0, 9, 4 * 256) for n in range(3)]
     below = [piece(10 + n, 0, 9, 256) for n in range(4)]
     assert runs_to_merge([*above, *below], limit=3, factor=4) == [[0, 1, 2, 3, 4, 5, 6]]
-
-
-def test_runs_that_touch_or_hold_one_key_do_not_overlap() -> None:
-    touching = [piece(n, n, n + 1) for n in range(9)]
-    one_key = [piece(10 + n, 5, 5) for n in range(9)]
-    assert run_depth(touching) == run_depth([*touching, *one_key]) == 1
-    assert runs_to_merge([*touching, *one_key], limit=1, factor=2) == []
+    # Runs that touch or hold one key do not overlap.
+    apart = [*(piece(n, n, n + 1) for n in range(9)), *(piece(10 + n, 5, 5) for n in range(9))]
+    assert run_depth(apart) == run_depth(apart[:9]) == 1
+    assert runs_to_merge(apart, limit=1, factor=2) == []
+    rows = (0, 1, 3, 4, 15, 16, 4**9 - 1, 4**9)
+    assert [tier_of(count, 4) for count in rows] == [0, 0, 0, 1, 1, 2, 8, 9], "tiers are powers of the factor"
 
 
 def test_on_a_curve_runs_must_overlap_in_every_column() -> None:
@@ -167,11 +160,6 @@ def test_on_a_curve_runs_must_overlap_in_every_column() -> None:
     assert runs_to_merge(piled, limit=4, factor=4) == [[0, 1, 2, 3, 4, 5]]
     # One country, all times: the single value of one column does not hide the other.
     assert run_depth([box(n, (7, 7), (0, 9)) for n in range(6)]) == 6
-
-
-@pytest.mark.parametrize(("rows", "tier"), [(0, 0), (1, 0), (3, 0), (4, 1), (15, 1), (16, 2), (4**9 - 1, 8), (4**9, 9)])
-def test_tiers_are_powers_of_the_factor(rows: int, tier: int) -> None:
-    assert tier_of(rows, 4) == tier
 
 
 ranges = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda t: (min(t), max(t)))
@@ -286,23 +274,16 @@ def test_sorted_files_have_depth_1_and_spread_ones_that_of_all() -> None:
     assert measure_depth([extent(0, 9)] * 7) == OverlapDepth(7, 7, 7.0, 7.0, 7)
 
 
-def test_bytes_weigh() -> None:
-    """A lookup meets the large file that lies alone nine times out of ten."""
+def test_bytes_weigh_and_a_file_of_unknown_bounds_is_opened_for_everything() -> None:
+    """A lookup meets the large file that lies alone nine times out of ten; partitions are summed up one by one."""
     assert measure_depth([extent(0, 1, 90), extent(5, 6, 5), extent(5, 6, 5)]).point == pytest.approx(1.1)
-
-
-def test_one_file_of_unknown_bounds_is_opened_for_everything() -> None:
     known = [extent(n, n + 1) for n in range(10)]
     assert measure_depth([*known, extent(None, None)]).point == pytest.approx(2.0)
     assert measure_depth([*known, extent(5, None)]).point == pytest.approx((5 + 5 * 2 + 2) / 11)
     assert measure_depth([extent(None, None)] * 3) == OverlapDepth(3, 3, 3.0, 3.0, 3)
-    assert measure_depth([]) == OverlapDepth(0, 0, 0.0, 0.0, 0)
-
-
-def test_partitions_are_looked_into_one_by_one() -> None:
     deep, flat = measure_depth([extent(0, 9, 10)] * 4), measure_depth([extent(0, 9, 60)])
     assert total_depth([deep, flat, measure_depth([])]) == OverlapDepth(5, 100, 2.2, 2.2, 4)
-    assert total_depth([]) == OverlapDepth(0, 0, 0.0, 0.0, 0)
+    assert total_depth([]) == measure_depth([]) == OverlapDepth(0, 0, 0.0, 0.0, 0)
 
 
 def bounded(low: bytes | None, high: bytes | None, **more: object) -> Extent | None:
@@ -323,36 +304,20 @@ EVERYTHING = Extent(BELOW_ALL, ABOVE_ALL, 5)
 def test_bounds_become_an_extent() -> None:
     assert bounded(LONG.pack(-3), LONG.pack(7)) == extent(-3, 7, 5)
     assert of_type("long", struct.pack("<i", -3), LONG.pack(7)) == extent(-3, 7, 5)  # from before a promotion
-    decimals = of_type("decimal(9,2)", b"\xff", b"\x01\x00")
-    assert decimals == extent(-1, 256, 5)
-    cut = of_type("string", b"ab", b"ac")
-    assert cut is not None
-    assert (cut.low, cut.high) == ((1, b"ab"), (1, b"ac"))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
+    assert of_type("decimal(9,2)", b"\xff", b"\x01\x00") == extent(-1, 256, 5)
+    assert of_type("string", b"ab", b"ac") == Extent((1, b"ab"), (1, b"ac"), 5)
+    for low, high, expected in (
         (None, None, EVERYTHING),
         (LONG.pack(3), None, extent(3, None, 5)),  # a string of the highest characters has no upper bound
         (None, LONG.pack(3), extent(None, 3, 5)),
         (b"\x01", LONG.pack(3), extent(None, 3, 5)),
         (LONG.pack(4), LONG.pack(3), EVERYTHING),
-    ],
-)
-def test_what_bounds_do_not_tell_is_everything(low: bytes | None, high: bytes | None, expected: Extent) -> None:
-    assert bounded(low, high) == expected
-
-
-def test_a_bound_that_is_nan_tells_nothing() -> None:
+    ):
+        assert bounded(low, high) == expected
     nan, one = struct.pack("<d", math.nan), struct.pack("<d", 1.0)
     assert of_type("double", nan, nan) == EVERYTHING
-    half = of_type("double", one, nan)
-    assert half is not None
-    assert (half.low, half.high) == ((1, (1.0, 1)), ABOVE_ALL)
-
-
-def test_a_file_of_nulls_alone_is_opened_for_no_value() -> None:
+    assert of_type("double", one, nan) == Extent((1, (1.0, 1)), ABOVE_ALL, 5)
+    # A file of nulls alone is opened for no value.
     assert bounded(None, None, value_counts={1: 10}, null_value_counts={1: 10}) is None
     assert bounded(None, None, value_counts={1: 10}, null_value_counts={1: 9}) == EVERYTHING
     assert bounded(None, None, null_value_counts={1: 10}) == EVERYTHING

@@ -281,30 +281,29 @@ def test_a_clock_that_runs_backwards_expires_nothing_more(case: Case, hours: int
 EIGHT = [14 * DAY_H, 10 * DAY_H, 8 * DAY_H, 6 * DAY_H, 5 * DAY_H, 3 * DAY_H, 2 * DAY_H, 1]
 
 
-def test_eight_snapshots_become_five() -> None:
-    """SeaweedFS's worker, before and after (rule: retention-keeps-if-anything-does)."""
-    assert expired(history(EIGHT)) == (1, 2, 3)
-    assert expired(history(EIGHT, format_version=1)) == (1, 2, 3)
-
-
-def test_the_young_are_kept_beyond_the_count() -> None:
-    assert expired(history([1] * 20)) == ()
+def test_count_age_and_cap() -> None:
+    """SeaweedFS's worker, before and after (rule: retention-keeps-if-anything-does); Apache Paimon's
+    ``snapshot.num-retained.max`` and ``snapshot.expire.limit``."""
+    assert expired(history(EIGHT)) == expired(history(EIGHT, format_version=1)) == (1, 2, 3)
+    assert expired(history([1] * 20)) == expired(history([168, *[1] * 20])) == ()
     assert expired(history([169, *[1] * 20])) == (1,)
-    assert expired(history([168, *[1] * 20])) == ()
-
-
-def test_the_cap_expires_the_young_as_well() -> None:
-    """Apache Paimon, ``snapshot.num-retained.max`` and ``snapshot.expire.limit``."""
     assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6) == (1, 2)
     assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6, snapshot_expire_limit=1) == (1,)
+    # Write-audit-publish: staged snapshots have no ref yet.
+    staged = history([500, 10, 1], parents=[None, 1, 1])
+    assert expired(staged, max_snapshots_to_keep=1) == (1,)
+    assert expired(staged, max_snapshots_to_keep=1, snapshot_retention_hours=5) == (1, 2)
+    assert plan_expiry(history([]), policy(), now_ms=NOW_MS) == Nothing("no snapshots to expire")
 
 
 def test_pins_are_horizons() -> None:
     """Readers of a pinned snapshot may come from any later one (rule: pin-is-a-horizon)."""
-    assert expired(history(EIGHT), pinned=[2]) == (1,)
-    assert expired(history(EIGHT), pinned=[3, 8]) == (1, 2)
-    assert expired(history(EIGHT), pinned=[1]) == ()
-    assert expired(history(EIGHT), pinned=[99]) == (1, 2, 3)
+    expected: dict[tuple[int, ...], tuple[int, ...]] = {(2,): (1,), (3, 8): (1, 2), (1,): (), (99,): (1, 2, 3)}
+    for pinned, ids in expected.items():
+        assert expired(history(EIGHT), pinned=pinned) == ids
+    # A fast clock dated the pinned snapshot; what came to another branch afterwards is no descendant of it.
+    line = history([900, 700, 800, 750, 1], parents=[None, 1, 1, 3, 4])
+    assert expired(line, pinned=[2], max_snapshots_to_keep=1, snapshot_retention_hours=0) == (1,)
 
 
 # A quarter of a minute in hours: Iceberg-Java's TableMetadata accepts a child that is dated up to a minute early.
@@ -325,13 +324,6 @@ def test_a_pin_keeps_a_child_that_is_dated_before_its_parent(version: int, pinne
             refuse_protected(line, policy(snapshot_expire_ids=f"{named}"), [pinned])
 
 
-def test_a_pin_keeps_later_sequence_numbers_of_other_branches() -> None:
-    """A fast clock dated the pinned snapshot; what came to another branch afterwards is no descendant of it."""
-    line = history([900, 700, 800, 750, 1], parents=[None, 1, 1, 3, 4])
-    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}
-    assert expired(line, pinned=[2], **settings) == (1,)
-
-
 def test_the_newest_are_those_committed_last_and_those_dated_last() -> None:
     """Snapshot 2 was dated by a clock that ran a day fast: it is among the newest two by time, 3 by its commit."""
     settings: dict[str, Any] = {"max_snapshots_to_keep": 2, "snapshot_retention_hours": 0}
@@ -346,13 +338,8 @@ def test_the_newest_are_those_committed_last_and_those_dated_last() -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_parents_expire_before_their_children_whatever_their_times(version: int) -> None:
     line = history([800, 800 + SKEW_H, 800 + 2 * SKEW_H, 1], format_version=version)
-    settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_expire_limit": 2}
-    assert expired(line, **settings) == (1, 2)
+    assert expired(line, max_snapshots_to_keep=1, snapshot_expire_limit=2) == (1, 2)
     assert [one.snapshot_id for one in line.in_commit_order] == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_newest_run_is_the_one_that_committed_last(version: int) -> None:
     runs = {2: {RUN_ID_KEY: "first"}, 3: {RUN_ID_KEY: "second"}}
     assert newest_run(history([9, 1, 1 + SKEW_H], marks=runs, format_version=version)) == (3, "second")
 
@@ -377,17 +364,6 @@ def test_refs_age_by_their_snapshot_and_main_never_does() -> None:
     assert planned == ExpiryPlan((1,), ("audited",))
     again = plan_expiry(metadata, policy(max_snapshots_to_keep=1), now_ms=NOW_MS - 800 * HOUR_MS)
     assert again == Nothing("no snapshots to expire")
-
-
-def test_snapshots_of_no_ref_are_kept_while_young() -> None:
-    """Write-audit-publish: staged snapshots have no ref yet."""
-    metadata = history([500, 10, 1], parents=[None, 1, 1])
-    assert expired(metadata, max_snapshots_to_keep=1) == (1,)
-    assert expired(metadata, max_snapshots_to_keep=1, snapshot_retention_hours=5) == (1, 2)
-
-
-def test_a_table_without_snapshots_has_none_to_expire() -> None:
-    assert plan_expiry(history([]), policy(), now_ms=NOW_MS) == Nothing("no snapshots to expire")
 
 
 def test_refs_without_an_age_of_their_own_follow_the_table() -> None:
@@ -453,7 +429,7 @@ def test_named_snapshots_that_cannot_expire_are_bad_usage(ids: str, what: str) -
     assert plan_expiry(metadata, settings, now_ms=NOW_MS) == ExpiryPlan((3,), ())
 
 
-def test_named_snapshots_that_are_pinned_are_refused() -> None:
+def test_named_snapshots_that_are_pinned_or_became_a_head_meanwhile_are_refused() -> None:
     """A pin is a horizon: also what is newer than the pinned snapshot stays."""
     metadata = history([900, 800, 700, 2, 1])
     for ids in ("3", "4"):
@@ -462,12 +438,8 @@ def test_named_snapshots_that_are_pinned_are_refused() -> None:
             refuse_protected(metadata, settings, [3])
         assert plan_expiry(metadata, settings, now_ms=NOW_MS, pinned=[3]) == Nothing("no snapshots to expire")
     refuse_protected(metadata, policy(snapshot_expire_ids="2,99"), [3])
-
-
-def test_a_named_snapshot_that_became_a_head_meanwhile_is_refused() -> None:
-    metadata = history([900, 800, 700, 2, 1], refs=NAMED_REFS)
     with pytest.raises(OperationRefused, match="has become the head of tag 'old'"):
-        refuse_protected(metadata, policy(snapshot_expire_ids="2"), [])
+        refuse_protected(history([900, 800, 700, 2, 1], refs=NAMED_REFS), policy(snapshot_expire_ids="2"), [])
 
 
 @given(cases(), st.sets(st.integers(1, 15), max_size=4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,13 +45,11 @@ def named(catalogs: dict[str, dict[str, str]], *, names: str = "", buckets: str 
 
 def test_configured_catalogs_come_first_then_table_buckets_each_once_in_the_order_given() -> None:
     catalogs = {"lake": LAKE, "g": GLUE, "unused": REST}
-    assert named(catalogs, names=" g, lake,g ,", buckets=f"{OTHER}, {ARN},{OTHER}") == [
-        ("g", ""),
-        ("lake", "file:///lake"),
-        ("logs", OTHER),
-        ("sales", ARN),
-    ]
+    found = named(catalogs, names=" g, lake,g ,", buckets=f"{OTHER}, {ARN},{OTHER}")
+    assert found == [("g", ""), ("lake", "file:///lake"), ("logs", OTHER), ("sales", ARN)]
     assert named(catalogs) == []
+    # One catalog is one identity in whatever case; but a SQL catalog's rows carry the name as it is spelled.
+    assert named(catalogs, names="G,Lake") == [("g", ""), ("Lake", "file:///lake")]
 
 
 def test_without_names_all_of_the_catalog_file_is_served() -> None:
@@ -59,29 +58,22 @@ def test_without_names_all_of_the_catalog_file_is_served() -> None:
     assert [one.name for one in named_catalogs({CATALOGS: "g"}, catalogs, unless_named=["lake"])] == ["g"]
 
 
-def test_names_are_found_and_spelled_whatever_their_case() -> None:
-    """One catalog is one identity; but a SQL catalog's rows carry the name as it is spelled."""
-    assert named({"g": GLUE, "lake": LAKE}, names="G,Lake") == [("g", ""), ("Lake", "file:///lake")]
-
-
 def test_a_table_bucket_is_opened_with_what_its_configured_catalog_has() -> None:
-    [found] = named_catalogs({TABLE_BUCKETS: ARN}, {"other": BUCKET})
-    assert (found.name, found.properties) == ("sales", BUCKET)
-    rest = {**REST, "type": "rest", "warehouse": ARN, "client.region": "r", "rest.sigv4-enabled": "true"}
-    [found] = named_catalogs({TABLE_BUCKETS: ARN}, {"other": rest})
-    assert found.properties == {"type": "s3tables", "warehouse": ARN, "client.region": "r"}
+    """Of several that with the bucket's name is asked; else they must agree."""
 
+    def opened(catalogs: dict[str, dict[str, str]]) -> tuple[str, Any]:
+        [found] = named_catalogs({TABLE_BUCKETS: ARN}, catalogs)
+        return found.name, found.properties
 
-def test_of_several_lenders_the_one_with_the_buckets_name_is_asked_else_they_must_agree() -> None:
     differs = {**BUCKET, "s3tables.endpoint": "http://f"}
-    [found] = named_catalogs({TABLE_BUCKETS: ARN}, {"a": differs, "sales": BUCKET})
-    assert found.properties == BUCKET
-    [found] = named_catalogs({TABLE_BUCKETS: ARN}, {"a": BUCKET, "b": BUCKET})
-    assert found.properties == BUCKET
+    for catalogs in ({"other": BUCKET}, {"a": differs, "sales": BUCKET}, {"a": BUCKET, "b": BUCKET}):
+        assert opened(catalogs) == ("sales", BUCKET)
+    rest = {**REST, "type": "rest", "warehouse": ARN, "client.region": "r", "rest.sigv4-enabled": "true"}
+    assert opened({"other": rest}) == ("sales", {"type": "s3tables", "warehouse": ARN, "client.region": "r"})
     with pytest.raises(
-        PolicyError, match=f"catalogs a, b all have table bucket {ARN} as warehouse, and their properties differ"
+        PolicyError, match=f"a, b all have table bucket {ARN} as warehouse, and their properties differ"
     ):
-        named_catalogs({TABLE_BUCKETS: ARN}, {"a": BUCKET, "b": differs})
+        opened({"a": BUCKET, "b": differs})
 
 
 @pytest.mark.parametrize(
@@ -170,15 +162,12 @@ def test_a_catalog_is_meant_by_name_by_address_or_by_being_the_only_one() -> Non
         find_catalog(served, "x")
 
 
-def test_what_is_written_down_holds_no_secret_and_is_found_again() -> None:
+def test_what_is_written_down_holds_no_secret_and_is_found_again_unless_it_is_configured_otherwise_by_now() -> None:
     catalogs = {"sales": BUCKET, "g": GLUE, "lake": LAKE}
     served = named_catalogs({CATALOGS: "g,Lake", TABLE_BUCKETS: f"{ARN},{OTHER}"}, catalogs)
     for one in served:
         assert "hidden" not in repr(one.id) + repr(one)
         assert recorded_catalog(one.id, catalogs) == one
-
-
-def test_what_is_configured_otherwise_by_now_is_not_taken_for_what_was_written_down() -> None:
     for recorded in (CatalogId("lake", "file:///lake"), CatalogId("sales", OTHER), CatalogId("gone", "")):
         with pytest.raises(PolicyError, match="is no longer configured"):
             recorded_catalog(recorded, {"lake": {**LAKE, "warehouse": "file:///moved"}})
@@ -189,19 +178,17 @@ def test_what_is_configured_otherwise_by_now_is_not_taken_for_what_was_written_d
 LAKE_ARN = "arn:aws-us-gov:s3tables:us-gov-west-1:123456789012:bucket/lake"
 
 
-@pytest.mark.parametrize("arn", [LAKE_ARN, "arn:aws:s3tables:::bucket/lake"])
-def test_a_table_bucket_is_one_to_everybody(arn: str) -> None:
-    assert is_table_bucket(arn)
-    assert TableBucketArn.parse(arn).name == "lake"
-    assert maintenance_behind({"warehouse": arn}) is not None
-
-
-@pytest.mark.parametrize(
-    "arn", ["", f"{LAKE_ARN}/table/t", f"{LAKE_ARN},{LAKE_ARN}", f"{LAKE_ARN}*", f"{LAKE_ARN} ", "arn:aws:s3:::lake"]
-)
-def test_what_is_none_is_none_to_everybody(arn: str) -> None:
-    assert not is_table_bucket(arn)
-    assert maintenance_behind({"warehouse": arn}) is None
+def test_a_table_bucket_is_one_to_everybody_or_to_nobody() -> None:
+    for arn in (LAKE_ARN, "arn:aws:s3tables:::bucket/lake"):
+        assert is_table_bucket(arn)
+        assert TableBucketArn.parse(arn).name == "lake"
+        assert maintenance_behind({"warehouse": arn}) is not None
+    for more in ("/table/t", f",{LAKE_ARN}", "*", " "):
+        assert not is_table_bucket(LAKE_ARN + more), more
+        assert maintenance_behind({"warehouse": LAKE_ARN + more}) is None, more
+    for arn in ("", "arn:aws:s3:::lake"):
+        assert not is_table_bucket(arn), arn
+        assert maintenance_behind({"warehouse": arn}) is None, arn
 
 
 def test_no_other_module_has_a_pattern_of_its_own() -> None:
@@ -224,21 +211,15 @@ def identity(
     return identity_of(PreparedCatalog({}, name=catalog, warehouse=warehouse), loaded)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_spellings_of_a_location_are_one_place(tmp_path: Path) -> None:
+    for one, other in (
         ("s3://b/ns/t", "s3a://b/ns/t/"),
         ("s3://b/ns/t", "s3://b//ns/t"),
         ("/w/ns/t", "file:///w/ns/t/"),
         ("file:/w/ns/t", "file:///w//ns/t"),
-    ],
-)
-def test_spellings_of_a_location_are_one_place(one: str, other: str) -> None:
-    assert identity(one).place == identity(other).place
-    assert identity(one, None).key == identity(other, None, "ns.other", "D", "x").key
-
-
-def test_a_symbolic_link_is_the_place_that_it_leads_to(tmp_path: Path) -> None:
+    ):
+        assert identity(one).place == identity(other).place
+        assert identity(one, None).key == identity(other, None, "ns.other", "D", "x").key
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert identity(f"file://{tmp_path}/link/ns/t").place == identity(f"{tmp_path}/real/ns/t").place

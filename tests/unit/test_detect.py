@@ -45,21 +45,11 @@ def test_snapshots_to_expire_are_proposed_in_the_words_of_both_heuristics() -> N
     )
 
 
-def test_nothing_is_proposed_where_the_expiry_plan_is_empty() -> None:
-    """Both thresholds are exceeded, but pins or tags keep every snapshot: the table must not come back hourly."""
+def test_expiry_that_would_delete_nothing_is_no_reason() -> None:
+    """Thresholds alone are none: where pins or tags keep every snapshot, the table must not come back hourly."""
     assert check(table(snapshots=60, age_hours=200), expirable=0) == QUIET
-
-
-@pytest.mark.parametrize(
-    "resolved",
-    [policy(snapshot_expiry_enabled="false"), policy(operations="compact")],
-    ids=["switched off", "not among the operations"],
-)
-def test_expiry_that_would_not_run_is_no_reason(resolved: ResolvedPolicy) -> None:
-    assert check(table(snapshots=60), resolved, expirable=55) == QUIET
-
-
-def test_a_table_whose_files_must_not_be_deleted_is_not_proposed_for_expiry() -> None:
+    for settings in ({"snapshot_expiry_enabled": "false"}, {"operations": "compact"}):
+        assert check(table(snapshots=60), policy(**settings), expirable=55) == QUIET
     assert check(table(snapshots=60, gc_enabled="false"), expirable=55) == QUIET
 
 
@@ -68,26 +58,15 @@ def test_refs_past_their_age_are_a_reason() -> None:
     assert reasons(table(), expirable_refs=2) == ("2 branches or tags are past max-ref-age-ms",)
 
 
-def test_small_files_are_proposed_by_their_average_size() -> None:
-    assert check(table(small_files(400, 1.2 * MB))) == Proposal(
-        "ns.t", ("400 data files of 1.2 MB on average are below 192 MB",), 0.9876
-    )
-
-
-@pytest.mark.parametrize(
-    ("count", "average", "expected"),
-    [
-        (5, 192 * MB - 1, ("5 data files of 192 MB on average are below 192 MB",)),
-        (5, 192 * MB, ()),
-        (4, 100, ()),
-        (6, 100, ("6 data files of 100 B on average are below 192 MB",)),
-        (6, 2048, ("6 data files of 2 KB on average are below 192 MB",)),
-    ],
-)
-def test_the_thresholds_of_small_files_are_those_of_compaction(
-    count: int, average: int, expected: tuple[str, ...]
-) -> None:
-    assert reasons(table(small_files(count, average))) == expected
+def test_small_files_are_proposed_by_their_average_size_where_compaction_would_run() -> None:
+    small = table(small_files(400, 1.2 * MB))
+    assert check(small) == Proposal("ns.t", ("400 data files of 1.2 MB on average are below 192 MB",), 0.9876)
+    for count, average, words in ((5, 192 * MB - 1, "192 MB"), (6, 100, "100 B"), (6, 2048, "2 KB")):
+        expected = (f"{count} data files of {words} on average are below 192 MB",)
+        assert reasons(table(small_files(count, average))) == expected
+    assert reasons(table(small_files(5, 192 * MB))) == reasons(table(small_files(4, 100))) == ()
+    assert reasons(small, policy(rewrite_enabled="false")) == ()
+    assert reasons(small, policy(operations="expire_snapshots")) == ()
 
 
 def test_files_far_above_a_target_that_is_set_are_proposed() -> None:
@@ -126,45 +105,24 @@ def test_a_table_that_compaction_leaves_alone_is_not_proposed_for_it(kind: str) 
     assert "names the Java class com.example.Here" in found.reason
 
 
-def test_compaction_that_would_not_run_is_no_reason() -> None:
-    metadata = table(small_files(400, MB))
-    assert reasons(metadata, policy(rewrite_enabled="false")) == ()
-    assert reasons(metadata, policy(operations="expire_snapshots")) == ()
-
-
-def test_delete_debt_is_proposed_with_its_share_of_the_rows() -> None:
-    summary = {
-        "total-delete-files": "3",
-        "total-position-deletes": "1000",
-        "total-equality-deletes": "200",
-        "total-records": "100000",
-    }
-    assert check(table(summary)) == Proposal(
-        "ns.t", ("3 delete files with 1200 deletes, 1.2 % of 100000 records",), 0.4186
-    )
+def test_delete_debt_is_proposed_with_its_share_of_the_rows_unless_deletes_are_not_applied() -> None:
+    counts = {"delete-files": "3", "position-deletes": "1000", "equality-deletes": "200", "records": "100000"}
+    found = check(table({f"total-{what}": count for what, count in counts.items()}))
+    assert found == Proposal("ns.t", ("3 delete files with 1200 deletes, 1.2 % of 100000 records",), 0.4186)
     assert reasons(table({"total-delete-files": "1"})) == ("1 delete file with 0 deletes",)
+    both = table({**small_files(400, MB), "total-delete-files": "3"})
+    assert len(reasons(both)) == 2
+    assert reasons(both, policy(apply_deletes="false")) == ()
 
 
-def test_tables_with_deletes_are_left_alone_when_deletes_are_not_applied() -> None:
-    summary = {**small_files(400, MB), "total-delete-files": "3"}
-    assert len(reasons(table(summary))) == 2
-    assert reasons(table(summary), policy(apply_deletes="false")) == ()
-
-
-def test_manifests_are_counted_from_the_summary() -> None:
-    summary = {"manifests-created": "1", "manifests-kept": "11"}
+def test_manifests_are_counted_from_the_summary_or_else_the_manifest_list() -> None:
+    partial = {"manifests-created": "1"}
+    counted, few = {**partial, "manifests-kept": "11"}, {**partial, "manifests-kept": "3"}
     expected = Proposal("ns.t", ("12 manifests reach min_manifests_to_rewrite 5",), 0.7059)
-    assert check(table(summary)) == expected
-    assert check(table({"manifests-created": "1", "manifests-kept": "3"})) == QUIET
+    assert check(table(counted)) == check(table({}), manifests=12) == check(table(partial), manifests=12) == expected
+    assert check(table(few)) == check(table(few), manifests=12) == check(table({}), manifests=4) == QUIET
     assert check(table({"manifests-created": "12"})) == QUIET
-    assert check(table(summary), policy(manifest_rewrite_enabled="false")) == QUIET
-
-
-def test_manifests_that_the_summary_does_not_count_are_those_of_the_manifest_list() -> None:
-    expected = Proposal("ns.t", ("12 manifests reach min_manifests_to_rewrite 5",), 0.7059)
-    assert check(table({}), manifests=12) == check(table({"manifests-created": "1"}), manifests=12) == expected
-    assert check(table({}), manifests=4) == QUIET
-    assert check(table({"manifests-created": "1", "manifests-kept": "3"}), manifests=12) == QUIET
+    assert check(table(counted), policy(manifest_rewrite_enabled="false")) == QUIET
 
 
 @pytest.mark.parametrize(
@@ -187,26 +145,19 @@ def test_a_missing_or_malformed_summary_is_no_reason(summary: object) -> None:
     assert check(table(summary)) == QUIET
 
 
-def test_a_pass_that_found_nothing_silences_the_summary_until_snapshot_or_policy_change() -> None:
-    metadata = table(small_files(400, MB), snapshots=3)
+def test_a_pass_that_found_nothing_silences_the_summary_until_snapshot_or_policy_change_or_more_expires() -> None:
+    metadata = table(small_files(400, MB), snapshots=60)
     digest = policy().digest_over(metadata)
-    assert check(metadata, seen=looks(look(NOW_MS, snapshot_id=3), digest)) == Skip(
-        "ns.t", "nothing came since the last pass"
-    )
+    idle = looks(look(NOW_MS, snapshot_id=60), digest)
+    assert check(metadata, seen=idle) == Skip("ns.t", "nothing came since the last pass")
+    assert reasons(metadata, expirable=1, seen=idle) == ("60 snapshots exceed max_snapshots_to_keep 5",)
     for seen in (
-        looks(look(NOW_MS, snapshot_id=2), digest),
-        looks(look(NOW_MS, snapshot_id=3), "of another policy"),
-        looks(look(NOW_MS, snapshot_id=3, is_done=False), digest),
+        looks(look(NOW_MS, snapshot_id=59), digest),
+        looks(look(NOW_MS, snapshot_id=60), "of another policy"),
+        looks(look(NOW_MS, snapshot_id=60, is_done=False), digest),
         None,
     ):
         assert len(reasons(metadata, seen=seen)) == 1
-
-
-def test_time_passing_ends_the_silence_for_expiry() -> None:
-    """The same snapshot under the same policy has more to expire a week later."""
-    metadata = table(small_files(400, MB), snapshots=60)
-    idle = looks(look(NOW_MS, snapshot_id=60), policy().digest_over(metadata))
-    assert reasons(metadata, expirable=1, seen=idle) == ("60 snapshots exceed max_snapshots_to_keep 5",)
 
 
 def test_disabled_maintenance_proposes_nothing_and_says_who_disabled_it() -> None:
@@ -225,15 +176,11 @@ def test_failed_loads_are_a_reason_also_where_maintenance_is_disabled() -> None:
     assert reasons(table()) == reasons(table(), disabled) == ()
 
 
-@pytest.mark.parametrize("version", [4, 5])
-def test_tables_of_a_newer_format_are_left_alone(version: int) -> None:
-    assert check(table(small_files(400, MB), version=version), expirable=9) == Skip(
-        "ns.t", f"format version {version} is not maintained by this version"
-    )
-
-
-def test_an_empty_table_has_no_current_snapshot() -> None:
+def test_empty_tables_and_those_of_a_newer_format_are_left_alone() -> None:
     assert check(table(snapshots=0)) == Skip("ns.t", "no current snapshot")
+    for version in (4, 5):
+        said = f"format version {version} is not maintained by this version"
+        assert check(table(small_files(400, MB), version=version), expirable=9) == Skip("ns.t", said)
 
 
 def test_priority_grows_with_need_and_with_every_further_need() -> None:
@@ -268,11 +215,6 @@ def added(files: int, megabytes: int = 1, recipe: str | None = None) -> dict[str
     return {"added-data-files": str(files), "added-files-size": str(files * megabytes * MB), **clustered}
 
 
-def layout_reasons(metadata: TableMetadata, resolved: ResolvedPolicy | None = None, **more: Any) -> tuple[str, ...]:
-    found = assess("ns.t", metadata, resolved or policy(), now_ms=NOW_MS, expirable=0, **more)
-    return found.reasons if isinstance(found, Proposal) else ()
-
-
 def seen(
     snapshot_id: int, metadata: TableMetadata, resolved: ResolvedPolicy, *, is_done: bool = True, hours_ago: int = 0
 ) -> SeenTable:
@@ -281,45 +223,43 @@ def seen(
 
 
 @pytest.mark.parametrize(
-    ("summaries", "expected"),
+    ("summaries", "came"),
     [
-        ([added(5)], (CAME.format(5),)),
-        ([added(4)], ()),
-        ([added(3), added(2)], (CAME.format(5),)),
-        ([added(1, megabytes=256)], ("1 data file came since files were last clustered",)),
-        ([added(9), added(1, recipe=RECIPE)], ()),
-        ([added(9), added(1, recipe=RECIPE), added(6)], (CAME.format(6),)),
-        ([added(9), added(1, recipe="another")], (CAME.format(10),)),
-        ([{}], ()),
-        # Most of what came is gone again.
-        ([added(9), {"total-data-files": "3"}], ()),
+        ([added(5)], 5),
+        ([added(4)], None),
+        ([added(3), added(2)], 5),
+        ([added(9), added(1, recipe=RECIPE)], None),
+        ([added(9), added(1, recipe=RECIPE), added(6)], 6),
+        ([added(9), added(1, recipe="another")], 10),
+        ([{}], None),
+        ([added(9), {"total-data-files": "3"}], None),  # most of what came is gone again
     ],
 )
 def test_files_that_came_since_the_last_clustering_are_a_reason(
-    summaries: list[dict[str, str]], expected: tuple[str, ...]
+    summaries: list[dict[str, str]], came: int | None
 ) -> None:
-    assert layout_reasons(history(*summaries), clustering=RECIPE) == expected
-    assert layout_reasons(history(*summaries)) == ()
+    metadata = history(*summaries)
+    assert reasons(metadata, clustering=RECIPE) == (() if came is None else (CAME.format(came),))
+    assert reasons(metadata) == ()
+    for off in (policy(rewrite_enabled="false"), policy(operations="expire_snapshots")):
+        assert reasons(metadata, off, clustering=RECIPE) == ()
 
 
-def test_clustering_that_would_not_run_is_no_reason() -> None:
-    metadata = history(added(9))
-    for resolved in (policy(rewrite_enabled="false"), policy(operations="expire_snapshots")):
-        assert layout_reasons(metadata, resolved, clustering=RECIPE) == ()
+def test_one_large_file_that_came_is_a_reason() -> None:
+    one = ("1 data file came since files were last clustered",)
+    assert reasons(history(added(1, megabytes=256)), clustering=RECIPE) == one
 
 
 def test_after_a_pass_that_found_nothing_only_what_came_since_counts() -> None:
     """The clustering snapshot may have expired: then a pass looks once, and not after every further commit."""
     total = {"total-data-files": "14"}
     metadata = history(added(9) | total, added(4) | total, added(1) | total)
-    assert layout_reasons(metadata, clustering=RECIPE) == (CAME.format(14),)
-    assert layout_reasons(metadata, clustering=RECIPE, seen=seen(1, metadata, policy())) == (CAME.format(5),)
-    assert layout_reasons(metadata, clustering=RECIPE, seen=seen(2, metadata, policy())) == ()
-    assert layout_reasons(metadata, clustering=RECIPE, seen=seen(2, metadata, policy(), is_done=False)) == (
-        CAME.format(14),
-    )
+    assert reasons(metadata, clustering=RECIPE) == (CAME.format(14),)
+    assert reasons(metadata, clustering=RECIPE, seen=seen(1, metadata, policy())) == (CAME.format(5),)
+    assert reasons(metadata, clustering=RECIPE, seen=seen(2, metadata, policy())) == ()
+    assert reasons(metadata, clustering=RECIPE, seen=seen(2, metadata, policy(), is_done=False)) == (CAME.format(14),)
     other = seen(2, metadata, policy(target_file_size_mb="128"))
-    assert layout_reasons(metadata, clustering=RECIPE, seen=other) == (CAME.format(14),)
+    assert reasons(metadata, clustering=RECIPE, seen=other) == (CAME.format(14),)
 
 
 def test_the_clustering_of_a_policy_is_that_of_compaction() -> None:
@@ -353,20 +293,20 @@ PAST = ("partitions may be past partition_retention_hours 720",)
 def test_partitions_are_looked_at_once_a_day_or_once_an_hour_where_they_end_so_often() -> None:
     resolved = policy(**EXPIRING)
     daily, hourly = partitioned("day"), partitioned("bucket[4]", "hour")
-    assert layout_reasons(daily, resolved) == PAST
+    assert reasons(daily, resolved) == PAST
     for metadata, hours in ((daily, 24), (hourly, 1)):
-        assert layout_reasons(metadata, resolved, seen=seen(1, metadata, resolved, hours_ago=hours)) == PAST
+        assert reasons(metadata, resolved, seen=seen(1, metadata, resolved, hours_ago=hours)) == PAST
         just_before = seen(1, metadata, resolved, hours_ago=hours - 1)
-        assert layout_reasons(metadata, resolved, seen=just_before) == ()
+        assert reasons(metadata, resolved, seen=just_before) == ()
     # A pass under other settings did perhaps not look.
-    assert layout_reasons(daily, resolved, seen=seen(1, daily, policy())) == PAST
+    assert reasons(daily, resolved, seen=seen(1, daily, policy())) == PAST
 
 
 def test_partitions_are_no_reason_unless_they_are_to_expire() -> None:
-    assert layout_reasons(partitioned("day")) == ()
-    assert layout_reasons(partitioned("day"), policy(operations="expire_partitions")) == ()
-    assert layout_reasons(partitioned("day"), policy(partition_retention_hours="720")) == ()
-    assert layout_reasons(partitioned("void"), policy(**EXPIRING)) == ()
-    assert layout_reasons(partitioned(), policy(**EXPIRING)) == ()
+    assert reasons(partitioned("day")) == ()
+    assert reasons(partitioned("day"), policy(operations="expire_partitions")) == ()
+    assert reasons(partitioned("day"), policy(partition_retention_hours="720")) == ()
+    assert reasons(partitioned("void"), policy(**EXPIRING)) == ()
+    assert reasons(partitioned(), policy(**EXPIRING)) == ()
     empty = TableMetadata({**partitioned("day").document, "snapshots": [], "current-snapshot-id": -1})
     assert assess("ns.t", empty, policy(**EXPIRING), now_ms=NOW_MS, expirable=0) == Skip("ns.t", "no current snapshot")

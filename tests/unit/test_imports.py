@@ -66,11 +66,12 @@ HEAVY = (
 @pytest.mark.parametrize(
     ("module", "most"),
     [
-        ("icekeeper.operations.compaction.work.rewrite", 400),
-        ("icekeeper.operations.compaction.work.sort_files", 399),
+        (
+            "icekeeper.operations.compaction.work.rewrite, icekeeper.operations.compaction.work.sort_files, "
+            "icekeeper.operations.statistics.sketch_task, icekeeper.operations.position_deletes.merge",
+            409,
+        ),
         ("icekeeper.operations.compaction.plan.where", 303),
-        ("icekeeper.operations.statistics.sketch_task", 363),
-        ("icekeeper.operations.position_deletes.merge", 361),
         ("icekeeper.engines.worker_processes", 163),
     ],
 )

@@ -35,20 +35,16 @@ def configure(home: Path, text: str) -> None:
     (home / ".pyiceberg.yaml").write_text(text)
 
 
-def test_a_catalog_from_the_configuration_file(home: Path) -> None:
+def test_a_catalog_from_the_configuration_file_or_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(home, f"catalog:\n  Lake:\n    type: sql\n    uri: sqlite:///{home}/c.db\n    warehouse: {home}/w\n")
     catalog = open_catalog("lake")
     assert isinstance(catalog, SqlCatalog)
-    assert (catalog.id) == ("lake", f"{home}/w")
+    assert catalog.id == ("lake", f"{home}/w")
     assert list(catalog.list_tables()) == []
     catalog.close()
-
-
-def test_a_catalog_from_the_environment_whose_type_is_inferred(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", f"sqlite:///{home}/c.db")
-    catalog = open_catalog("lake")
-    assert isinstance(catalog, SqlCatalog)
-    catalog.close()
+    assert open_catalog("lake", {"warehouse": "new"}).id.warehouse == "new"  # what is given wins
+    monkeypatch.setenv("PYICEBERG_CATALOG__OTHER__URI", f"sqlite:///{home}/c.db")
+    assert isinstance(open_catalog("other"), SqlCatalog)  # its type is inferred
 
 
 def test_a_variable_wins_over_the_file_property_by_property(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,12 +54,6 @@ def test_a_variable_wins_over_the_file_property_by_property(home: Path, monkeypa
     configure(home, "catalog:\n  lake:\n    type: rest\n    s3.access-key-id: old\n    s3.region: r\n")
     monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID", "new")
     assert known_catalogs()["lake"] == {"type": "rest", "s3.access-key-id": "new", "s3.region": "r"}
-
-
-def test_given_properties_win_over_configured_ones(home: Path) -> None:
-    configure(home, f"catalog:\n  lake:\n    type: sql\n    uri: sqlite:///{home}/c.db\n    warehouse: old\n")
-    catalog = open_catalog("lake", {"warehouse": "new"})
-    assert catalog.id.warehouse == "new"
 
 
 @pytest.mark.parametrize(
@@ -103,17 +93,49 @@ def test_one_catalog_has_one_name_however_it_is_spelled(home: Path) -> None:
     assert catalog.id.name == "Lake"
 
 
-def test_an_address_that_is_none_of_a_table_bucket_is_the_callers_mistake() -> None:
-    with pytest.raises(
-        PolicyError, match=r"^the catalog is 'arn:aws:s3:::lake', but must be the ARN of a table bucket"
-    ):
+NO_ARN = "must be the ARN of a table bucket"
+NO_SECRET = "catalog lake: credential must be secretsmanager: and the ARN of a secret"
+NO_SWITCH = "glue.skip-archive is '{}'; set it to true or false"
+TYPES = "type '{}'; supported are rest, sql, s3tables, glue"
+MISTAKES = {
+    "catalog lake has no": ({"type": "rest"}, {"type": "sql"}, {"warehouse": "w"}, {"uri": "ftp://x"}),
+    **{TYPES.format(kind): ({"type": kind, "uri": "thrift://x"},) for kind in ("hive", "dynamodb", "bigquery", "none")},
+    TYPES.format("some.Catalog"): ({"py-catalog-impl": "some.Catalog"},),
+    NO_ARN: tuple(
+        {"type": "s3tables", "warehouse": warehouse}
+        for warehouse in ("", "s3://lake", "arn:aws:s3:::lake", "arn:aws:s3tables:eu-west-1:1:table/x")
+    ),
+    **{
+        NO_SWITCH.format(value): ({"type": "glue", "glue.region": "eu-west-1", "glue.skip-archive": value},)
+        for value in ("maybe", "")
+    },
+    NO_SECRET: tuple(
+        {"type": "rest", "uri": "http://c", "credential": f"secretsmanager:{arn}"}
+        for arn in ("", "lake", "arn:aws:s3:::lake", "arn:aws:secretsmanager:us-east-1:1:secret")
+    ),
+    "driver of its database is not installed: No module named": (
+        {"type": "sql", "uri": "postgresql+pg8000://u:p@127.0.0.1/x"},
+    ),
+}
+
+
+@pytest.mark.parametrize("said", MISTAKES)
+def test_wrong_properties_are_the_callers_mistake(said: str) -> None:
+    for properties in MISTAKES[said]:
+        with pytest.raises(PolicyError) as refused:
+            open_catalog("lake", properties)
+        assert said in str(refused.value)
+
+
+def test_what_cannot_be_opened_is_said_without_the_password(home: Path) -> None:
+    with pytest.raises(PolicyError, match=f"^the catalog is 'arn:aws:s3:::lake', but {NO_ARN}"):
         open_catalog("arn:aws:s3:::lake")
-
-
-@pytest.mark.parametrize("value", ["maybe", ""])
-def test_a_switch_of_glue_is_true_or_false(value: str) -> None:
-    with pytest.raises(PolicyError, match=f"glue.skip-archive is '{value}'; set it to true or false"):
-        open_catalog("g", {"type": "glue", "glue.region": "eu-west-1", "glue.skip-archive": value})
+    with pytest.raises(StorageError) as caught:
+        open_catalog("lake", {"type": "sql", "uri": f"sqlite:///{home}/no/such/secret-word.db"})
+    assert "secret-word" not in str(caught.value)
+    configure(home, "catalog: [\n")
+    with pytest.raises(PolicyError, match=r"PyIceberg's configuration cannot be read: \.pyiceberg\.yaml is not valid"):
+        open_catalog("lake")
 
 
 def test_glue_without_a_region_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,46 +151,6 @@ def test_an_unknown_catalog_names_the_known_ones_and_the_way_to_add_one(home: Pa
     configure(home, "catalog:\n  b:\n    uri: http://x\n  a:\n    uri: http://x\n")
     with pytest.raises(PolicyError, match=r"no catalog 'lake' \(configured: a, b\)"):
         open_catalog("lake")
-
-
-@pytest.mark.parametrize("kind", ["hive", "dynamodb", "bigquery", "nonsense"])
-def test_another_type_names_the_supported_ones(kind: str) -> None:
-    with pytest.raises(PolicyError, match=f"type '{kind}'; supported are rest, sql, s3tables, glue"):
-        open_catalog("lake", {"type": kind, "uri": "thrift://x"})
-
-
-def test_another_catalog_class_names_the_supported_types() -> None:
-    with pytest.raises(PolicyError, match=r"type 'some\.Catalog'; supported are rest"):
-        open_catalog("lake", {"py-catalog-impl": "some.Catalog"})
-
-
-@pytest.mark.parametrize("properties", [{"type": "rest"}, {"type": "sql"}, {"warehouse": "w"}, {"uri": "ftp://x"}])
-def test_incomplete_properties_are_the_callers_mistake(properties: dict[str, str]) -> None:
-    with pytest.raises(PolicyError, match="catalog lake has no"):
-        open_catalog("lake", properties)
-
-
-@pytest.mark.parametrize("warehouse", ["", "s3://lake", "arn:aws:s3:::lake", "arn:aws:s3tables:eu-west-1:1:table/x"])
-def test_a_table_bucket_needs_its_arn(warehouse: str) -> None:
-    with pytest.raises(PolicyError, match="must be the ARN of a table bucket"):
-        open_catalog("lake", {"type": "s3tables", "warehouse": warehouse})
-
-
-def test_a_broken_configuration_file_is_the_users_to_mend(home: Path) -> None:
-    configure(home, "catalog: [\n")
-    with pytest.raises(PolicyError, match=r"PyIceberg's configuration cannot be read: \.pyiceberg\.yaml is not valid"):
-        open_catalog("lake")
-
-
-def test_a_missing_database_driver_is_named() -> None:
-    with pytest.raises(PolicyError, match="driver of its database is not installed: No module named"):
-        open_catalog("lake", {"type": "sql", "uri": "postgresql+pg8000://u:p@127.0.0.1/x"})
-
-
-def test_errors_keep_the_password_of_a_database(tmp_path: Path) -> None:
-    with pytest.raises(StorageError) as caught:
-        open_catalog("lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/no/such/secret-word.db"})
-    assert "secret-word" not in str(caught.value)
 
 
 def test_a_configuration_of_another_user_in_the_working_directory_is_refused(
@@ -245,9 +227,3 @@ def test_a_secret_that_gives_no_text_is_named(
     credential = missing if value is None else secret(aws, **value)
     with pytest.raises(error, match=said):
         open_catalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1", "credential": credential})
-
-
-@pytest.mark.parametrize("arn", ["", "lake", "arn:aws:s3:::lake", "arn:aws:secretsmanager:us-east-1:1:secret"])
-def test_what_is_no_secret_is_refused(arn: str) -> None:
-    with pytest.raises(PolicyError, match="catalog lake: credential must be secretsmanager: and the ARN of a secret"):
-        open_catalog("lake", {"type": "rest", "uri": "http://c", "credential": f"secretsmanager:{arn}"})
