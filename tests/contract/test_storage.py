@@ -83,13 +83,20 @@ def table_bucket_place(moto_server: MotoServer) -> Place:
 
 
 @pytest.mark.parametrize("place", ALL, indirect=True)
-def test_what_is_written_is_read(place: Place) -> None:
+def test_what_is_written_is_read_also_by_a_pickled_storage(place: Place) -> None:
     path = f"{place.location}/metadata/a.avro"
     assert place.storage.size(path) is None
     place.storage.write(path, b"first")
     place.storage.write(path, b"second")
-    assert place.storage.read(path) == b"second"
-    assert place.storage.size(path) == 6
+    for storage in (place.storage, pickle.loads(pickle.dumps(place.storage))):
+        assert storage.read(path) == b"second"
+        assert storage.size(path) == 6
+    missing = f"{place.location}/metadata/missing.avro"
+    for read in (place.storage.read, place.storage.open_input):
+        with pytest.raises(StorageError) as caught:
+            read(missing)
+        assert str(caught.value) == f"{missing} does not exist"
+        assert place.storage.shows_missing(missing, caught.value)
 
 
 @pytest.fixture(autouse=True)
@@ -106,16 +113,6 @@ def test_parquet_streams_both_ways(place: Place) -> None:
         pq.write_table(table, sink)
     with place.storage.open_input(path) as source:
         assert pq.ParquetFile(source).read(["id"]).equals(table)
-
-
-@pytest.mark.parametrize("place", ALL, indirect=True)
-def test_a_missing_object_is_named(place: Place) -> None:
-    path = f"{place.location}/metadata/missing.avro"
-    for read in (place.storage.read, place.storage.open_input):
-        with pytest.raises(StorageError) as caught:
-            read(path)
-        assert str(caught.value) == f"{path} does not exist"
-        assert place.storage.shows_missing(path, caught.value)
 
 
 @pytest.mark.parametrize("size", [1000, 10**8], ids=["small", "large"])
@@ -135,34 +132,20 @@ def test_an_input_that_is_not_there_is_found_by_its_path(place: Place, size: int
     assert {caught.value.path: str(caught.value)} == unreadable_files(task, place.storage) == missing
 
 
-@pytest.mark.parametrize("place", ALL, indirect=True)
-def test_a_pickled_storage_reads_the_same(place: Place) -> None:
-    place.storage.write(f"{place.location}/metadata/a.avro", b"x")
-    twin = pickle.loads(pickle.dumps(place.storage))
-    assert twin.read(f"{place.location}/metadata/a.avro") == b"x"
-
-
 @pytest.mark.parametrize("place", LISTABLE, indirect=True)
 def test_listing_is_recursive_with_sizes_and_ages(place: Place) -> None:
+    """A sibling with the same beginning is not listed; what may be done is known without a trace."""
     start = int(time.time()) * 1000
     sizes = {"data/a.parquet": 1, "data/k=a b/c.parquet": 2, "metadata/d.avro": 3}
     for name, size in sizes.items():
         place.storage.write(f"{place.location}/{name}", b"x" * size)
+    place.storage.write(f"{place.location}2/data/b.parquet", b"x")
+    assert place.storage.can_list(place.location)
+    assert place.storage.can_delete(place.location)
     for prefix in (place.location, f"{place.location}/"):
         listed = list(place.storage.list(prefix))
         assert {item.path: item.size for item in listed} == {f"{place.location}/{n}": s for n, s in sizes.items()}
         assert all(item.modified_ms and start <= item.modified_ms <= time.time() * 1000 + 1000 for item in listed)
-
-
-@pytest.mark.parametrize("place", LISTABLE, indirect=True)
-def test_a_sibling_with_the_same_beginning_is_not_listed(place: Place) -> None:
-    place.storage.write(f"{place.location}/data/a.parquet", b"x")
-    place.storage.write(f"{place.location}2/data/b.parquet", b"x")
-    assert [item.path for item in place.storage.list(place.location)] == [f"{place.location}/data/a.parquet"]
-
-
-@pytest.mark.parametrize("place", LISTABLE, indirect=True)
-def test_a_missing_directory_lists_as_empty(place: Place) -> None:
     assert list(place.storage.list(f"{place.location}/nowhere")) == []
 
 
@@ -187,15 +170,6 @@ def test_a_key_that_xml_cannot_hold_keeps_no_other_from_being_deleted(place: Pla
     report = place.storage.delete(paths)
     assert (report.deleted, report.failed) == (tuple(paths), {})
     assert list(place.storage.list(place.location)) == []
-
-
-@pytest.mark.parametrize("place", LISTABLE, indirect=True)
-def test_what_can_be_listed_and_deleted_is_known_without_a_trace(place: Place) -> None:
-    place.storage.write(f"{place.location}/data/a.parquet", b"x")
-    before = list(place.storage.list(place.location))
-    assert place.storage.can_list(place.location)
-    assert place.storage.can_delete(place.location)
-    assert list(place.storage.list(place.location)) == before
 
 
 @pytest.mark.parametrize("place", ["table_bucket"], indirect=True)
@@ -258,19 +232,15 @@ def test_local_paths_work_in_every_spelling(tmp_path: Path, spelled: Callable[[s
     assert list(storage.list(location)) == []
 
 
-def test_symbolic_links_are_neither_listed_nor_followed(tmp_path: Path) -> None:
+def test_symbolic_links_are_neither_listed_nor_followed_and_a_folder_is_not_deleted(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere/a").write_bytes(b"x")
     (tmp_path / "t").mkdir()
     (tmp_path / "t/folder").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "t/file").symlink_to(tmp_path / "elsewhere/a")
     assert list(Storage({}).list(str(tmp_path / "t"))) == []
-
-
-def test_a_local_path_that_cannot_be_deleted_says_why(tmp_path: Path) -> None:
     report = Storage({}).delete([str(tmp_path)])
-    assert report.deleted == ()
-    assert report.failed == {str(tmp_path): os.strerror(21)}
+    assert (report.deleted, report.failed) == ((), {str(tmp_path): os.strerror(21)})
 
 
 @pytest.mark.parametrize("place", ["bucket"], indirect=True)
@@ -418,19 +388,20 @@ def test_a_small_table_is_listed_with_one_request(bucket_of_folders: tuple[Stora
     assert count.counts == {RequestKind.PUT: 1}
 
 
-@pytest.mark.parametrize("wanted", [1, 3, 1000])
 def test_every_object_of_a_large_table_is_listed_once(
-    bucket_of_folders: tuple[Storage, str], wanted: int, monkeypatch: pytest.MonkeyPatch
+    bucket_of_folders: tuple[Storage, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many folders the division looks for."""
-    monkeypatch.setattr(storage_listing, "_FOLDERS_WANTED", wanted)
     monkeypatch.setattr(storage_storage, "few_s3", lambda client, prefix: None)
     storage, location = bucket_of_folders
-    assert sorted(item.path for item in storage.list(location)) == sorted(f"{location}/{name}" for name in NAMES)
-    objects, folders = storage.divide(location)
-    assert folders
-    parts = [*objects, *(item for folder in folders for item in storage.list_folder(folder))]
-    assert sorted(item.path for item in parts) == sorted(f"{location}/{name}" for name in NAMES)
+    expected = sorted(f"{location}/{name}" for name in NAMES)
+    for wanted in (1, 3, 1000):
+        monkeypatch.setattr(storage_listing, "_FOLDERS_WANTED", wanted)
+        assert sorted(item.path for item in storage.list(location)) == expected
+        objects, folders = storage.divide(location)
+        assert folders
+        parts = [*objects, *(item for folder in folders for item in storage.list_folder(folder))]
+        assert sorted(item.path for item in parts) == expected
 
 
 @pytest.mark.parametrize("page", [1000, 1])
@@ -453,16 +424,12 @@ def test_folders_of_other_formats_are_looked_into_only_where_they_are(
 # A store that cannot be reached, throttles, breaks off or refuses: one error of storage that names what failed.
 
 
-def test_what_a_missing_bucket_allows_is_an_error(moto_server: MotoServer) -> None:
+def test_a_missing_bucket_says_nothing_of_an_object(moto_server: MotoServer) -> None:
+    """It may be back tomorrow with all of them: none is taken for lost (rule: leave-out-unreadable-files)."""
     storage = Storage(moto_server.s3_properties)
     for ask in (storage.can_list, storage.can_delete):
         with pytest.raises(StorageError, match="s3://no-such-bucket/t failed with NoSuchBucket"):
             ask("s3://no-such-bucket/t")
-
-
-def test_a_missing_bucket_says_nothing_of_an_object(moto_server: MotoServer) -> None:
-    """It may be back tomorrow with all of them: none is taken for lost (rule: leave-out-unreadable-files)."""
-    storage = Storage(moto_server.s3_properties)
     for read in (storage.read, lambda path: storage.open_input(path, 10), storage.open_input):
         with pytest.raises(StorageError, match="s3://no-such-bucket/t/x") as caught:
             read("s3://no-such-bucket/t/x")
@@ -562,22 +529,28 @@ def listed_place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storag
     return Storage(weed.catalog_properties(bucket)), f"s3://{bucket}/t"
 
 
-@pytest.mark.parametrize("wanted", [1, 3, 1000])
-def test_every_object_is_listed_once(
-    listed_place: tuple[Storage, str], wanted: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_object_is_listed_once(listed_place: tuple[Storage, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """However many folders the division looks for."""
-    monkeypatch.setattr(storage_listing, "_FOLDERS_WANTED", wanted)
     storage, location = listed_place
     for name in LISTED:
         storage.write(f"{location}/{name}", b"xy")
     storage.write(f"{location}2/f", b"x")
-    found = list(storage.list(location))
-    assert sorted(item.path for item in found) == sorted(f"{location}/{name}" for name in LISTED)
-    assert {item.size for item in found} == {2}
-    objects, folders = storage.divide(location)
-    parts = [*objects, *(item for folder in folders for item in storage.list_folder(folder))]
-    assert sorted(item.path for item in parts) == sorted(f"{location}/{name}" for name in LISTED)
+    expected = sorted(f"{location}/{name}" for name in LISTED)
+    for wanted in (1, 3, 1000):
+        monkeypatch.setattr(storage_listing, "_FOLDERS_WANTED", wanted)
+        found = list(storage.list(location))
+        assert sorted(item.path for item in found) == expected
+        assert {item.size for item in found} == {2}
+        objects, folders = storage.divide(location)
+        parts = [*objects, *(item for folder in folders for item in storage.list_folder(folder))]
+        assert sorted(item.path for item in parts) == expected
+    # Each is looked at as it is now.
+    for listed in found:
+        looked_at = storage.status(listed.path)
+        assert looked_at is not None
+        assert (looked_at.path, looked_at.size) == (listed.path, 2)
+        assert abs((looked_at.modified_ms or 0) - (listed.modified_ms or 0)) < 1000  # a HEAD tells whole seconds
+    assert storage.status(f"{location}/data/nothing") is storage.status(f"{location}/data") is None
 
 
 def test_a_folder_of_too_many_entries_is_listed_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -603,18 +576,6 @@ def test_a_page_of_prefixes_that_is_not_the_last_is_listed_as_a_whole(
     assert len({item.path for item in storage.list(f"s3://{bucket}/t")}) == 6
 
 
-def test_an_object_is_looked_at_as_it_is_now(listed_place: tuple[Storage, str]) -> None:
-    storage, location = listed_place
-    assert storage.status(f"{location}/data/f") is None
-    storage.write(f"{location}/data/f", b"xyz")
-    (listed,) = storage.list(location)
-    found = storage.status(listed.path)
-    assert found is not None
-    assert (found.path, found.size) == (listed.path, 3)
-    assert abs((found.modified_ms or 0) - (listed.modified_ms or 0)) < 1000  # a HEAD tells whole seconds
-    assert storage.status(f"{location}/data") is None
-
-
 def numbers(first: int) -> Iterator[int]:
     yield from range(first, first + 2000)
 
@@ -628,9 +589,6 @@ def test_sources_are_read_side_by_side_and_none_is_lost() -> None:
     sources = [lambda first=first: numbers(first) for first in range(0, 100_000, 2000)]
     assert sorted(in_parallel(sources)) == list(range(100_000))
     assert list(in_parallel([])) == []
-
-
-def test_one_source_that_fails_fails_the_whole() -> None:
     with pytest.raises(StorageError, match="the store failed"):
         list(in_parallel([*(lambda: numbers(0) for _ in range(40)), broken]))
 

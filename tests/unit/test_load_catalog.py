@@ -216,7 +216,7 @@ def test_other_values_ask_nothing_of_secrets_manager() -> None:
 @pytest.mark.parametrize(
     ("value", "error", "said"),
     [
-        ({"SecretBinary": b"x"}, PolicyError, r"catalog lake: the secret arn:\S+ of credential is no text"),
+        ({"SecretBinary": b"x"}, PolicyError, r"catalog lake: the secret arn:\S+ of credential is not text"),
         (None, StorageError, r"catalog lake: the secret arn:\S+ of credential .*ResourceNotFoundException"),
     ],
 )

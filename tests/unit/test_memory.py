@@ -53,31 +53,17 @@ from support.rewrites import task
 GNU = {"CS_GNU_LIBC_VERSION": 2, "CS_PATH": 0}
 
 
-@pytest.mark.parametrize(
-    ("before", "names", "after"),
-    [
-        (
-            {},
-            GNU,
-            {
-                "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
-                "JE_ARROW_MALLOC_CONF": "narenas:2,dirty_decay_ms:150,muzzy_decay_ms:0",
-            },
-        ),
-        (
-            {"ARROW_DEFAULT_MEMORY_POOL": "system", "JE_ARROW_MALLOC_CONF": "narenas:9"},
-            GNU,
-            {"ARROW_DEFAULT_MEMORY_POOL": "system", "JE_ARROW_MALLOC_CONF": "narenas:9"},
-        ),
-        ({}, {"CS_PATH": 0}, {}),
-        ({}, (), {}),
-    ],
-)
-def test_a_choice_is_kept_and_only_gnu_wheels_are_sure_to_have_it(
-    before: dict[str, str], names: dict[str, int], after: dict[str, str]
-) -> None:
-    choose_allocator(before, names)
-    assert before == after
+def test_a_choice_is_kept_and_only_gnu_wheels_are_sure_to_have_it() -> None:
+    given = {"ARROW_DEFAULT_MEMORY_POOL": "system", "JE_ARROW_MALLOC_CONF": "narenas:9"}
+    ours = {
+        "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
+        "JE_ARROW_MALLOC_CONF": "narenas:2,dirty_decay_ms:150,muzzy_decay_ms:0",
+    }
+    names: dict[str, int] | tuple[str, ...]
+    for before, names, after in (({}, GNU, ours), (given, GNU, given), ({}, {"CS_PATH": 0}, {}), ({}, (), {})):
+        found = dict(before)
+        choose_allocator(found, names)
+        assert found == after
 
 
 @pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="Arrow's wheels for other systems lack it")
@@ -355,26 +341,10 @@ def test_a_large_block_has_a_mapping_of_its_own_and_what_a_compressor_frees_is_k
 # What a container's limits leave of a machine.
 
 
-@pytest.mark.parametrize(
-    ("cpu_max", "cores"),
-    [
-        ("", 8),
-        ("max 100000", 8),
-        ("200000 100000", 2),
-        ("150000 100000", 2),
-        ("10000 100000", 1),
-        ("1600000 100000", 8),
-    ],
-)
-def test_a_quota_of_processor_time_counts_as_cores(cpu_max: str, cores: int) -> None:
-    assert limited_cores(8, cpu_max) == cores
-
-
-def test_a_limit_of_memory_counts_where_it_is_lower() -> None:
+def test_quotas_and_limits_count_where_they_are_lower() -> None:
+    quotas = ("", "max 100000", "200000 100000", "150000 100000", "10000 100000", "1600000 100000")
+    assert [limited_cores(8, cpu_max) for cpu_max in quotas] == [8, 8, 2, 2, 1, 8]
     assert [limited_memory(1000, text) for text in ("", "max", "600", "9223372036854771712")] == [1000, 1000, 600, 1000]
-
-
-def test_a_machine_has_something() -> None:
     here = this_machine()
     assert here.cores >= 1
     assert here.memory_bytes > 2**20
@@ -455,17 +425,12 @@ def spare_of(task: int) -> int:
 
 
 def test_a_task_may_hold_what_its_engine_says() -> None:
+    """Nothing is spare where several processes share the memory; an inner block ends with itself."""
     assert LocalEngine(1, spare_bytes=100).map(spare_of, [1, 2], lambda done: None) == [101, 102]
     assert LocalEngine(1).map(spare_of, [1], lambda done: None) == [1]
-    assert spare_bytes() == 0
-
-
-def test_nothing_is_spare_where_several_processes_share_the_memory() -> None:
     assert LocalEngine(2, spare_bytes=100).map(spare_of, [1, 2], lambda done: None) == [1, 2]
-
-
-def test_an_inner_block_ends_with_itself() -> None:
     with with_spare_bytes(5):
         with with_spare_bytes(-1):
             assert spare_bytes() == 0
         assert spare_bytes() == 5
+    assert spare_bytes() == 0

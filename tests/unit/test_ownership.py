@@ -225,26 +225,12 @@ def test_what_failed_once_stays_the_buckets_and_is_told(built_in: BuiltIn, messa
     """It comes again; and where gc.enabled is false, we may delete nothing either."""
     found = owners({built_in: ("Failed", message)})
     told = message or "it does not say why"
-<<<<<<< HEAD
-    assert {operation: found.owned[operation] for operation in OPERATIONS[built_in]} == dict.fromkeys(
-        OPERATIONS[built_in], f"{OWNED}; the bucket's own last run failed: {told}"
-    )
-    assert found.warnings == {
-        "bucket_jobs_failed": f"the table bucket's own maintenance: {built_in.value} failed: {told}"
-    }
-
-
-@pytest.mark.parametrize("built_in", [COMPACTION, FILES])
-def test_a_message_lasts_only_for_what_it_is_about(built_in: BuiltIn) -> None:
-    assert OPERATIONS[built_in] <= set(owners({built_in: ("Failed", TAGS)}).owned)
-=======
     why = f"{OWNED}; the bucket's own last run failed: {told}"
     assert [found.owned[operation] for operation in OPERATIONS[built_in]] == [why] * len(OPERATIONS[built_in])
-    said = f"of the table bucket's own maintenance {built_in.value} failed: {told}"
+    said = f"the table bucket's own maintenance: {built_in.value} failed: {told}"
     assert found.warnings == {"bucket_jobs_failed": said}
     if built_in is not SNAPSHOTS:  # a message lasts only for what it is about
         assert OPERATIONS[built_in] <= set(owners({built_in: ("Failed", TAGS)}).owned)
->>>>>>> 9880e7d8 (Join the tests of plans by example, detection, catalogs and foreign answers)
 
 
 @pytest.mark.parametrize("job", [("Disabled", ""), ("Failed", TAGS), ("Successful", "")])

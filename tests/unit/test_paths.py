@@ -146,31 +146,15 @@ def test_of_a_folder_that_cannot_be_listed_each_file_is_looked_at(
 # The roots in which a table's data files lie, less the folders of partition and hash.
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "s3://b/t/data/f.parquet",
-        "s3a://b/t/data/f.parquet",
-        "s3://b/t/data/day=2026-01-01/f.parquet",
-        "s3://b/t/data/day=2026-01-01/region=eu%2Fwest/f.parquet",
-        "s3://b/t/data/0110/1010/0011/10010110/f.parquet",
-        "s3://b/t/data/0110/1010/0011/10010110/day=1/f.parquet",
-        "s3://b/t/data/0110/1010/0011/10010110-f.parquet",
-        "s3://b/t/data/day=/f.parquet",
-    ],
-)
-def test_every_layout_of_one_folder_has_it_as_its_root(path: str) -> None:
-    assert data_root(path) == "s3://b/t/data"
-
-
-@pytest.mark.parametrize(
-    "folder", ["0110", "0110/1010/0011", "year-2026", "1f3a99c0", "1f3a99c0d", "20260101", "zZ3_-a"]
-)
-def test_other_folders_are_roots_themselves(folder: str) -> None:
-    assert data_root(f"s3://b/t/{folder}/f.parquet") == f"s3://b/t/{folder}"
-
-
-def test_local_files_too() -> None:
+def test_every_layout_of_one_folder_has_it_as_its_root() -> None:
+    for path in (
+        *("s3://b/t/data/f", "s3a://b/t/data/f", "s3://b/t/data/day=2026-01-01/f", "s3://b/t/data/day=/f"),
+        "s3://b/t/data/day=2026-01-01/region=eu%2Fwest/f",
+        *(f"s3://b/t/data/0110/1010/0011/10010110{name}" for name in ("/f", "/day=1/f", "-f")),
+    ):
+        assert data_root(f"{path}.parquet") == "s3://b/t/data", path
+    for folder in ("0110", "0110/1010/0011", "year-2026", "1f3a99c0", "1f3a99c0d", "20260101", "zZ3_-a"):
+        assert data_root(f"s3://b/t/{folder}/f.parquet") == f"s3://b/t/{folder}"
     assert data_root("file:///wh/t/data/p=1/f") == data_root("/wh/t/data/f") == "/wh/t/data"
 
 
@@ -266,14 +250,9 @@ def test_a_folder_in_another_spelling_protects_what_is_in_it(protected: str, lis
     assert may_be_under(listed, protected)
     assert PathSet([protected]).may_contain(listed)
     assert not PathSet([f"{protected}2"]).may_contain(listed)
-
-
-def test_only_the_folder_that_was_named_is_swept() -> None:
-    named = PathSet([f"s3://b/t/{COMPOSED}"], protects=False)
-    assert (named.may_contain(f"s3a://b/t/{COMPOSED}/f"), named.may_contain(f"s3://b/t/{DECOMPOSED}/f")) == (
-        True,
-        False,
-    )
+    swept = PathSet([f"s3://b/t/{COMPOSED}"], protects=False)  # only the folder that was named
+    assert swept.may_contain(f"s3a://b/t/{COMPOSED}/f")
+    assert not swept.may_contain(f"s3://b/t/{DECOMPOSED}/f")
 
 
 @pytest.mark.parametrize("path", ["s3://b/t/f", "s3://b/t/.f", "s3://b", "/w/t/.f", "/w/a\\b", "gs://b/t/a..b"])
@@ -308,28 +287,17 @@ TERRITORY = TableLocations(
 )
 
 
-@pytest.mark.parametrize(
-    ("path", "owners"),
-    [
-        ("s3://b/w/outer/data/f", (OUTER,)),
-        ("s3a://b/w/outer/data/f", (OUTER,)),
-        ("s3://b/w/outer/data/inner/data/f", (INNER, TWIN)),
-        ("s3://b/w/outer/data/inner2/f", (OUTER,)),
-        ("s3://b/w/other/f", (OTHER,)),
-        ("s3://b/w/f", ()),
-        ("s3://b/w/outer", ()),
-        ("s3://c/w/outer/f", ()),
-        ("/b/w/outer/f", ()),
+def test_a_file_belongs_to_the_innermost_table_around_it() -> None:
+    expected: dict[str, tuple[TableName, ...]] = {
+        "s3://b/w/outer/data/f": (OUTER,),
+        "s3a://b/w/outer/data/f": (OUTER,),
+        "s3://b/w/outer/data/inner/data/f": (INNER, TWIN),
+        "s3://b/w/outer/data/inner2/f": (OUTER,),
+        "s3://b/w/other/f": (OTHER,),
+        **dict.fromkeys(("s3://b/w/f", "s3://b/w/outer", "s3://c/w/outer/f", "/b/w/outer/f"), ()),
         # Somebody could take these for files in there; what would be deleted is something else.
-        ("s3://b/w/outer%2Ff", ()),
-        ("s3://b/w//other/f", ()),
-        ("s3://b/w/other/../f", ()),
-    ],
-)
-def test_a_file_belongs_to_the_innermost_table_around_it(path: str, owners: tuple[TableName, ...]) -> None:
-    assert TERRITORY.tables_around(path) == owners
-
-
-def test_a_warehouse_without_tables_owns_nothing() -> None:
+        **dict.fromkeys(("s3://b/w/outer%2Ff", "s3://b/w//other/f", "s3://b/w/other/../f"), ()),
+    }
+    assert {path: TERRITORY.tables_around(path) for path in expected} == expected
     assert TableLocations([]).tables_around("/w/t/f") == ()
     assert TableLocations([(OTHER, "file:///w/t")]).tables_around("/w/t/f") == (OTHER,)

@@ -106,8 +106,8 @@ def test_positions_come_back(scattered: set[int], start: int, length: int) -> No
     ("damage", "said"),
     [
         (lambda blob: blob[:11], "too short"),
-        (lambda blob: blob[:-1], "it says"),
-        (lambda blob: blob + b"x", "it says"),
+        (lambda blob: blob[:-1], "its length is"),
+        (lambda blob: blob + b"x", "its length is"),
         (lambda blob: blob[:4] + b"xxxx" + blob[8:], "magic number"),
         (lambda blob: blob[:-5] + bytes([blob[-5] ^ 1]) + blob[-4:], "checksum"),
         (lambda blob: blob[:-1] + bytes([blob[-1] ^ 1]), "checksum"),

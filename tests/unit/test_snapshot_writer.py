@@ -188,6 +188,10 @@ def test_manifests_of_a_v3_snapshot_have_row_ids_or_hold_deletes() -> None:
     ]
     del raw["first-row-id"]
     assert not list(manifest_row_id_problems(Snapshot(raw), listed))
+    # A data file has one vector.
+    assert not list(duplicate_vector_problems(["a", "b"]))
+    (problem,) = duplicate_vector_problems(["a", "b", "a"])
+    assert (problem.kind, problem.path) == ("deletion_vector", "a")
 
 
 def vector(**more: Any) -> DataFile:
@@ -207,12 +211,6 @@ def test_a_vector_says_where_it_is_and_of_what() -> None:
     assert told(vector(content_offset=None), EntryStatus.DELETED) == []
 
 
-def test_a_data_file_has_one_vector() -> None:
-    assert not list(duplicate_vector_problems(["a", "b"]))
-    (problem,) = duplicate_vector_problems(["a", "b", "a"])
-    assert (problem.kind, problem.path) == ("deletion_vector", "a")
-
-
 # Totals of snapshot summaries: they add up, and what is not known is not made up.
 
 
@@ -228,41 +226,20 @@ def totals(found: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in found.items() if key.startswith("total-")}
 
 
-def test_totals_follow_the_parents() -> None:
-    before = {
-        "total-data-files": "7",
-        "total-delete-files": "1",
-        "total-records": "70",
-        "total-files-size": "1000",
-        "total-equality-deletes": "3",
-        "total-position-deletes": "0",
-    }
+def test_totals_follow_the_parents_unless_manifests_tell_or_they_cannot_be() -> None:
+    keys = ("data-files", "delete-files", "records", "files-size", "equality-deletes", "position-deletes")
+    before, after = ({f"total-{key}": n for key, n in zip(keys, said.split(), strict=True)} for said in TOTALS)
     found = summary(before)
-    assert totals(found) == {
-        "total-data-files": "6",
-        "total-delete-files": "0",
-        "total-records": "70",
-        "total-files-size": "920",
-        "total-equality-deletes": "0",
-        "total-position-deletes": "0",
-    }
-    assert {key: found[key] for key in ("added-records", "deleted-records", "removed-equality-deletes")} == {
-        "added-records": "20",
-        "deleted-records": "20",
-        "removed-equality-deletes": "3",
-    }
-
-
-@pytest.mark.parametrize(
-    "said", [{}, {"total-data-files": "many"}, {"total-data-files": "0"}, {"total-data-files": ""}]
-)
-def test_a_total_that_is_missing_or_cannot_be_is_left_out(said: Mapping[str, str]) -> None:
-    """Made up once, it would be carried on for ever."""
-    assert totals(summary(said)) == {}
-
-
-def test_what_manifests_tell_beats_what_the_parent_said() -> None:
+    assert totals(found) == after
+    changed = {"added-records": "20", "deleted-records": "20", "removed-equality-deletes": "3"}
+    assert {key: found[key] for key in changed} == changed
+    # Made up once, a total would be carried on for ever.
+    for said in ({}, {"total-data-files": "many"}, {"total-data-files": "0"}, {"total-data-files": ""}):
+        assert totals(summary(said)) == {}
     assert totals(summary({"total-data-files": "99"}, {"total-data-files": 1})) == {"total-data-files": "1"}
+
+
+TOTALS = ("7 1 70 1000 3 0", "6 0 70 920 0 0")
 
 
 # What streaming writers find their last commit by: whose mark it is, how old, and what is carried on.
@@ -326,28 +303,16 @@ def test_what_is_no_mark_is_not_carried(summary: Mapping[str, str]) -> None:
     assert carried_marks(made(summary)) == {}
 
 
-def test_only_the_mark_goes_along_and_not_what_stands_beside_it() -> None:
+def test_marks_beside_other_keys_and_other_marks() -> None:
     parent = made({**FLINK, "flink.rows-of-checkpoint": "9", "wap.id": "w", "published-wap-id": "v"})
     assert carried_marks(parent) == {**FLINK, COMMITTED_KEY: "1000"}
-
-
-def test_the_last_snapshot_of_a_tiering_service_is_kept_and_never_copied() -> None:
-    """It takes the snapshot's id besides, and fails on a copy that lacks its offsets."""
+    # A tiering service takes the snapshot's id besides, and fails on a copy that lacks its offsets.
     parent = made({"commit-user": "__fluss_lake_tiering", "fluss-offsets": "[]"})
     assert marks_of(parent) == {"commit user __fluss_lake_tiering": 1000}
     assert carried_marks(parent) == {}
-
-
-def test_marks_of_several_writers_in_one_snapshot() -> None:
-    parent = made({**SPARK, **KAFKA, "kafka.connect.offsets.other.group": "{}"})
-    assert set(marks_of(parent)) == {
-        "Spark query q",
-        "Kafka Connect sink control.group",
-        "Kafka Connect sink other.group",
-    }
-
-
-def test_a_malformed_time_counts_as_that_of_the_snapshot() -> None:
+    several = made({**SPARK, **KAFKA, "kafka.connect.offsets.other.group": "{}"})
+    sinks = {f"Kafka Connect sink {group}.group" for group in ("control", "other")}
+    assert marks_of(several).keys() == {"Spark query q", *sinks}
     assert marks_of(made({**FLINK, COMMITTED_KEY: "soon"})) == {"Flink job j, operator o": 1000}
 
 
