@@ -25,8 +25,7 @@ A later source wins over an earlier one:
 7. this call: `--set KEY=VALUE`
 
 `ICEKEEPER_BOUND_<KEY>` sets a bound, the loosest value that any later source may set, for every key that has a
-direction in the table below. An empty variable is not set. `gc.enabled=false` on a table forbids every
-operation that deletes files. `icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An
+direction in the table below. `icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An
 unknown key or a wrong value is an error, except a wrong value that would not count.
 
 ## Settings of a table
@@ -67,13 +66,11 @@ operator set in 2 to 4:
   besides: keys, which then may have any value within the bounds; `default`, the column "a table may set";
   `all`; `none`. To add a key to the default, write `default,KEY`.
 * A stated key is one that the deployment, the policy file or the bucket's configuration sets.
-* A table's setting has up to 10,000 characters.
 * `orphan_sweep_prefixes`, `orphan_table_types`, `orphan_file_endings` and `snapshot_give_up_ids` count from the
   deployment, a policy file and `--set` only.
 
 A setting that does not count is ignored and fails no pass: `health` warns of it (`ignored_settings`), `policy show`
-gives the reason, and `policy set` refuses it and names the setting that would admit it. The bucket's maintenance
-configuration (4) requires a right in AWS that its owner grants, so it counts as the operator's, within the bounds.
+gives the reason, and `policy set` refuses it. The bucket's maintenance configuration (4) counts as the operator's.
 
 ## Keys
 
