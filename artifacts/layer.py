@@ -33,7 +33,7 @@ UNUSED = (
     "pyarrow/*.pxd",
     "pyarrow/*.pyx",
     "pyarrow/*flight*",
-    # For Pythons other than CPython, which loads the other one.
+    # Only for Pythons other than CPython.
     "zstandard/_cffi.*",
     "sqlalchemy/dialects/mssql",
     "sqlalchemy/dialects/oracle",
@@ -64,7 +64,7 @@ def build(wheel: Path, folder: Path, architecture: str) -> int:
     """Fill ``folder`` anew; its size in bytes.
 
     Raises:
-        subprocess.CalledProcessError: a package could not be installed, or is not the one that was locked
+        subprocess.CalledProcessError: a package could not be installed, or does not match the lock file
             (rule: deploy-pinned-packages).
         SystemExit: the layer is too large.
     """
@@ -117,9 +117,9 @@ def size_of(folder: Path) -> int:
 
 
 def load_for_a_try(folder: Path, architecture: str) -> str:
-    """Load every function from the layer alone, where its Python is at hand and the processor is this one.
+    """Load every function from the layer alone, if its Python is available and it was built for this processor.
 
-    Returns what came of it, for people.
+    Returns the result as text for people.
 
     Raises:
         subprocess.CalledProcessError: one does not load.

@@ -38,10 +38,10 @@ def read_pins(path: Path) -> dict[str, str]:
 
 
 def pins_for_glue(ours: Mapping[str, str], glues: Mapping[str, str]) -> dict[str, str]:
-    """What is pinned for a Glue job: Glue's own version where Glue has the package.
+    """Package → pinned version for a Glue job: Glue's own version if Glue has the package.
 
-    Others of Glue's packages were made for that version (aiobotocore bears one botocore), so only what is too old for
-    us is replaced under their feet, and what has known vulnerabilities.
+    Glue's other packages were made for that version (aiobotocore works with a single botocore version).  So a version
+    is replaced only if it is too old for us, or has known vulnerabilities.
     """
     replaced = {*NEWER_THAN_GLUE, *SECURITY_RELEASES}
     kept = {name: pinned for name, pinned in glues.items() if name in ours and name not in replaced}

@@ -1,4 +1,4 @@
-"""Builds all that a version consists of into one folder, with its checksums (``make release``)."""
+"""Builds all artifacts of a version into a folder, with checksums (``make release``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """``make pipeline``: Detect → four tables → report, with moto as AWS, SeaweedFS as the table bucket, Glue as processes.
 
-The store refuses one data file of one table on purpose: its compaction fails, everything else must not.  Exit code 0
-when all ended exactly as expected (the run ``partial``, every row where it was), 1 when not, 130 when interrupted.
+The store refuses a data file of one table on purpose: only the compaction of that table may fail.  Exit code 0 if
+everything ended exactly as expected (the run ``partial``, all rows kept), 1 if not, 130 if interrupted.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class CredentialServer:
         return self.endpoint + _EXPIRE
 
     def expire(self) -> None:
-        """All keys that were given so far have expired; whoever asks gets others."""
+        """Expire all keys that were given so far; the next request gets new keys."""
         with self._lock:
             self.roles.clear()
             self._current.clear()
@@ -65,7 +65,7 @@ class CredentialServer:
             path.write_text(json.dumps({"Version": 1, "SessionToken": said.pop("Token"), **said}))
 
     def answer(self, role: str) -> Mapping[str, str]:
-        """What is said to whoever asks."""
+        """The answer to every request for keys."""
         with self._lock:
             key = self._current.get(role)
             if key is None:

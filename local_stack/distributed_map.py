@@ -80,7 +80,7 @@ def _may_start(role: str, state_machine: str) -> None:
 
 
 def _label(worker: Any) -> str:
-    """Of the map that a worker works for; one without a label gets a name of its own."""
+    """The label of the map to which a worker belongs; a map without a label gets a generated name."""
     return str(worker._map_run_record.map_state_machine_arn).rpartition("/")[2]
 
 

@@ -37,7 +37,7 @@ class Visit:
 
 
 class _Visited:
-    """What went through states, as its events tell."""
+    """A path through states, reconstructed from its events."""
 
     __slots__ = ()
     events: Sequence[Event]
@@ -54,7 +54,7 @@ class _Visited:
 
 @dataclass(frozen=True, slots=True)
 class ChildExecution(_Visited):
-    """What a Distributed Map did with one item."""
+    """The child execution of a Distributed Map for an item."""
 
     label: str
     """Of the map."""
@@ -92,12 +92,12 @@ class Execution(_Visited):
 
     @property
     def child(self) -> ChildExecution:
-        """The only one."""
+        """The only child execution."""
         (child,) = self.children
         return child
 
     def of_map(self, label: str) -> list[ChildExecution]:
-        """The children of one map."""
+        """The children of a map."""
         return [child for child in self.children if child.label == label]
 
     @property
@@ -112,7 +112,7 @@ class Execution(_Visited):
 
 
 def visits_of(events: Iterable[Event]) -> list[Visit]:
-    """The states of one execution; within it, one follows the other."""
+    """The states of an execution, in sequence."""
     visits: list[Visit] = []
     for event in events:
         kind = str(getattr(event["type"], "value", event["type"]))  # moto's own are enums, those of its API texts
@@ -141,7 +141,7 @@ def visits_of(events: Iterable[Event]) -> list[Visit]:
 
 
 def largest_payload(events: Iterable[Event]) -> int:
-    """Bytes of the largest text that one state handed to another."""
+    """Bytes of the largest text that a state passed to the next state."""
     return max((len(text.encode()) for event in events for text in _payloads(event)), default=0)
 
 

@@ -45,7 +45,7 @@ class Handler(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LambdaContext:
-    """What Lambda tells a handler (attribute names are Lambda's)."""
+    """The context that Lambda passes to a handler (attribute names are Lambda's)."""
 
     function_name: str
     memory_limit_in_mb: int
@@ -138,7 +138,7 @@ def wait_for_calls(limit_s: float = 60.0) -> None:
     A call holds standard output and the environment of this process: when it ends, it puts back what it found.
 
     Raises:
-        AssertionError: one still runs after ``limit_s`` seconds.
+        AssertionError: a function still runs after ``limit_s`` seconds.
     """
     deadline = time.monotonic() + limit_s
     while _calls:
@@ -170,11 +170,11 @@ def _call(function: DeployedFunction, event: Any, context: LambdaContext) -> tup
 
 
 def _log_into(stream: io.StringIO) -> None:
-    """Have the functions' loggers write to this call's output: in one process, they keep that of the first call."""
+    """Make the functions' loggers write to this call's output: within a process, they would keep the first call's."""
     for logger in list(logging.Logger.manager.loggerDict.values()):
         for handler in getattr(logger, "handlers", ()):
             if isinstance(handler, logging.StreamHandler) and isinstance(handler.formatter, LambdaPowertoolsFormatter):
-                handler.stream = stream  # setStream would flush the one before, which may be closed
+                handler.stream = stream  # setStream would flush the previous stream, which may be closed
 
 
 def _document(error: Exception) -> Mapping[str, Any]:

@@ -103,7 +103,7 @@ def _judged(self: Any, environ: dict[str, Any], start_response: Any) -> Iterable
 def _hiding_what_is_missing(
     application: Any, environ: dict[str, Any], start_response: Any, caller: Caller, request: WireRequest
 ) -> Iterable[bytes]:
-    """moto's answer; but who may not list a bucket is not told that a key is not there."""
+    """moto's answer; a caller that may not list a bucket gets 403 instead of 404 for a missing key."""
     bucket, object_key = bucket_and_key(request)
     may_be_hidden = request.service == "s3" and request.method in ("GET", "HEAD") and bool(object_key)
     if not may_be_hidden or bucket.endswith(TABLE_STORAGE):
@@ -148,7 +148,7 @@ def _answer(answer: HttpAnswer, start_response: Any) -> Iterable[bytes]:
 
 
 def _table_arn(bucket: str, namespace: str, name: str) -> str:
-    """As AWS writes it; of a table that is not there one that only a wildcard covers."""
+    """The ARN of a table, as AWS writes it; for a missing table, an ARN that only a wildcard covers."""
     try:
         return str(s3tables_backends[ACCOUNT][REGION].get_table(bucket, namespace, name).arn)
     except TableDoesNotExist:
@@ -156,7 +156,7 @@ def _table_arn(bucket: str, namespace: str, name: str) -> str:
 
 
 def _storage_of_pointer(path: str) -> str | None:
-    """Where the table lies whose pointer a path names: ``/tables/ARN/NAMESPACE/NAME/metadata-location``."""
+    """The location of the table whose pointer a path names: ``/tables/ARN/NAMESPACE/NAME/metadata-location``."""
     bucket, namespace, name = path.removeprefix("/tables/").removesuffix("/metadata-location").rsplit("/", 2)
     try:
         return str(s3tables_backends[ACCOUNT][REGION].get_table(bucket, namespace, name).warehouse_location)

@@ -1,9 +1,9 @@
-"""A judge in front of SeaweedFS, as the gate is in front of moto: a role does what its policies allow
+"""Checks requests in front of SeaweedFS, as the gate does in front of moto: a role may do what its policies allow
 (rule: least-privilege-roles).
 
-SeaweedFS has one pair of keys, and knows no roles.  So who asks here signs with the keys of its own role; what that
-may do is signed anew with the server's keys, and sent on.  Objects are judged as those of an ordinary bucket, because
-SeaweedFS lists and deletes them; the catalog as the Iceberg REST endpoint of S3 Tables.
+SeaweedFS has a single pair of keys, and no roles.  So callers sign with the keys of their own role; a permitted request
+is signed again with the server's keys and forwarded.  Objects are checked like those of an ordinary bucket, because
+SeaweedFS lists and deletes them; the catalog is checked like the Iceberg REST endpoint of S3 Tables.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 OF_ONE_CONNECTION = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "expect"})
-"""Headers that say something of one connection only, in lower case; they are not sent on."""
+"""Headers that concern a single connection, in lower case; they are not forwarded."""
 _WITHOUT_BODY = (204, 304)
 
 
@@ -70,7 +70,7 @@ class ProxyHandler(BaseHTTPRequestHandler, ABC):
         return True
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: what came is kept, not told."""
+        """Log nothing: requests are recorded instead."""
 
     def body(self) -> bytes:
         """What the client sends; it can be read once."""
@@ -95,9 +95,9 @@ class ProxyHandler(BaseHTTPRequestHandler, ABC):
         connection.endheaders(body or None)
         answer = connection.getresponse()
         data = answer.read()
-        told = [(name, value) for name, value in answer.getheaders() if name.lower() not in OF_ONE_CONNECTION]
+        headers = [(name, value) for name, value in answer.getheaders() if name.lower() not in OF_ONE_CONNECTION]
         length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(data))
-        self.answer(answer.status, told, data, length)
+        self.answer(answer.status, headers, data, length)
 
     def answer(self, status: int, headers: Iterable[tuple[str, str]], body: bytes, length: str | None) -> None:
         """Answer the client; ``length`` is the body's, which an answer to HEAD has not got."""

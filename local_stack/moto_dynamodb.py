@@ -1,4 +1,4 @@
-"""What DynamoDB promises and moto's does not: requests that happen one after the other, and tokens of transactions."""
+"""Adds to moto what DynamoDB guarantees: requests are executed one after the other, and transactions have tokens."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What an operator sees of a stack from outside, put where AWS shows it: outputs, logs, metrics.
 
-moto neither makes the stack from the template nor reads what functions print, so both are told to it.
+moto neither makes the stack from the template nor reads the output of functions, so this module gives it both.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class OutsideView:
     def describe(self, **parameters: str) -> str:
         """Have CloudFormation know the stack by its outputs, and by some parameters; returns its name."""
         outputs = self._stack.template.outputs()
-        # Any resource: CloudFormation takes no stack without one.
+        # Any resource, because CloudFormation accepts no stack without resources.
         document = {
             "Parameters": {name: {"Type": "String"} for name in parameters},
             "Resources": {"Topic": {"Type": "AWS::SNS::Topic"}},

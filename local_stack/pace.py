@@ -31,4 +31,4 @@ class Pace:
 
 
 PACE = Pace()
-"""One per process: moto's engine is one, too."""
+"""A single instance per process, like moto's engine."""

@@ -155,7 +155,7 @@ class LocalStack:
         return found
 
     def document_of_pass(self, execution: Execution, name: str, *, of: str | None = None) -> Any:
-        """A document of one table's pass, such as ``pass.json``; ``of`` the only table unless one is named."""
+        """A document of a table's pass, such as ``pass.json``; ``of``: the table; ``None``: the only table."""
         items = [child.input["item"] for child in execution.children]
         item = next(parse_event(Item, one) for one in items if of in (None, one["table"]))
         return self.control(f"{table_folder(execution.name, item.identity.spelling)}/{name}")
@@ -179,7 +179,7 @@ class LocalStack:
 
     @property
     def metrics(self) -> list[Metric]:
-        """What functions told since their calls were last forgotten."""
+        """The metrics that functions emitted since their calls were last forgotten."""
         return [
             metric for role in self.functions for call in self.invocations(role) for metric in metrics_in(call.output)
         ]

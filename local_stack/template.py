@@ -37,7 +37,7 @@ _REFERRED_BY_ARN = {"AWS::Serverless::StateMachine", "AWS::IAM::ManagedPolicy", 
 # Properties that give a resource its name.
 _NAMED_BY = {_FUNCTION: "FunctionName", "AWS::Serverless::StateMachine": "Name", "AWS::Glue::Job": "Name"}
 
-# What has no default: whoever deploys must say it.
+# Parameters without a default, which every deployment must set.
 _GIVEN = {"ArtifactLocation": "s3://artifacts/icekeeper/local"}
 
 _NO_VALUE = object()
@@ -72,10 +72,10 @@ def load_template(text: str | None = None) -> Mapping[str, Any]:
 
 
 class Template:
-    """A template with the parameters of one stack.
+    """A template with the parameters of a stack.
 
-    What the template gives no name is called ``STACK-LogicalId``; so stacks of one server stay apart, as long as the
-    names that it gives begin with the stack's.
+    A resource without a name in the template is named ``STACK-LogicalId``.  So stacks on the same server do not
+    collide, provided that names in the template begin with the stack's name.
     """
 
     def __init__(self, path: Path, stack: str, parameters: Mapping[str, str]) -> None:
@@ -105,7 +105,7 @@ class Template:
         return {name: str(self.resolve(one["Value"])) for name, one in self._document.get("Outputs", {}).items()}
 
     def role_of(self, logical_id: str, properties: Mapping[str, Any]) -> str:
-        """The ARN of the role of a function or state machine: its own, or the one that SAM makes for it."""
+        """The ARN of the role of a function or state machine: its own role, or the role that SAM makes for it."""
         return str(properties.get("Role") or self._attribute(f"{logical_id}Role", "Arn"))
 
     def name(self, logical_id: str) -> str:

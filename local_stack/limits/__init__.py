@@ -1,5 +1,5 @@
-"""What AWS refuses and moto lets pass, each with its documentation beside it; and what AWS does at times.
+"""Requests that AWS refuses and moto accepts, each with its source in the documentation; and occasional faults of AWS.
 
-``table_buckets``, ``object_headers``, ``dynamodb`` and ``state_machines`` judge requests, whoever sends them;
-``faults`` throttles and loses answers where a test asks for it.  ``local_stack/gate.py`` asks them before moto.
+``table_buckets``, ``object_headers``, ``dynamodb`` and ``state_machines`` check requests of every sender; ``faults``
+throttles and loses answers if a test requests it.  ``local_stack/gate.py`` calls them before moto.
 """

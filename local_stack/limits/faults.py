@@ -28,8 +28,8 @@ class Faults:
 
     @contextmanager
     def throttling(self, every: int) -> Iterator[None]:
-        """While it lasts, one in ``every`` requests of functions and jobs is throttled; never two in a row."""
-        assert every > 1, "what is always throttled never succeeds"
+        """During the block, one in ``every`` requests of functions and jobs is throttled, and never two in a row."""
+        assert every > 1, "if every request is throttled, none succeeds"
         self.throttles, self._requests, self._every = 0, 0, every
         try:
             yield
@@ -74,4 +74,4 @@ class Faults:
 
 
 FAULTS = Faults()
-"""Of this process, whose server is one."""
+"""The faults of this process, which has a single server."""

@@ -37,12 +37,12 @@ _SIGNED = frozenset(
     f"x-amz-{name}"
     for name in ("date", "content-sha256", "security-token", "decoded-content-length", "trailer", "user-agent")
 )
-# PyArrow sends the first one with every read, boto3 the other one with every part, and nobody can help it.
+# PyArrow sends the first header with every read, boto3 sends the second with every part; neither can be switched off.
 _SENT_BY_SDKS = frozenset({"x-amz-api-version", "x-amz-sdk-checksum-algorithm"})
 
 
 def refused_headers(request: WireRequest) -> HttpAnswer | None:
-    """AWS's answer to a request for an object with a header, or a value of one, that its bucket does not take."""
+    """AWS's answer to a request for an object with a header, or a header value, that its bucket does not accept."""
     bucket, key = bucket_and_key(request)
     if request.service != "s3" or not key:
         return None

@@ -1,4 +1,4 @@
-"""Table buckets know few operations on objects, and metadata locations of one form only
+"""Table buckets accept few operations on objects, and only one form of metadata locations
 (platform: table-buckets-no-list-delete, moto-lets-pass)."""
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from local_stack.rights.s3_needs import TABLE_STORAGE, bucket_and_key
 from local_stack.wire import HttpAnswer, WireRequest, json_error, s3_error
 
-# Amazon S3 API reference, "Supported Amazon S3 object-level API operations for S3 Tables": with a key these, and
-# nothing without one; copies (CopyObject, UploadPartCopy) are not among them.
+# Amazon S3 API reference, "Supported Amazon S3 object-level API operations for S3 Tables": these with a key, and none
+# without a key; copies (CopyObject, UploadPartCopy) are not among them.
 _PLAIN = frozenset({"GET", "HEAD", "PUT"})
 _OF_UPLOAD = frozenset({"PUT", "POST", "DELETE", "GET"})
 _FORBIDDEN_PARTS = frozenset({"acl", "tagging", "retention", "legal-hold", "torrent", "attributes", "versionId"})

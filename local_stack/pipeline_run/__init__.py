@@ -1,4 +1,5 @@
-"""What ``make pipeline`` runs: the stack over four messy tables, the compaction of one failing on purpose.
+"""``make pipeline``: runs the stack over four messy tables; the compaction of one table fails on purpose.
 
-``lake`` has the tables, ``run`` the order of things, ``progress`` and ``tell`` are for people, ``expected`` judges.
+``lake`` makes the tables, ``run`` runs the steps, ``progress`` and ``printing`` print for people, ``expected`` checks
+the results.
 """

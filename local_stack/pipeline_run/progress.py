@@ -11,15 +11,15 @@ from rich.console import Console
 
 from local_stack import distributed_map
 from local_stack.executions import Event, visits_of
-from local_stack.pipeline_run.tell import task_line
+from local_stack.pipeline_run.printing import task_line
 from local_stack.template import ACCOUNT, REGION
 
 _POLL_S = 0.3
 
 
 @contextmanager
-def telling_progress(console: Console, execution: str) -> Iterator[None]:
-    """While it lasts; what has ended by then is told before it ends."""
+def printing_progress(console: Console, execution: str) -> Iterator[None]:
+    """Print the tasks that end during the block; those that have ended are printed before the block ends."""
     ended = threading.Event()
     watcher = threading.Thread(target=_watch, args=(console, execution, ended), daemon=True)
     watcher.start()
@@ -31,15 +31,15 @@ def telling_progress(console: Console, execution: str) -> Iterator[None]:
 
 
 def _watch(console: Console, execution: str, ended: threading.Event) -> None:
-    told: dict[str, int] = {}
+    printed: dict[str, int] = {}
     is_last = False
     while not is_last:
         is_last = ended.wait(_POLL_S)
         for name, table, events in _histories(execution):
             done = [visit for visit in visits_of(events) if visit.kind == "Task" and visit.exited is not None]
-            for visit in done[told.get(name, 0) :]:
+            for visit in done[printed.get(name, 0) :]:
                 console.print(task_line(table, visit), no_wrap=True, overflow="ellipsis")
-            told[name] = len(done)
+            printed[name] = len(done)
 
 
 def _histories(execution: str) -> Iterator[tuple[str, str, Sequence[Event]]]:

@@ -1,4 +1,4 @@
-"""The run itself: fill the bucket, deploy the stack, let the schedule start it, tell what came of it."""
+"""Fills the bucket, deploys the stack, lets the schedule start a run, and prints its results."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from local_stack.judged_lake import judged_lake
 from local_stack.metrics import Metric
 from local_stack.moto_server import running_moto
 from local_stack.pipeline_run.lake import BUCKET, CATALOG, Lake
-from local_stack.pipeline_run.progress import telling_progress
-from local_stack.pipeline_run.tell import tell_history, tell_journal, tell_metrics
+from local_stack.pipeline_run.printing import print_history, print_journal, print_metrics
+from local_stack.pipeline_run.progress import printing_progress
 from local_stack.rights.callers import DENIED
 from local_stack.stack import LocalStack, deployed
 
-# Small enough that the largest table goes to the wave, manifests of the larger ones to Glue, and all else to functions.
+# Small enough that the wave compacts the largest table, Glue rewrites the manifests of larger tables, and functions do
+# everything else.
 PARAMETERS = {
     "Catalogs": CATALOG,
     "SmallCompactionMb": "1",
@@ -94,14 +95,14 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
             stack.put_control("config/policy.yaml", POLICY_FILE)
             judged.closed = lake.broken_file.removeprefix("s3:/")
             console.print(f"\nrefused on purpose: {lake.broken_file}", soft_wrap=True, markup=False)
-            console.print("\nthe schedule starts a run; every task is told as it ends")
+            console.print("\nthe schedule starts a run; every task is printed as it ends")
             arn = stack.start({}, name="pipeline-run")
-            with telling_progress(console, arn):
+            with printing_progress(console, arn):
                 execution = stack.wait(arn, timeout_s=_TIMEOUT_S)
             left = _left_behind(stack, lake, execution)
         after = _measured(lake)
     denied = tuple(str(one) for one in DENIED[denied_before:])
-    del DENIED[denied_before:]  # whoever judges the run judges them
+    del DENIED[denied_before:]  # the check of the run has its own list
     run = PipelineRun(
         execution=execution,
         asked_lake=frozenset(judged.let_in),
@@ -111,9 +112,9 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
         seconds=time.perf_counter() - started,
         **left,
     )
-    tell_history(console, run.execution, run.stages, run.passes)
-    tell_journal(console, tuple(run.journal.values()))
-    tell_metrics(console, run.metrics)
+    print_history(console, run.execution, run.stages, run.passes)
+    print_journal(console, tuple(run.journal.values()))
+    print_metrics(console, run.metrics)
     print_figures(console, [(table, *run.figures[_name(table)]) for table in lake.tables])
     console.print("orphans stay until they are older than orphan_older_than_hours, 72 unless set", style="dim")
     print_contents(console, [(table, *run.rows[_name(table)]) for table in lake.tables])
@@ -143,7 +144,7 @@ def _left_behind(stack: LocalStack, lake: Lake, execution: Execution) -> dict[st
     identities = {_name(table): lake.identity(table) for table in lake.tables}
     keys = (*slot_keys(4), *(identity.key for identity in identities.values()))
     tables = {child.table for child in execution.children}
-    stages = [stage for stage, told in execution.output["stages"].items() if told["count"]]
+    stages = [stage for stage, result in execution.output["stages"].items() if result["count"]]
     return {
         "report": stack.control(f"runs/{execution.name}/report.json"),
         "passes": {name: stack.document_of_pass(execution, "pass.json", of=name) for name in sorted(tables)},

@@ -1,8 +1,8 @@
-"""What each role of template.yaml may do, asked before every call that reaches moto (rule: least-privilege-roles).
+"""What each role of template.yaml may do, checked before every call to moto (rule: least-privilege-roles).
 
-``roles`` reads the policies, ``evaluate`` decides as IAM does, ``s3_needs``, ``api_needs`` and ``rest_needs`` say which
-rights a request needs, ``callers`` knows who signs with which access key and remembers what was used and what was
-denied, ``denials`` answers as AWS does.  ``coverage`` tells which parts of the policies were needed.
+``roles`` reads the policies, ``evaluate`` decides like IAM, ``s3_needs``, ``api_needs`` and ``rest_needs`` list the
+rights that a request needs, ``callers`` maps access keys to roles and records used and denied rights, ``denials``
+answers like AWS.  ``coverage`` reports which parts of the policies were needed.
 
-moto has an enforcement of its own, which leaves out Conditions, knows no table buckets and fails at their signatures.
+moto's own enforcement ignores Conditions, does not know table buckets and fails on their signatures.
 """

@@ -54,7 +54,7 @@ class StackRights:
         return None if role is None else Caller(self, role)
 
     def refused(self, role: str, needs: Iterable[Need]) -> Need | None:
-        """The first of these rights that a role does not have; what it has counts as used, unless one is missing."""
+        """The first of these rights that a role lacks; if it lacks none, all of them count as used."""
         used: list[frozenset[Grant]] = []
         for need in needs:
             decision = self._decide(self.roles[role], need)

@@ -1,7 +1,7 @@
 """Whether the policies of a role allow a call: the rules of IAM for identity-based policies, and nothing else.
 
 An explicit denial wins, then an allowance, else the call is denied (AWS IAM user guide, "Policy evaluation logic").
-Everything that is not known here is an error: a policy that is not understood must not look like one that allows.
+Everything that is not known here is an error: a policy that is not understood must not seem to allow a request.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _holds(conditions: Mapping[str, Mapping[str, Sequence[str]]], context: Mapping[str, str]) -> bool:
-    """All operators and keys must hold, one value of each suffices; a key that the call does not have matches nothing,
-    and so satisfies the negated operators only."""
+    """All operators and keys must match; a single matching value of a key suffices.  A key that the call lacks matches
+    no value, so it satisfies only negated operators."""
     return all(
         _OPERATORS[operator](context.get(key), values)
         for operator, keys in conditions.items()

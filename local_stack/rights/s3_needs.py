@@ -95,10 +95,10 @@ _LISTING = {
 
 
 def _translated(needs: Iterator[Need], bucket: str, table_of: Callable[[str], str | None]) -> Iterator[Need]:
-    """In the storage of a table: the rights to the table that stand for those to objects.
+    """In the storage of a table: the rights to the table that replace the rights to objects.
 
-    What has no such right is refused by the bucket itself, whoever asks (platform: table-buckets-no-list-delete), and
-    so needs none here.
+    If there is no such right, the bucket itself refuses the request of every sender
+    (platform: table-buckets-no-list-delete), so none is needed here.
     """
     if not bucket.endswith(TABLE_STORAGE):
         yield from needs

@@ -78,7 +78,7 @@ class Retries:
     def newest_head(
         self, catalog: Catalog, head: LoadedTable, attempt: int, why: Exception, *, is_busy: bool
     ) -> LoadedTable:
-        """Wait after a lost attempt, and load the head for the next one.
+        """Wait after a lost attempt, and load the head for the next attempt.
 
         From the second lost swap on, wait for the next commit of another writer and return that head.  Right after
         another writer's commit an attempt has the most time: it wins if it is shorter than the time to the next

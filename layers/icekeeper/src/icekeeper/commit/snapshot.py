@@ -109,7 +109,7 @@ class SnapshotWriter:
 
     @property
     def sequence_number(self) -> int:
-        """The attempt's sequence number: the table's last one plus one, because branches share a sequence."""
+        """The attempt's sequence number: the table's last number plus 1, because branches share a sequence."""
         return 0 if self.metadata.format_version == 1 else self.metadata.last_sequence_number + 1
 
     def replace_files(

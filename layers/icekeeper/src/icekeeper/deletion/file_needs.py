@@ -271,7 +271,7 @@ class FileNeeds:
             self.shared.spare_seen(name, (*places, *claims.data_roots), reason, "is not proven to be gone")
         for pointer in near.pointers:
             self._spare_entry_at(pointer)
-        held: list[str] = []  # of other tables, but perhaps in this one's location
+        held: list[str] = []  # files of other tables, which may be in this table's location
         for other in near.tables:
             identity = identity_of(other.catalog, other.table)
             memory = TableMemory(self._context.state, identity, self._context.memory.clock)

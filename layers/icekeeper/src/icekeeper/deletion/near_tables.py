@@ -276,7 +276,7 @@ def _loaded_by_claims(
         else:
             context.state.claims.record(now, replaces=claims)
             missing = _why_missing(now)
-    # A table that cannot be loaded may be the renamed one.
+    # A table that cannot be loaded may be the renamed table.
     lost = [(name, f"it may be {name}, which cannot be loaded: {why}") for name, why in renamed.unreadable]
     near = [entry for entry in lost if not own.is_kept_apart_from(catalog.id, entry[0])]
     return CatalogTables((*found.tables, *renamed.tables), tuple((near or lost)[:1]), renamed.is_gone, missing)

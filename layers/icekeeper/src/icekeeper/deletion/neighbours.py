@@ -143,7 +143,7 @@ def is_past(table: LoadedTable, path: str, modified_ms: int | None) -> bool:
 
 
 def refuse_other_head(table: LoadedTable, strays: Iterable[StrayMetadata]) -> Sequence[StrayMetadata]:
-    """The metadata files made directly from the entry's current one: each may be a newer head, so the files that it
+    """The metadata files made directly from the entry's current file: each may be a newer head, so the files that it
     references must be kept.
 
     Raises:
@@ -204,7 +204,7 @@ def _was_followed(stray: StrayMetadata, number: int | None, made_ms: Mapping[int
 
 
 def _is_ancestor(now: TableMetadata, then: TableMetadata) -> bool:
-    """Whether the newer metadata has all snapshots of the older one."""
+    """Whether the newer metadata has all snapshots of the older metadata."""
     return then.snapshots.keys() <= now.snapshots.keys() and then.last_updated_ms <= now.last_updated_ms
 
 
@@ -225,7 +225,7 @@ def owned_locations(metadata: TableMetadata) -> tuple[str, ...]:
     return tuple(locations)
 
 
-# Prefix mismatch: a listed path and a referenced one differ only in scheme, bucket or host after normalisation.
+# Prefix mismatch: a listed and a referenced path differ only in scheme, bucket or host after normalisation.
 #
 # The table may be a copy, or its bucket may have been renamed.  As this is unknown, the deletion is refused
 # (rule: any-spelling-protects), as with ``prefix_mismatch_mode=ERROR`` of Iceberg-Java's ``DeleteOrphanFiles``.

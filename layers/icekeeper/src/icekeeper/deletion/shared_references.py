@@ -397,7 +397,7 @@ class SharedReferences:
 
 
 def _newest_entries(entries: Collection[_Followed]) -> Iterator[_Followed]:
-    """The entries, except outdated ones: another entry of the same table has their metadata file in its log."""
+    """The entries that are not outdated: no other entry of the same table has their metadata file in its log."""
     same: defaultdict[tuple[str, str], dict[str, _Followed]] = defaultdict(dict)
     for entry in entries:
         same[entry.identity.copy].setdefault(normalise(entry.table.metadata_location), entry)

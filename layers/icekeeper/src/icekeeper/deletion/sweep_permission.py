@@ -41,7 +41,7 @@ def refuse_other_type(metadata: TableMetadata, waived: Iterable[str]) -> None:
 # comes before the ending (``.snappy.parquet``).  Spark, Flink, Trino, Hive, Kafka Connect, PyIceberg, iceberg-go,
 # iceberg-rust, DuckDB and Snowflake use the same endings.
 _ENDINGS = (
-    ".parquet",  # this and the next three: Iceberg-Java, FileFormat; manifests and Flink's temporary ones are Avro
+    ".parquet",  # this and the next three: Iceberg-Java, FileFormat; manifests and Flink's temporary manifests are Avro
     ".orc",
     ".avro",
     ".puffin",

@@ -161,7 +161,7 @@ def open_avro(data: bytes, path: str) -> AvroFile:
     """
     with _damage_named(f"{path} is not a readable Avro file"):
         if not data.startswith(_MAGIC):
-            raise ValueError("it does not begin like one")
+            raise ValueError("it lacks the magic bytes")
         header: dict[str, str] = {}
         count, at = read_long(data, len(_MAGIC))
         while count:

@@ -96,7 +96,7 @@ class CopyableFile:
 
     footer: Footer
     groups: tuple[CopyableRowGroup, ...]
-    """The row groups to copy, in order, without empty ones."""
+    """The row groups to copy, in order, without empty row groups."""
     ranges: tuple[Piece, ...]
     """The bytes to copy, ascending: column chunks and Bloom filters."""
     nullability: bytes

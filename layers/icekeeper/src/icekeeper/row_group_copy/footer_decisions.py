@@ -46,7 +46,7 @@ GIVEN, DROPPED, AGREED, OWN, REFUSED = Decision
 DECISIONS: Mapping[type[Any], Mapping[str, Decision]] = {
     RowGroup: {
         "sorting_columns": DROPPED,  # row groups of several files, one after the other, are not sorted
-        "file_offset": GIVEN,  # Java assigns row groups to splits by both; parquet-mr 1.12.0 wrote wrong ones
+        "file_offset": GIVEN,  # Java assigns row groups to splits by both; parquet-mr 1.12.0 wrote wrong offsets
         "total_compressed_size": GIVEN,
         "ordinal": GIVEN,  # has 16 bits, which limits the row groups of an output
     },

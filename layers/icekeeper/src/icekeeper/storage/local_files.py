@@ -30,7 +30,7 @@ def held(real: str, *, make: bool = False) -> Iterator[str]:
     If the system does not support this (outside Linux), the name is unchanged.
 
     Args:
-        real: the real path (:func:`os.path.realpath`), so that any link in it is a new one.
+        real: the real path (:func:`os.path.realpath`), so that any link in it is new.
         make: create the folders above it.
 
     Raises:

@@ -106,7 +106,7 @@ class _PartUpload(WriteOnly):
         """Nothing: the object is created as a whole."""
 
     def complete(self) -> None:
-        """Create the object; one that fits into the room takes one request."""
+        """Create the object; an object that fits into the room takes a single request."""
         if self._upload is None:
             parts = [*self._full, self._part]
             body = bytes(self._part) if len(parts) == 1 else _Joined(parts)

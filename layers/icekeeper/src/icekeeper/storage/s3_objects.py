@@ -201,10 +201,10 @@ def is_lakefs_s3(client: Any, bucket: str, directory: str) -> bool:
     try:
         client.get_object(Bucket=bucket, Key=f"{directory}metadata/{uuid.uuid4()}.avro")["Body"].close()
     except ClientError as error:
-        told = error.response["Error"]
-        if told.get("Code") != "NoSuchKey" and not is_refused(error):
+        details = error.response["Error"]
+        if details.get("Code") != "NoSuchKey" and not is_refused(error):
             raise
-        return bool(told.get("Resource") == f"{directory.partition('/')[0]}@{bucket}")
+        return bool(details.get("Resource") == f"{directory.partition('/')[0]}@{bucket}")
     return False
 
 

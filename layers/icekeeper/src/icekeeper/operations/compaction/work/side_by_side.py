@@ -287,8 +287,8 @@ class SideBySideWriter:
             seen = Footer("the new file", 0, 0, thrift).seen_by_arrow()
         except CannotCopy as refused:
             raise StorageError(f"the file of columns that Arrow encoded {refused}") from refused
-        if [tuple(map(hash, facts)) for facts in chunk_facts(seen)] != [one.facts for one in self._written]:
-            raise StorageError("the new footer does not say of the column chunks what Arrow said of them")
+        if [tuple(map(hash, facts)) for facts in chunk_facts(seen)] != [group.facts for group in self._written]:
+            raise StorageError("the new footer describes the column chunks differently than Arrow did")
         self._sink.write(framed(without_partial_bounds(thrift, seen)))
         return seen
 

@@ -34,7 +34,7 @@ def task_line(table: str, visit: Visit) -> Text:
     return line
 
 
-def tell_history(
+def print_history(
     console: Console,
     execution: Execution,
     stages: Mapping[str, Mapping[str, Sequence[str]]],
@@ -120,8 +120,8 @@ def _said(visit: Visit) -> list[tuple[str, str]]:
     return [(word, in_plain_words(sentence)) for word, _, sentence in parts] or [("succeeded", "nothing to do")]
 
 
-def tell_journal(console: Console, records: Sequence[PassRecord]) -> None:
-    """What ``icekeeper history`` would tell."""
+def print_journal(console: Console, records: Sequence[PassRecord]) -> None:
+    """Print what ``icekeeper history`` would show."""
     console.print("\njournal, from DynamoDB", style="bold")
     for record in records:
         console.print(Text.assemble(f"  {record.identity.table}: ", (record.status, _STYLES.get(record.status, ""))))
@@ -133,13 +133,13 @@ def tell_journal(console: Console, records: Sequence[PassRecord]) -> None:
         console.print(table)
 
 
-def tell_metrics(console: Console, metrics: Sequence[Metric]) -> None:
+def print_metrics(console: Console, metrics: Sequence[Metric]) -> None:
     """As CloudWatch takes them from what the functions print: totals, then some by table."""
     console.print("\nmetrics, from what the functions printed", style="bold")
     # Of what operations did there are totals, too; here they stand by table.
     totals = [metric for metric in metrics if "table" not in metric.dimensions and "." not in metric.name]
-    told = {name: sum(m.value for m in totals if m.name == name) for name in sorted({m.name for m in totals})}
-    console.print("  " + ", ".join(f"{name} {value:g}" for name, value in told.items()), markup=False)
+    sums = {name: sum(m.value for m in totals if m.name == name) for name in sorted({m.name for m in totals})}
+    console.print("  " + ", ".join(f"{name} {value:g}" for name, value in sums.items()), markup=False)
     tables = sorted({metric.dimensions["table"] for metric in metrics if "table" in metric.dimensions})
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column("", no_wrap=True)
@@ -148,5 +148,5 @@ def tell_metrics(console: Console, metrics: Sequence[Metric]) -> None:
     for name, words in _BY_TABLE.items():
         values = {m.dimensions["table"]: m.value for m in metrics if m.name == name and "table" in m.dimensions}
         if values:
-            table.add_row(f"  {words}", *(f"{values.get(t, 0):g}" for t in tables))  # 0 is not told
+            table.add_row(f"  {words}", *(f"{values.get(t, 0):g}" for t in tables))  # zeros are not emitted
     console.print(table)
