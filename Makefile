@@ -6,35 +6,35 @@
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := spark,demo,functions,metrics,dev
-# The stamp carries a checksum of what is installed from: as long as that stays, nothing is fetched again.
+# The stamp contains a checksum of the files that determine the installation: while they are unchanged, nothing is fetched.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
-# What builds for a deployment needs what is locked only (rule: deploy-pinned-packages): no Spark, no Java, no server.
+# Targets that build for a deployment need only locked packages (rule: deploy-pinned-packages): no Spark, Java or server.
 BUILD_VENV := .venv-artifacts
 BUILD_STAMP := $(BUILD_VENV)/.installed-$(shell cksum < artifacts/locked/build.txt | tr ' ' '-')
-# What tells of the locked packages which they are, and what is known against them; it is locked like them.
+# The tools that list the locked packages and their known vulnerabilities; they are locked, too.
 SUPPLY_LOCK := artifacts/locked/supply.txt
 SUPPLY := build/supply-chain
 SUPPLY_STAMP := $(SUPPLY)/.installed-$(shell cksum < $(SUPPLY_LOCK) | tr ' ' '-')
-# Behind a proxy that inspects TLS only the system's certificates are right; uv brings its own unless told.
+# Behind a proxy that inspects TLS, only the system's certificates are valid; by default, uv uses its own.
 ifneq ($(wildcard /etc/ssl/certs/ca-certificates.crt),)
 export UV_SYSTEM_CERTS ?= true
 endif
-# Every run and every child process would compile what it imports again.
+# Otherwise every run and every child process would compile its imports again.
 unexport PYTHONDONTWRITEBYTECODE
 SOURCES := layers/icekeeper/src
-# SAM CLI and AWS CLI ask for other versions than ours, so they have an environment of their own.
+# SAM CLI and AWS CLI need other versions than ours, so they have a separate environment.
 SAM_PACKAGES := aws-sam-cli==1.170.0 awscli==1.46.3
 SAM := build/sam-cli
 SAM_STAMP := $(SAM)/.installed-$(subst ==,-,$(subst $() ,-,$(SAM_PACKAGES)))
-# What Lambda's Python 3.12 brings itself: AWS's client of the runtime, and a boto3 that is not ours.
+# Packages that Lambda's Python 3.12 contains: AWS's client of the runtime, and another boto3 than ours.
 RUNTIME_PACKAGES := awslambdaric==4.2.2 boto3==1.40.4
 RUNTIME := build/lambda-runtime
 RUNTIME_STAMP := $(RUNTIME)/.installed-$(subst ==,-,$(subst $() ,-,$(RUNTIME_PACKAGES)))
-# Readers in Rust and ClickHouse, which judge our tables, and DuckDB 2 ask for other versions than ours, too.
+# Readers in Rust, ClickHouse (both check our tables) and DuckDB 2 also need other versions than ours.
 JUDGES_PACKAGES := tests/support/judges/packages.txt
 JUDGES := build/judges
 JUDGES_STAMP := $(JUDGES)/.installed-$(shell cksum < $(JUDGES_PACKAGES) | tr ' ' '-')
-# The fuzzer brings a compiled libFuzzer, so it stands beside the project's packages and not among them.
+# The fuzzer contains a compiled libFuzzer, so it is installed separately from the project's packages.
 FUZZER_PACKAGES := atheris==3.0.0
 FUZZER := build/fuzzer
 FUZZER_STAMP := $(FUZZER)/.installed-$(subst ==,-,$(FUZZER_PACKAGES))

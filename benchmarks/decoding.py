@@ -48,7 +48,7 @@ class Cost(NamedTuple):
 
 
 def timed(work: Callable[[], object]) -> Cost:
-    """What the work costs; memory as Linux tells it."""
+    """The cost of the work; memory as reported by Linux."""
     pa.default_memory_pool().release_unused()
     Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
     wall, cpu = time.perf_counter(), time.process_time()
@@ -172,7 +172,7 @@ def main() -> int:
 
 
 def measured(kind: str, case: Case, folder: Path, *, rounds: int, dictionaries: bool) -> bool:
-    """Measure and print one kind; whether both sides wrote the same number of rows."""
+    """Measure and print a kind of work; return whether both sides wrote the same number of rows."""
     layouts = ours(case.task)  # warm, as the bare side is
     if dictionaries:
         layouts = [layout._replace(plain=frozenset()) for layout in layouts]

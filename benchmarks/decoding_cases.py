@@ -27,7 +27,7 @@ KINDS = ("append", "positions", "clustered", "equality", "sort", "zorder")
 
 @dataclass(frozen=True)
 class Case:
-    """One kind of work: our task, and what the bare side must be told."""
+    """A kind of work: our task, and the parameters of the bare side."""
 
     task: RewriteTask
     deleted: Sequence[pa.Array | None]

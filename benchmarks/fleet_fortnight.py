@@ -31,7 +31,7 @@ from support.paper_fleet import Member, PaperFleet, Tally
 
 @dataclass(frozen=True)
 class Line:
-    """What the tables of one kind, or all tables, took in the simulated days."""
+    """The cost of the tables of a kind, or of all tables, in the simulated days."""
 
     kind: str
     members: list[Member]
@@ -68,7 +68,7 @@ _HEAD = (
 
 
 def lines(fleet: PaperFleet, one_in: int, days: float) -> list[Line]:
-    """One per kind, and one for all."""
+    """The costs per kind, and of all tables."""
     members = list(fleet.members.values())
     found = [
         Line(kind, [m for m in members if m.kind == kind], [tally], one_in, days)

@@ -1,4 +1,4 @@
-"""Whether cost grows no faster than the table: our CPU seconds of one row at several scales."""
+"""Checks that the cost grows no faster than the table: our CPU seconds of a row at several scales."""
 
 from __future__ import annotations
 

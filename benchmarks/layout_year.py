@@ -46,7 +46,7 @@ class Workload:
 
     arrivals: Callable[[int, random.Random], Iterable[Arrival]]
     deletes_per_hour: int = 0
-    """Rows that one equality delete file removes from the whole table."""
+    """Rows that an equality delete file removes from the whole table."""
     begins_with: int = 0
     """Files of 240 MB that are there at first."""
     most_small_files: Callable[[int], float] = lambda hours: 12
@@ -155,7 +155,7 @@ def _report(name: str, year: Year, days: int) -> str:
 
 
 def main() -> int:
-    """Play the tables and print one line each; 1 when a claim does not hold."""
+    """Simulate the tables and print a line each; return 1 if a claim does not hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--table", choices=WORKLOADS, action="append")

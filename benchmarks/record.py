@@ -36,7 +36,7 @@ def record(mode: str, rows: Mapping[str, Any]) -> None:
 
 
 def page_part(rows: Mapping[str, Any], growth: Mapping[str, Any]) -> Iterator[str]:
-    """Every row with its contestants, met targets, growth; small tables where no full ones were measured."""
+    """Every row with its contestants, met targets, growth; small tables if no full tables were measured."""
     yield run_line(rows)
     yield ""
     yield from page_tables(rows)

@@ -52,7 +52,7 @@ _LONGEST_REASON = 60
 
 
 def as_json(found: RowFound) -> dict[str, Any]:
-    """All of one row; every figure of every run, and what each target makes of the medians."""
+    """All results of a row: every figure of every run, and whether the medians meet each target."""
     entrants: dict[str, Any] = {}
     for name, entry in found.found.items():
         entrant, row = CONTESTANTS[name], found.row
@@ -84,7 +84,7 @@ def as_json(found: RowFound) -> dict[str, Any]:
 
 
 _GROWS = frozenset({"wall_s", "cpu_s", "requests"})
-"""Figures that grow with the table: a limit for the whole one says nothing about a part of it."""
+"""Figures that grow with the table: a limit for the whole table does not apply to a part of it."""
 
 
 def _judged(target: Target, entrants: Mapping[str, Any], scale: float) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Row:
     entrants: Sequence[str]
     targets: Sequence[Target]
     task: Mapping[str, Any] = field(default_factory=dict)
-    """What every entrant is told."""
+    """The parameters of every entrant."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Policy keys for Icekeeper."""
     most_files: int | None = None

@@ -48,7 +48,7 @@ class Ways:
 
 @dataclass(frozen=True, slots=True)
 class RowFound:
-    """Of a row; ``data`` tells how much there was to do."""
+    """The results of a row; ``data``: how much work there was."""
 
     row: Row
     scale: float
@@ -58,7 +58,7 @@ class RowFound:
 
 
 def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
-    """Measure one row; what fails is told in the result."""
+    """Measure a row; the result contains failures."""
     table = dataset(ways.work, row.dataset, scale)
     expected = _expected(row, table)
     found = {name: Found() for name in row.entrants if name not in ways.without}
@@ -157,7 +157,7 @@ def _cost(name: str, contestant: Contestant, row: Row, table: KeptTable, ways: W
     """What a run on the table as it was made costs, and the answer."""
     table.set_back()
     task = _task(CONTESTANTS[name], row, table, ways)
-    os.sync()  # what others left to be written would be paid by this one
+    os.sync()  # otherwise this run would pay for writes that earlier runs left
     return contestant.run(task)
 
 

@@ -113,6 +113,6 @@ def _measure(way: str, entries: Sequence[DataFile], properties: Mapping[str, str
 
 
 def _peak_mb() -> float:
-    """Of this process; ``getrusage`` would tell of the one that started it."""
+    """The peak memory of this process; ``getrusage`` would include the process that started it."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024

@@ -28,7 +28,7 @@ def prepare(task: Task) -> Callable[[], Answer]:
 
 
 def merge(tables: Iterator[pa.Table], sink: Any) -> None:
-    """Write all tables, of which there are some, of one schema, to one file."""
+    """Write all tables (at least one, with the same schema) to a single file."""
     first = next(tables)
     options = {"compression": "zstd", "compression_level": 3, "store_decimal_as_integer": True}
     with pq.ParquetWriter(sink, first.schema, **options) as writer:

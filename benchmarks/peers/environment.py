@@ -42,7 +42,7 @@ def _alone(text: str) -> set[str]:
 
 
 def make_environment(work: Path) -> PeersEnvironment:
-    """Make it unless it is there; what cannot be installed is left out, and told."""
+    """Make the environment unless it exists; packages that cannot be installed are left out and reported."""
     pins = PINS.read_text()
     folder = work / f"peers-{hashlib.sha256(pins.encode()).hexdigest()[:12]}"
     python = folder / "bin" / "python"

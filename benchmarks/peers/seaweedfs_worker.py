@@ -1,4 +1,4 @@
-"""SeaweedFS's own worker: ``weed worker`` beside a ``weed admin`` of its own, which is told what to do by HTTP.
+"""SeaweedFS's own worker: ``weed worker`` with its own ``weed admin``, which gets its tasks through HTTP.
 
 It reads and writes through the filer's gRPC port, not through S3.  Both processes are the
 contestant's: their CPU and memory are measured; those of the store, which everybody uses, are not.

@@ -31,7 +31,7 @@ def _deletes(key: str, title: str, of_java: float, peers: Sequence[str]) -> Row:
 
 
 def _large(way: str, data: str, ours: str, of_java: float, peer: str) -> Row:
-    """More than 4 GB in one rewrite."""
+    """More than 4 GB in a single rewrite."""
     return Row(
         f"large_{way}",
         f"4 GB, {way} path",

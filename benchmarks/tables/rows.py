@@ -92,7 +92,7 @@ def _with_ids(names: Sequence[str], columns: Sequence[Any]) -> pa.Table:
 def write_file(path: Path, rows: pa.Table, row_group_rows: int | None = None) -> None:
     """As Iceberg's writers do: zstd, page index, decimals as integers (specification, "Parquet").
 
-    A row group has so many rows, one million unless said.
+    ``row_group_rows``: rows per row group, by default one million.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(
