@@ -49,6 +49,9 @@ def fill(catalog: SqlCatalog, table: Table, key: Hashable, write: Callable[[], N
 
     ``key`` names what is written; the table's schema, specs and properties are added to it.
     """
+    if {"write.metadata.path", "write.data.path"} & table.properties.keys():
+        write()  # some of its files are not below its location
+        return
     empty = {name: value for name, value in json.loads(table.metadata.model_dump_json()).items() if name not in _OWN}
     key = key, json.dumps(empty, sort_keys=True)
     if key in _known:
