@@ -91,8 +91,8 @@ _DELETION = (
     Fault(
         "the claims of other tables on a folder are not read",
         "deletion/near_tables.py",
-        "for one in context.state.claims.touching(folder):",
-        "for one in context.state.claims.touching(folder)[:0]:",
+        "for claims in context.state.claims.touching(folder):",
+        "for claims in context.state.claims.touching(folder)[:0]:",
         ("tests/property/test_file_ownership.py", "tests/integration/test_claims.py"),
     ),
     Fault(
@@ -250,7 +250,7 @@ _ROWS = (
     Fault(
         "copied row groups inherit the row ids of the first one",
         "row_group_copy/lineage.py",
-        "inherited.after(one.first_row)",
+        "inherited.after(copied.first_row)",
         "inherited.after(0)",
         ("tests/unit/test_copied_lineage.py", "tests/interop/test_row_lineage.py"),
     ),

@@ -229,7 +229,7 @@ def test_what_is_bad_still_is_not_tried_in_between(table: MaintainedTable) -> No
     table.fill(2, start=10)
     on_disk(bad).unlink()
     outcome = table.run(Operation.COMPACT)
-    assert outcome.summary.startswith("compacted 2 files into 1 (across 1 bins); left 1 file(s) out: ")
+    assert outcome.summary.startswith("compacted 2 files into 1 (across 1 bins); left 1 file(s) unchanged: ")
     assert "cannot be read: Couldn't deserialize thrift" in outcome.summary
     assert outcome.metrics["compact.files_unsupported"] == 1
 

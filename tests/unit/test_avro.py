@@ -87,7 +87,7 @@ def test_a_schema_with_a_field_that_is_none_is_refused(change: dict[str, Any]) -
 
 def test_a_codec_of_several_lines_is_named_in_one() -> None:
     data = avro_file({"type": "record", "name": "t", "fields": []}, [(1, b"")], "a\nb")
-    with pytest.raises(MetadataUnreadable, match=r"its codec 'a\\nb' is not known"):
+    with pytest.raises(MetadataUnreadable, match=r"its codec 'a\\nb' is unknown"):
         records_of(data, "m.avro")
 
 

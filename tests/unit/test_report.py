@@ -664,10 +664,13 @@ def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:
 def test_bins_are_file_groups_to_people() -> None:
     """The summary keeps the sentence that the contract fixes; one group is not worth telling."""
     one = outcome_of(succeeded(Operation.COMPACT, "compacted 6 files into 1 (across 1 bins)"))
-    three = outcome_of(succeeded(Operation.COMPACT, "compacted 15 files into 4 (across 3 bins); left 1 file(s) out"))
+    three = outcome_of(
+        succeeded(Operation.COMPACT, "compacted 15 files into 4 (across 3 bins); left 1 file(s) unchanged")
+    )
     assert printed_outcome(one)[1] == "compact succeeded compacted 6 files into 1"
     assert (
-        printed_outcome(three)[1] == "compact succeeded compacted 15 files into 4 in 3 file groups; left 1 file(s) out"
+        printed_outcome(three)[1]
+        == "compact succeeded compacted 15 files into 4 in 3 file groups; left 1 file(s) unchanged"
     )
     assert one.summary == "compact: compacted 6 files into 1 (across 1 bins)"
 
