@@ -347,7 +347,7 @@ def test_a_job_killed_at_any_moment_loses_at_most_the_groups_at_hand(tmp_path: P
                 assert table.maintain().status is PassStatus.SUCCEEDED
                 assert (len(table.data_files()), region_rows(table)) == (3, before)
                 assert {path for path in table.unreferenced() if not path.endswith(".metadata.json")} == set()
-        number += 5
+        number += 7
     assert found == {0, 1, 2, 3}
 
 

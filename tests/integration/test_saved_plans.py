@@ -348,55 +348,54 @@ def without_grace(document: dict[str, Any]) -> None:
     document["tables"][0]["settings"] = {"orphan_older_than_hours": "0"}
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
+def test_a_changed_plan_does_no_more_than_the_policy(command: Command) -> None:
+    command.table(appends=6)
+    path, plan = save(command)
+    assert plan["tables"][0]["planned_ms"] <= plan["saved_ms"]
+    seen = command.contents()
+    for change, sentence in (
         (looser, "a saved plan for ns.t cannot set snapshot_retention_hours to 0, where the policy has 168"),
         (more_operations, "a saved plan for ns.t cannot ask for expire_partitions, which the policy does not have"),
         (another_branch, "branch"),
         (without_grace, "policy key orphan_older_than_hours is 0"),
-    ],
-)
-def test_a_changed_plan_does_no_more_than_the_policy(
-    command: Command, change: Callable[[dict[str, Any]], None], told: str
-) -> None:
-    command.table(appends=6)
-    path, _ = save(command)
-    seen = command.contents()
-    forge(path, change, is_sealed=False)
-    answer = apply(command, path)
-    assert (answer.code, "was changed after it was saved; save a new plan" in one_sentence(answer.err)) == (2, True)
-    save(command)
-    forge(path, change)
-    answer = apply(command, path)
-    assert (answer.code, told in one_sentence(answer.err)) == (1, True), answer.err
-    assert command.contents() == seen
+    ):
+        save(command)
+        forge(path, change, is_sealed=False)
+        answer = apply(command, path)
+        assert (answer.code, "was changed after it was saved; save a new plan" in one_sentence(answer.err)) == (2, True)
+        save(command)
+        forge(path, change)
+        answer = apply(command, path)
+        assert (answer.code, sentence in one_sentence(answer.err)) == (1, True), answer.err
+        assert command.contents() == seen
 
-
-def test_a_plan_as_of_a_time_to_come_is_refused(command: Command) -> None:
-    """Ages count until the time of the plan: more would be old enough to delete."""
-    command.table(appends=6)
-    path, plan = save(command)
-    assert plan["tables"][0]["planned_ms"] <= plan["saved_ms"]
-
+    # Ages count until the time of the plan: with a time to come more would be old enough to delete.
     def ahead(document: dict[str, Any]) -> None:
         document["tables"][0]["planned_ms"] = document["saved_ms"] + 1
 
+    save(command)
     forge(path, ahead)
     answer = apply(command, path)
-    told = (
+    sentence = (
         f"{path} has a plan for ns.t whose time is after the time at which it was saved; save a new plan with "
         "icekeeper plan --save"
     )
-    assert (answer.code, one_sentence(answer.err)) == (2, told)
+    assert (answer.code, one_sentence(answer.err)) == (2, sentence)
+    missing = command.folder / "none" / "plan.json"
+    answer = command("plan", "ns.t", *LOCAL, "--save", str(missing))
+    sentence = f"--save {missing} cannot be written: No such file or directory; choose another file"
+    assert (answer.code, one_sentence(answer.err)) == (2, sentence)
 
 
-def test_a_plan_is_for_its_owner_only(command: Command) -> None:
+def test_a_plan_is_for_its_owner_only_and_holds_no_secret(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """It names every file (rule: state-is-private)."""
-    command.table(appends=6)
+    secrets = {"S3__SECRET_ACCESS_KEY": "kept-secret-1", "TOKEN": "kept-secret-2", "CREDENTIAL": "kept-secret-3"}
+    for key, value in secrets.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__C__{key}", value)
+    command.table(appends=6, properties={"s3.secret-access-key": "kept-secret-4", "note": "kept-secret-5"})
     before = os.umask(0o022)
     try:
-        path, _ = save(command)
+        path, plan = save(command)
         command("detect")
         page = command.folder / "page.html"
         page.write_text("a page that others could read")
@@ -404,6 +403,9 @@ def test_a_plan_is_for_its_owner_only(command: Command) -> None:
     finally:
         os.umask(before)
     assert [stat.filemode(one.stat().st_mode) for one in (path, page)] == ["-rw-------", "-rw-------"]
+    assert "kept-secret" not in path.read_text()
+    assert plan.keys() == {"version", "saved_ms", "tables", "digest"}
+    assert read_plan(path.read_bytes(), "it").tables[0].table == "ns.t"
 
 
 def test_files_that_are_added_to_a_plan_are_not_deleted(command: Command) -> None:
@@ -458,25 +460,6 @@ def test_a_plan_holds_for_a_day_and_its_version(version: str, now_ms: int, told:
         plan.require(version, now_ms)
 
 
-def test_a_plan_holds_no_secret(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    secrets = {"S3__SECRET_ACCESS_KEY": "kept-secret-1", "TOKEN": "kept-secret-2", "CREDENTIAL": "kept-secret-3"}
-    for key, value in secrets.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__C__{key}", value)
-    command.table(appends=6, properties={"s3.secret-access-key": "kept-secret-4", "note": "kept-secret-5"})
-    path, plan = save(command)
-    assert "kept-secret" not in path.read_text()
-    assert plan.keys() == {"version", "saved_ms", "tables", "digest"}
-    assert read_plan(path.read_bytes(), "it").tables[0].table == "ns.t"
-
-
-def test_a_plan_that_cannot_be_written_leaves_the_former_one(command: Command) -> None:
-    command.table(appends=6)
-    missing = command.folder / "none" / "plan.json"
-    answer = command("plan", "ns.t", *LOCAL, "--save", str(missing))
-    told = f"--save {missing} cannot be written: No such file or directory; choose another file"
-    assert (answer.code, one_sentence(answer.err)) == (2, told)
-
-
 # Dry runs for scripts, and what people are warned of.
 
 DRY = ("maintain", "ns.t", *LOCAL, "--dry-run", "--exit-code")
@@ -494,15 +477,15 @@ def test_a_dry_run_says_by_its_exit_code_what_is_due(command: Command) -> None:
     assert (wrong.code, one_sentence(wrong.err)) == (2, "--exit-code reports what a dry run found; add --dry-run")
 
 
-@pytest.mark.parametrize("verb", ["maintain", "plan"])
-def test_a_short_retention_on_the_command_line_asks_for_unsafe(command: Command, verb: str) -> None:
+def test_a_short_retention_on_the_command_line_needs_unsafe(command: Command) -> None:
     command.table(appends=2)
-    short = (verb, "ns.t", *LOCAL, "--set", "snapshot_retention_hours=23.5")
-    answer = command(*short)
-    told = "snapshot_retention_hours=23.5 is below 24: running readers could lose their snapshot"
-    assert (answer.code, one_sentence(answer.err)) == (2, f"{told}; icekeeper maintain --unsafe allows it")
-    assert command(*short, "--unsafe").code == 0
-    assert command(verb, "ns.t", *LOCAL, "--set", "snapshot_retention_hours=24").code == 0
+    for verb in ("plan", "maintain"):
+        short = (verb, "ns.t", *LOCAL, "--set", "snapshot_retention_hours=23.5")
+        answer = command(*short)
+        sentence = "snapshot_retention_hours=23.5 is below 24: running readers could lose their snapshot"
+        assert (answer.code, one_sentence(answer.err)) == (2, f"{sentence}; icekeeper maintain --unsafe allows it")
+        assert command(*short, "--unsafe").code == 0
+        assert command(verb, "ns.t", *LOCAL, "--set", "snapshot_retention_hours=24").code == 0
 
 
 def test_a_short_retention_of_a_policy_is_a_warning(command: Command) -> None:
