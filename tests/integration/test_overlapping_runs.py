@@ -152,10 +152,12 @@ def test_a_table_that_a_live_run_has_is_left_out_until_that_run_ends(pipeline: P
     clock.now_ms += 12 * HOUR_MS - 1
     assert found("run-4") == []
     clock.now_ms += 1
-    assert found("run-5", table="ns.t") == ["ns.t"]
+    assert found("run-5") == ["ns.t"]
+    pipeline.report("run-5")
     # A table that a person has asked for is left to that run; another person gets it.
-    assert found("run-6") == []
-    assert found("run-7", table="ns.t") == ["ns.t"]
+    assert found("run-6", table="ns.t") == ["ns.t"]
+    assert found("run-7") == []
+    assert found("run-8", table="ns.t") == ["ns.t"]
 
 
 def test_of_two_runs_that_begin_together_the_first_has_the_table(
