@@ -31,6 +31,7 @@ from icekeeper.cycle.pass_process import PassEnd, Passes, PassOrder
 from icekeeper.engines.engine import Engine, EngineName
 from icekeeper.policy import ALL_OPERATIONS
 from icekeeper.runtime import open_engine
+from support import ready_tables
 
 # The ``icekeeper`` command on a catalog of the test's own, called in this process, and what it left on the disk.
 
@@ -157,9 +158,16 @@ class Command:
         """A table of ``appends`` small files, three rows each, from as many commits."""
         rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
         table = self.catalog.create_table(name, rows.schema, properties=dict(properties or {}))
-        for _ in range(appends):
-            table.append(rows)
-        return table
+
+        def write() -> None:
+            for _ in range(appends):
+                table.append(rows)
+
+        if (local_path(table.location()) / "data").exists():  # of a dropped table, whose files must be others
+            write()
+        elif appends:
+            ready_tables.fill(self.catalog, table, ("command", appends), write)
+        return table.refresh()
 
     def register(self, metadata_location: str, name: str = "ns.t") -> None:
         """Put a metadata file into the catalog as it is, also one that PyIceberg could not parse."""

@@ -20,6 +20,7 @@ from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent,
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome
 from icekeeper.storage.storage import Storage
+from support import ready_tables
 from support.maintained_table import MaintainedTable, outcome_of
 from support.readers import duckdb_rows
 
@@ -110,9 +111,13 @@ def create_by_region(made: MaintainedTable, files: int) -> None:
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
     written = made.pyiceberg.create_table("ns.t", schema, partition_spec=spec, properties={"format-version": "2"})
-    for n in range(files):
-        written.append(rows_of(n * 100, 10, "us"))
-        written.append(rows_of(n * 100 + 50, 10, "eu"))
+
+    def write() -> None:
+        for n in range(files):
+            written.append(rows_of(n * 100, 10, "us"))
+            written.append(rows_of(n * 100 + 50, 10, "eu"))
+
+    ready_tables.fill(made.pyiceberg, written, ("by region", files), write)
 
 
 def region_rows(made: MaintainedTable) -> Counter[tuple[int, str]]:
