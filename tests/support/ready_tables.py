@@ -81,7 +81,8 @@ def _copy(catalog: SqlCatalog, table: Table, ready: _Ready) -> None:
     lengths: dict[bytes, int] = {}
     # Manifests first: their lists name their lengths.
     for name, data in sorted(ready.files.items(), key=lambda item: "/snap-" in item[0]):
-        if name.endswith(".avro"):
+        # In the place of the original, PyIceberg may remember its manifests by their paths: they stay as they are.
+        if name.endswith(".avro") and location != ready.location:
             data = b"".join(_moved(data, ready.location.encode(), location.encode(), lengths))
             lengths[f"{location}/{name}".encode()] = len(data)
         elif name.endswith(".metadata.json"):
