@@ -16,7 +16,7 @@ from pyiceberg.table import StaticTable
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile
 from icekeeper.policy import Operation
-from support.model.reader import ID, NaiveReader
+from support.model.reader import NaiveReader
 from support.model.writers import Writers
 
 # What a metadata file needs and says, as the naive reader sees it; none of our own code is asked.
@@ -121,10 +121,6 @@ class Witness:
         if rows is not None:
             self._whole[manifest_list] = frozenset(needed), rows
         return frozenset(needed), rows
-
-    def live_ids(self, path: str) -> Rows:
-        """The rows of a data file that is there, or was read before."""
-        return tuple(row[ID] for row in self.reader.columns(path))
 
     @staticmethod
     def scan(location: str) -> Rows:
