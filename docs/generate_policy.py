@@ -15,7 +15,7 @@ Generated from the `Policy` model by `docs/generate_policy.py`; do not edit.
 A later source wins over an earlier one:
 
 1. the built-in default
-2. the deployment: environment variable `ICEKEEPER_<KEY>`
+2. the deployment: environment variable `ICEKEEPER_<KEY>`; an empty variable is not set
 3. the policy file that `ICEKEEPER_POLICY_FILE` names, its later rules over its earlier ones
 4. in an AWS table bucket, the bucket's maintenance configuration of the table
    ([operations](operations/index.md#who-maintains-what-in-a-table-bucket-on-aws))
@@ -68,6 +68,7 @@ operator set in 2 to 4:
 * A stated key is one that the deployment, the policy file or the bucket's configuration sets.
 * `orphan_sweep_prefixes`, `orphan_table_types`, `orphan_file_endings` and `snapshot_give_up_ids` count from the
   deployment, a policy file and `--set` only.
+* A table's setting has up to 10,000 characters.
 
 A setting that does not count is ignored and fails no pass: `health` warns of it (`ignored_settings`), `policy show`
 gives the reason, and `policy set` refuses it. The bucket's maintenance configuration (4) counts as the operator's.
