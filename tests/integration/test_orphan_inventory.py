@@ -148,8 +148,8 @@ def test_a_text_file_has_no_ages(tmp_path: Path) -> None:
         ("a.csv.gz", gzip.compress(b"path\n" + b"x" * 1000)[:-30], "EOFError"),
         ("a.parquet", b"no parquet", "ArrowInvalid"),
         ("a.txt", b"\xff\xfe", "UnicodeDecodeError"),
-        ("manifest.json", b"{}", "no manifest"),
-        ("manifest.json", b"[", "no manifest"),
+        ("manifest.json", b"{}", "not a manifest"),
+        ("manifest.json", b"[", "not a manifest"),
     ],
 )
 def test_what_is_no_inventory_is_said_in_one_sentence(name: str, data: bytes, words: str, tmp_path: Path) -> None:

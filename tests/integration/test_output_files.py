@@ -443,7 +443,7 @@ def test_the_bound_of_memory_cuts_row_groups_and_is_reported(table_of_batches: M
     footer = pq.read_metadata(file.file_path.removeprefix("file://"))
     assert footer.num_row_groups == BOUNDED_FILES
     assert outcome.metrics["compact.row_groups_cut"] == BOUNDED_FILES - 2  # the first and the last do not count
-    assert outcome.summary.endswith("because they may fill 176 MB of memory")
+    assert outcome.summary.endswith("because they may fill at most 176 MB of memory")
     assert len(table_of_batches.ids()) == BOUNDED_FILES * BOUNDED_ROWS
     # Within the bound nothing is reported.
     outcome = table_of_batches.run(Operation.COMPACT, **ALL)

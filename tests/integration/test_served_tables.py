@@ -501,7 +501,7 @@ def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
 
     def tell(line: str) -> None:
         lines.append(line.partition(" ")[2])
-        if "looked at" in line:
+        if " scanned" in line:
             (between.pop(0) if between else service.stop)()
 
     run_pass = in_this_process(LocalEngine(1))
@@ -523,7 +523,7 @@ def test_a_deployment_counts_catalogs_without_tables(functions: Functions, monke
     values = told.values("service")
     assert (values["CatalogsEmpty"], values["TablesScanned"], values["TablesNotReadable"]) == (1, 0, 0)
     assert [line["message"] for line in told.lines if line.get("level") == "WARNING"] == [
-        "catalog local lists no tables; if it has any, the right to list them is missing, such as an AWS Lake Formation"
+        "catalog local lists no tables; if it has any, the right to list them is missing, such as an AWS Lake Formation grant"
     ]
 
 

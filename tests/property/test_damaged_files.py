@@ -286,7 +286,7 @@ def test_a_number_of_items_that_cannot_be_is_not_counted_to(items: Any, count: i
     claim = long(-count) + long(8) if sized else long(count)
     for records, body in ((1, claim + b"\0\0"), (count, b"\0\0\0")):
         broken = head + long(records) + long(len(body)) + body + marker
-        with pytest.raises(MetadataUnreadable, match=r"^s3://b/m\.avro is damaged or truncated: ValueError: \d+ items"):
+        with pytest.raises(MetadataUnreadable, match=r"^s3://b/m\.avro is damaged or truncated: ValueError: \d+ bytes"):
             records_of(broken, "s3://b/m.avro")
 
 

@@ -49,8 +49,9 @@ def fill(catalog: SqlCatalog, table: Table, key: Hashable, write: Callable[[], N
 
     ``key`` names what is written; the table's schema, specs and properties are added to it.
     """
-    if {"write.metadata.path", "write.data.path"} & table.properties.keys():
-        write()  # some of its files are not below its location
+    elsewhere = {"write.metadata.path", "write.data.path"} & table.properties.keys()
+    if elsewhere or not table.metadata.location.startswith("file://"):
+        write()  # some of its files are not below its location, or not on this disk
         return
     empty = {name: value for name, value in json.loads(table.metadata.model_dump_json()).items() if name not in _OWN}
     key = key, json.dumps(empty, sort_keys=True)
@@ -59,7 +60,8 @@ def fill(catalog: SqlCatalog, table: Table, key: Hashable, write: Callable[[], N
     else:
         first = table.metadata_location
         write()
-        _known[key] = _read(table.refresh(), first)
+        if table.refresh().metadata.snapshots:
+            _known[key] = _read(table, first)
 
 
 def _read(table: Table, first: str) -> _Ready:
