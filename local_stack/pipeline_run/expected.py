@@ -133,4 +133,4 @@ def _differs(what: str, found: Any, expected: Any) -> Iterator[str]:
 
 def _without_path(summary: str) -> str:
     """Which file it was, and the advice about keys, are left out."""
-    return re.sub(r" s3://\S+ must", " … must", summary).partition("; ")[0]
+    return re.sub(r" s3://\S+ cannot", " … cannot", summary).partition("; ")[0]

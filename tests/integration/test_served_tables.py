@@ -501,7 +501,7 @@ def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
 
     def tell(line: str) -> None:
         lines.append(line.partition(" ")[2])
-        if " scanned" in line:
+        if " scanned, " in line:
             (between.pop(0) if between else service.stop)()
 
     run_pass = in_this_process(LocalEngine(1))

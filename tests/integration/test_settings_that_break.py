@@ -47,7 +47,7 @@ class Cycles:
 
     def _told(self, line: str) -> None:
         self.lines.append(line.partition(" ")[2].partition(" in ")[0])
-        if " scanned" in line:
+        if " scanned, " in line:
             (self._between.pop(0) if self._between else self._service.stop)()
 
 
@@ -88,14 +88,14 @@ def test_a_policy_file_that_breaks_is_told_once_and_the_last_good_one_holds(comm
         file.mkdir,
         mend,
     )
-    told = [line.replace(str(file), "FILE") for line in lines if " scanned" not in line]
+    told = [line.replace(str(file), "FILE") for line in lines if " scanned, " not in line]
     assert told[0].startswith("unknown policy key 'nope' (from policy file FILE rule 1 (*/*/*))")
     assert told[1].startswith("policy file FILE: line 1: ")
     assert told[2].startswith("policy file FILE does not exist (ICEKEEPER_POLICY_FILE names it)")
     assert told[3].startswith("the policy file cannot be read: ")
     assert all(line.endswith(HOLD) for line in told[:4])
     assert told[4:] == ["the settings can be read again, and apply"]
-    looked = [line for line in lines if " scanned" in line]
+    looked = [line for line in lines if " scanned, " in line]
     assert looked == ["1 table scanned, 0 need maintenance"] * 6 + ["1 table scanned, 1 needs maintenance"]
 
 
