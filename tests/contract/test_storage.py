@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import pytest
 
 from icekeeper.deletion.foreign_tables import find_other_formats
 from icekeeper.demo.seaweedfs import SeaweedFSServer
-from icekeeper.errors import FileUnreadable, StorageError
+from icekeeper.errors import FileUnreadable, LocationRefused, StorageError
 from icekeeper.machine.metering import RequestKind, counting
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.rows.arrow_schema import arrow_schema
@@ -29,6 +30,7 @@ from icekeeper.storage import listing as storage_listing
 from icekeeper.storage import local_files as storage_local
 from icekeeper.storage import s3_objects as storage_s3_listing
 from icekeeper.storage import storage as storage_storage
+from icekeeper.storage.allowed_locations import AllowedLocations
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.listing import LISTING_THREADS, in_parallel
 from icekeeper.storage.multipart import bounded_output
@@ -147,6 +149,27 @@ def test_listing_is_recursive_with_sizes_and_ages(place: Place) -> None:
         assert {item.path: item.size for item in listed} == {f"{place.location}/{n}": s for n, s in sizes.items()}
         assert all(item.modified_ms and start <= item.modified_ms <= time.time() * 1000 + 1000 for item in listed)
     assert list(place.storage.list(f"{place.location}/nowhere")) == []
+
+
+@pytest.mark.parametrize("place", LISTABLE, indirect=True)
+def test_nothing_outside_the_bound_is_touched(place: Place) -> None:
+    inside, outside = f"{place.location}/data/a", f"{place.location}-of-others/data/a"
+    place.storage.write(outside, b"theirs")
+    storage = place.storage.within(AllowedLocations((place.location,), from_operator=True))
+    storage.write(inside, b"ours")
+    assert storage.read(inside) == b"ours"
+    assert not storage.allows(outside)
+    touches: list[Callable[[], object]] = [
+        *(partial(touch, outside) for touch in (storage.read, storage.size, storage.status, storage.open_input)),
+        partial(storage.write, outside, b"ours"),
+        lambda: list(storage.list(f"{place.location}-of-others")),
+    ]
+    for touch in touches:
+        with pytest.raises(LocationRefused, match=r"is outside .*; nothing was accessed"):
+            touch()
+    report = storage.delete([inside, outside])
+    assert (report.deleted, list(report.failed)) == ((inside,), [outside])
+    assert place.storage.read(outside) == b"theirs"
 
 
 @pytest.mark.parametrize("place", LISTABLE, indirect=True)

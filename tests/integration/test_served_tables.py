@@ -523,7 +523,8 @@ def test_a_deployment_counts_catalogs_without_tables(functions: Functions, monke
     values = told.values("service")
     assert (values["CatalogsEmpty"], values["TablesScanned"], values["TablesNotReadable"]) == (1, 0, 0)
     assert [line["message"] for line in told.lines if line.get("level") == "WARNING"] == [
-        "catalog local lists no tables; if it has any, the right to list them is missing, such as an AWS Lake Formation grant"
+        "catalog local lists no tables; if it has any, the right to list them is missing, such as an AWS Lake "
+        "Formation grant"
     ]
 
 
