@@ -60,14 +60,19 @@ def fill(catalog: SqlCatalog, table: Table, key: Hashable, write: Callable[[], N
     else:
         first = table.metadata_location
         write()
-        if table.refresh().metadata.snapshots:
-            _known[key] = _read(table, first)
+        ready = _read(table.refresh(), first)
+        if ready is not None:
+            _known[key] = ready
 
 
-def _read(table: Table, first: str) -> _Ready:
+def _read(table: Table, first: str) -> _Ready | None:
+    """``None``: the table is empty, or a link leads to some of its files."""
     location = table.metadata.location
     folder = Path(location.removeprefix("file://"))
-    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    found = list(folder.rglob("*"))
+    if not table.metadata.snapshots or any(path.is_symlink() for path in found):
+        return None
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in found if path.is_file()}
     name = first.rpartition("/")[2]
     files.pop(f"metadata/{name}")
     newest, before = table.metadata_location, table.metadata.metadata_log[-1].metadata_file
