@@ -121,14 +121,14 @@ _DELETION = (
         "storage/storage.py",
         "elif not self._bound.allows(path):",
         "elif path is None:",
-        ("tests/hostile/test_locations.py", "tests/contract/test_storage.py"),
+        ("tests/contract/test_storage.py",),
     ),
     Fault(
         "a listing that breaks off in the middle passes for complete",
         "storage/s3_objects.py",
         'if _goes_on(page) and not (page.get("IsTruncated") and page.get("NextContinuationToken")):',
         "if page is None:",
-        ("tests/hostile/test_s3_endpoint.py", "tests/contract/test_storage.py"),
+        ("tests/unit/test_store_failures.py",),
     ),
     Fault(
         "any 404 proves that a table is gone",
@@ -262,7 +262,7 @@ _ROWS = (
         ("tests/unit/test_types.py", "tests/property/test_where.py"),
     ),
     Fault(
-        "rows from before 1970 get the month of the following one",
+        "rows from before 1970 get the year of the following one",
         "operations/compaction/terms/output_partition.py",
         "return lambda raw: _months(kind, raw) // divisor",
         "return lambda raw: int(_months(kind, raw) / divisor)",

@@ -95,6 +95,7 @@ def test_a_file_moves_only_with_all_its_rows(data: st.DataObject, kind: str) -> 
         ("long", "identity", None, "bucket[16]", None),
         ("date", "identity", 365, "year", 1),
         ("date", "identity", -1, "month", -1),
+        ("date", "identity", -1, "year", -1),
         ("string", "identity", "iceberg", "truncate[3]", "ice"),
         ("decimal(9, 2)", "identity", b"\x04\xd2", "truncate[50]", b"\x04\xb0"),
         ("decimal(9, 2)", "identity", b"\xff\xff\xff\xff", "truncate[50]", b"\xce"),

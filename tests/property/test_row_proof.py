@@ -7,6 +7,7 @@ import decimal
 import math
 import random
 import struct as binary
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -113,6 +114,9 @@ def test_files_hold_what_was_handed_to_the_writer_and_bounds_contain_it(
             found = proof_of_file(path, SCHEMA, Storage({}), level)
             assert evidence(parts, level).contradiction(found, {}) is None
             assert evidence(parts, level).contradiction(found + found, {}) is not None
+            if found.checksum is not None:
+                other = replace(found, checksum=found.checksum ^ 1)
+                assert found.contradiction(other, {}) == "the checksums of the rows before and after writing differ"
     assert set(metrics_modes(SCHEMA, properties).values()) == {mode}
     plain = {leaf.field_id: leaf.iceberg_type for leaf in LEAVES if not leaf.repeated}
     for field_id, kind in plain.items():
