@@ -268,6 +268,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
         theirs.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [loads, listings, stores])
 def test_only_these_answers_permit_a_deletion(
     world: World, rows: Callable[[], Iterator[Row]], monkeypatch: pytest.MonkeyPatch
