@@ -72,13 +72,14 @@ class LocalStack:
 
     def wait(self, execution: str, *, timeout_s: float = 120.0) -> Execution:
         """Wait for the end of an execution."""
-        client = self.moto.client("stepfunctions")
         # Not through the API: asking it all the time takes as much of the processor as the execution does.
         running = stepfunctions_parser_backends[ACCOUNT][REGION].describe_execution(execution)
         deadline = time.monotonic() + timeout_s
         while running.status == "RUNNING":
             assert time.monotonic() < deadline, f"{execution} still runs after {timeout_s:g} s"
             time.sleep(0.02)
+        # Made now: a new client reads the environment, which running functions change.
+        client = self.moto.client("stepfunctions")
         described = client.describe_execution(executionArn=execution)
         ended = Execution(
             name=described["name"],
