@@ -19,6 +19,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from sqlalchemy import text
 
+from icekeeper.metadata.avro_values import read_long
+from icekeeper.metadata.manifest_write import avro_long
+
 _DEFLATED = b"\x14avro.codec\x0edeflate"
 _SYNC_BYTES = 16
 _OWN = ("table-uuid", "location", "last-updated-ms")
@@ -127,46 +130,27 @@ def _moved(data: bytes, old: bytes, new: bytes, lengths: dict[bytes, int]) -> It
     yield header + sync
     place = len(header) + _SYNC_BYTES
     while place < len(data):
-        count, place = _number(data, place)
-        size, place = _number(data, place)
+        count, place = read_long(data, place)
+        size, place = read_long(data, place)
         block = data[place : place + size]
         place += size + _SYNC_BYTES
         block = _relocated(zlib.decompress(block, -15) if deflated else block, old, new, lengths)
         if deflated:
             packer = zlib.compressobj(wbits=-15)
             block = packer.compress(block) + packer.flush()
-        yield _written(count) + _written(len(block)) + block + sync
+        yield avro_long(count) + avro_long(len(block)) + block + sync
 
 
 def _relocated(block: bytes, old: bytes, new: bytes, lengths: dict[bytes, int]) -> bytes:
     parts, done = list[bytes](), 0
     for found in re.finditer(re.escape(old), block):
         at = found.start() - 2  # a path of 64 to 8,191 bytes has its length in two
-        size, begin = _number(block, at)
+        size, begin = read_long(block, at)
         assert begin == found.start(), "a path whose length does not take two bytes"
         path = new + block[found.end() : begin + size]
-        parts += block[done:at], _written(len(path)), path
+        parts += block[done:at], avro_long(len(path)), path
         done = begin + size
         if path in lengths:
-            _, done = _number(block, done)
-            parts.append(_written(lengths[path]))
+            _, done = read_long(block, done)
+            parts.append(avro_long(lengths[path]))
     return b"".join([*parts, block[done:]])
-
-
-def _number(data: bytes, place: int) -> tuple[int, int]:
-    """A number as Avro stores it, and the place behind it."""
-    raw = shift = 0
-    while True:
-        byte = data[place]
-        raw |= (byte & 0x7F) << shift
-        place, shift = place + 1, shift + 7
-        if byte < 0x80:
-            return (raw >> 1) ^ -(raw & 1), place
-
-
-def _written(number: int) -> bytes:
-    raw, found = number << 1, bytearray()
-    while raw > 0x7F:
-        found.append(raw & 0x7F | 0x80)
-        raw >>= 7
-    return bytes([*found, raw])
