@@ -44,9 +44,7 @@ LEAVES = leaf_columns(SCHEMA)
     ("codec", "level", "found"),
     [
         (None, None, "ZSTD"),
-        ("zstd", "19", "ZSTD"),
         ("ZSTD", "null", "ZSTD"),
-        ("gzip", "9", "GZIP"),
         ("gzip", "0", "GZIP"),
         ("brotli", "11", "BROTLI"),
         ("snappy", "7", "SNAPPY"),
@@ -104,13 +102,13 @@ def test_pages_and_dictionaries(tmp_path: Path) -> None:
 
 
 def many_rows(folder: Path, files: int, *, repeated: bool) -> RewriteResult:
-    """Files of 4 MB as Arrow holds them, of texts that compress well or hardly at all; row groups of 1 MB."""
+    """Files of 2 MB as Arrow holds them, of texts that compress well or hardly at all; row groups of 512 KB."""
     inputs = []
     for number in range(files):
-        ids = range(number * 30_000, (number + 1) * 30_000)
-        text = ["x" * 128] * 30_000 if repeated else [hashlib.sha512(str(n).encode()).hexdigest() for n in ids]
+        ids = range(number * 15_000, (number + 1) * 15_000)
+        text = ["x" * 128] * 15_000 if repeated else [hashlib.sha512(str(n).encode()).hexdigest() for n in ids]
         inputs.append(input_file(folder / f"in-{number}.parquet", rows(SCHEMA, {"id": list(ids), "text": text})))
-    properties = {"write.parquet.row-group-size-bytes": str(1024 * 1024)}
+    properties = {"write.parquet.row-group-size-bytes": str(512 * 1024)}
     return rewrite_group(task(SCHEMA, inputs, folder, table_properties=properties))
 
 
@@ -126,43 +124,25 @@ def test_row_groups_have_the_encoded_size_that_was_asked_for(repeated: bool, tmp
     # The first is measured, the last takes what is left.
     if repeated:
         assert len(groups) <= 3
-        assert max(arrow) > 5 * 1024 * 1024
+        assert max(arrow) > 5 * 512 * 1024
     else:
-        assert all(0.7 < size / (1024 * 1024) < 3.5 for size in encoded[1:-1])
-    assert footer.num_rows == 240_000
+        assert all(0.7 < size / (512 * 1024) < 3.5 for size in encoded[1:-1])
+    assert footer.num_rows == 120_000
 
 
-@pytest.mark.parametrize(
-    ("properties", "pattern"),
-    [
-        ({}, "{table}/data/part=a+b/compact-"),
-        ({"write.data.path": "{elsewhere}"}, "{elsewhere}/part=a+b/compact-"),
-        ({"write.object-storage.enabled": "true"}, "{table}/data/HASH/part=a+b/compact-"),
-        (
-            {"write.object-storage.enabled": "true", "write.object-storage.partitioned-paths": "false"},
-            "{table}/data/HASH-compact-",
-        ),
-        ({"write.object-storage.enabled": "true", "write.data.path": "{elsewhere}"}, "{elsewhere}/HASH/ns/t/part=a+b/"),
-    ],
-    ids=["plain", "elsewhere", "hashed", "hashed-flat", "hashed-elsewhere"],
-)
-def test_files_go_where_the_table_says(
-    properties: dict[str, str], pattern: str, tmp_path: Path, local_catalog: SqlCatalog
-) -> None:
-    """And readers find them there."""
+def test_files_go_where_the_table_says(tmp_path: Path, local_catalog: SqlCatalog) -> None:
+    """And readers find them there.  ``tests/interop`` compares every layout with Iceberg-Java's."""
     elsewhere = (tmp_path / "elsewhere").as_uri()
     table = new_table(local_catalog, tmp_path, allowed=tmp_path)
     table.table.update_spec().add_identity("part").commit()
     for number in range(3):
         table.append(number, part="a b")
-    given = {key: value.format(elsewhere=elsewhere) for key, value in properties.items()}
-    if given:
-        table.table.transaction().set_properties(given).commit_transaction()
+    properties = {"write.object-storage.enabled": "true", "write.data.path": elsewhere}
+    table.table.transaction().set_properties(properties).commit_transaction()
     outcome = table.run(Operation.COMPACT)
     assert outcome.status is Status.SUCCEEDED, outcome.summary
     (file,) = table.data_files()
-    start = pattern.format(table=table.metadata.location, elsewhere=elsewhere)
-    assert re.match(re.escape(start).replace("HASH", "[01]{4}/[01]{4}/[01]{4}/[01]{8}"), file.file_path)
+    assert re.match(re.escape(elsewhere) + "/[01]{4}/[01]{4}/[01]{4}/[01]{8}/ns/t/part=a\\+b/", file.file_path)
     assert table.readers_agree() == [0, 1, 2]
 
 
@@ -282,8 +262,7 @@ def statistics(path: str, row_group: int = 0) -> list[bool]:
     return [footer.column(i).is_stats_set for i in range(3)]
 
 
-@pytest.mark.parametrize("recipe", [None, BY_ID], ids=["merged", "sorted"])
-@pytest.mark.parametrize("proof", ["counts", "full"])
+@pytest.mark.parametrize(("recipe", "proof"), [(None, "counts"), (BY_ID, "full")], ids=["merged", "sorted"])
 @pytest.mark.parametrize(
     ("values", "silent"),
     [

@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
-from pyiceberg.transforms import IdentityTransform, MonthTransform
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField, StringType, TimestampType
 
 from icekeeper.errors import MetadataUnreadable
@@ -89,35 +89,6 @@ def test_small_files_of_an_old_spec_merge_with_those_of_the_new_one(made: Mainta
     assert rows(made) == before
     assert made.runtime.verify(made.loaded.name).ok
     assert compacted(made).status is Status.SKIPPED
-
-
-def test_days_become_months(made: MaintainedTable) -> None:
-    """Ninety daily partitions of one small file each become three monthly ones (iceberg 15465: more files)."""
-    spec = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "day"))
-    made.pyiceberg.create_table("ns.t", SCHEMA, partition_spec=spec, properties={"format-version": "2"})
-    days = pa.array(range(90), pa.int32()).cast(pa.date32())
-    made.table.append(pa.table({"id": pa.array(range(90), pa.int64()), "region": ["us"] * 90, "day": days}))
-    with made.table.update_spec() as update:
-        update.remove_field("day")
-        update.add_field("day", MonthTransform(), "month")
-    before = rows(made)
-    assert compacted(made).summary == "compacted 90 files into 3 (across 3 bins)"
-    assert sorted(files(made)) == [(1, (0,)), (1, (1,)), (1, (2,))]
-    assert rows(made) == before
-    assert compacted(made).status is Status.SKIPPED
-
-
-def test_partitions_that_are_given_up_merge_into_one(made: MaintainedTable) -> None:
-    """To an unpartitioned spec everything moves, and columns that only the partition tells are not lost."""
-    spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
-    made.pyiceberg.create_table("ns.t", SCHEMA, partition_spec=spec, properties={"format-version": "2"})
-    for number, region in enumerate(["us", "eu", "cn"]):
-        append(made, number * 100, region)
-    with made.table.update_spec() as update:
-        update.remove_field("region")
-    before = rows(made)
-    assert compacted(made).summary == "compacted 3 files into 1 (across 1 bins)"
-    assert rows(made) == before
 
 
 @pytest.mark.parametrize("reason", ["asked to keep", "live equality deletes"])
@@ -212,9 +183,7 @@ def test_dates_of_any_year() -> None:
 @pytest.mark.parametrize(
     ("transform", "value", "path"),
     [
-        ("year", 18270, "p=20240"),
         ("month", 18270 * 12, "p=20240-01"),
-        ("day", DAY, "p=20240-01-01"),
         ("hour", DAY * 24 + 7, "p=20240-01-01-07"),
     ],
 )

@@ -135,20 +135,6 @@ def test_rows_that_get_their_ids_meanwhile_keep_them(table: MaintainedTable) -> 
     table.assert_sound()
 
 
-@pytest.mark.parametrize("settings", [{"strategy": "sort", "sort_order": "id desc"}, {"strategy": "zorder"}], ids=str)
-def test_rows_keep_their_lineage_wherever_a_strategy_puts_them(
-    with_ids: MaintainedTable, settings: dict[str, str]
-) -> None:
-    table = with_ids
-    delete_positions(table, {file_of(table, 0): [0, 1, 5], file_of(table, 350): [9]})
-    before = lineage(table)
-    zorder = {"sort_order": "id,region"} if settings["strategy"] == "zorder" else {}
-    outcome = compacted(table, proof="full", **settings, **zorder)
-    assert outcome.status is Status.SUCCEEDED, outcome.summary
-    assert lineage(table) == before
-    table.assert_sound()
-
-
 @pytest.mark.parametrize("direction", ["into_one_partition", "dealt_out"])
 def test_rows_keep_their_lineage_through_a_change_of_partitioning(tmp_path: Path, direction: str) -> None:
     with maintained_table(tmp_path) as table:
@@ -293,25 +279,6 @@ def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: MaintainedTable
     assert not vectors(table)
     assert not local_path(puffin).exists()
     assert rows(table) == before
-    table.assert_sound()
-
-
-@pytest.mark.parametrize("replaces", [False, True], ids=["first", "replaces_the_one_applied"])
-def test_a_vector_that_lands_meanwhile_is_forwarded(with_ids: MaintainedTable, *, replaces: bool) -> None:
-    table = with_ids
-    if replaces:
-        delete_positions(table, {file_of(table, 100): [7]})
-    before = lineage(table)
-    gone = next(row for row in before if row[0] == 103)
-    table.engine.during = lambda: delete_positions(table, {file_of(table, 100): [3]})
-    outcome = compacted(table)
-    assert outcome.summary.startswith("compacted 8 files into 2 (across 2 bins)")
-    assert outcome.metrics["compact.bins_dropped"] == 0
-    ((named, vector),) = vectors(table).items()
-    assert (named in {file.file_path for file in data_files(table)}, vector.file.record_count) == (True, 1)
-    assert lineage(table) == before - Counter([gone])
-    assert rows(table) == Counter(row[0] for row in before.elements()) - Counter([103])
-    assert_row_ids_hold(table)
     table.assert_sound()
 
 

@@ -1,4 +1,4 @@
-"""The local engine's processes: when there are any, what they are forked from, and what they know."""
+"""The local engine's processes: when they start, what they are forked from, and what they import."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from icekeeper.engines.local_engine import SMALL_WORK_BYTES, LocalEngine
 from icekeeper.engines.worker_processes import end_worker_server, worker_pool
 from icekeeper.operations.compaction.work.rewrite import rewrite_group
-from support.engine_work import Reads, burn, process_of, threads_of_server, variable
+from support.engine_work import Reads, burn, has_module, process_of, threads_of_server, variable
 
 
 def processes(*sizes: int) -> set[int]:
@@ -25,10 +26,6 @@ def test_tasks_that_read_little_start_no_process() -> None:
     half = SMALL_WORK_BYTES // 2
     assert processes(half, half - 1) == {os.getpid()}
     assert os.getpid() not in processes(half, half)
-
-
-def test_tasks_that_do_not_say_what_they_read_are_divided() -> None:
-    assert os.getpid() not in LocalEngine(2).map(process_of, [1, 2], lambda done: None)
 
 
 def test_workers_have_the_environment_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,12 +40,27 @@ def test_workers_have_the_environment_of_the_call(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")
-def test_workers_are_forked_from_a_process_of_one_thread() -> None:
-    """With all that the rewriting of files imports: a second thread could hold a lock for ever."""
+def test_workers_are_forked_from_a_process_of_one_thread_that_has_imported_their_work() -> None:
+    """A second thread could hold a lock for ever; each worker's own import would take half a second."""
     end_worker_server()
     with worker_pool(2, rewrite_group) as pool:
         assert pool.submit(threads_of_server, 1).result() == 1
+        assert pool.submit(has_module, rewrite_group.__module__).result()
     end_worker_server()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")
+def test_workers_do_not_run_the_program_that_starts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program without a guard would begin once more in each worker."""
+    program, mark = tmp_path / "program.py", tmp_path / "mark"
+    program.write_text(f"open({str(mark)!r}, 'a').write('it ran')")
+    main = types.ModuleType("__main__")
+    main.__file__ = str(program)
+    end_worker_server()
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert len(LocalEngine(2).map(process_of, [1, 2], lambda done: None)) == 2
+    end_worker_server()
+    assert not mark.exists()
 
 
 def test_what_workers_took_is_seen_once_their_server_has_ended() -> None:

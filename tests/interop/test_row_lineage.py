@@ -117,7 +117,15 @@ def test_rows_keep_their_ids_and_their_last_change(
             "cardinality": str(file.record_count),
         }
 
-    ours = maintained(changed.metadata_location, tmp_path / "first", rewrite_all="true", **KEEPING_SNAPSHOTS)
+    # Data and delete manifests first: rewritten, they keep row ids and vectors.
+    deletes = sorted(map(repr, vectors))
+    rewritten = maintained(changed.metadata_location, tmp_path / "manifests", operations="rewrite_manifests")
+    _, listed_now = manifests(rewritten)
+    assert sorted(m.content for m in listed_now) == [ManifestContent.DATA, ManifestContent.DELETES]
+    assert sorted(map(repr, live(rewritten, ManifestContent.DELETES))) == deletes
+    assert lineage(iceberg_java, rewritten.metadata_location) == before
+
+    ours = maintained(rewritten.metadata_location, tmp_path / "first", rewrite_all="true", **KEEPING_SNAPSHOTS)
     assert not live(ours, ManifestContent.DELETES)
     assert len(live(ours, ManifestContent.DATA)) == 2
     assert lineage(iceberg_java, ours.metadata_location) == before
@@ -144,9 +152,12 @@ def test_rows_keep_their_ids_and_their_last_change(
 def test_rows_of_an_upgraded_table_get_their_ids_from_the_commit(
     spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
 ) -> None:
-    """They have none before; outputs hold no column of lineage, and untouched files get ids in the same commit."""
-    table = create(spark_session, tmp_path, 2)
-    for start in (0, 10, 20):
+    """They have none before; outputs hold no column of lineage, and untouched files get ids in the same commit, those
+    in manifests of v1, too."""
+    table = create(spark_session, tmp_path, 1)
+    insert(table, 0, 10)
+    table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('format-version' = '2')")
+    for start in (10, 20):
         insert(table, start, start + 10)
     table.sql("DELETE FROM {table} WHERE id IN (2, 5, 11)")
     table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('format-version' = '3')")
@@ -225,51 +236,4 @@ def test_java_reads_the_position_deletes_that_we_merged(
     table.sql("DELETE FROM {table} WHERE id IN (6, 26)")
     table.call("rewrite_data_files", ", options => map('rewrite-all', 'true')")
     assert len(iceberg_java.rows(table.metadata_location)) == 34
-    table.drop()
-
-
-def test_rewritten_manifests_keep_rows_ids_and_vectors(
-    changed: JavaTable, iceberg_java: IcebergJava, tmp_path: Path
-) -> None:
-    """Data and delete manifests; Java reads the same rows, row ids and numbers, and goes on from there."""
-    before = lineage(iceberg_java, changed.metadata_location)
-    planned = registered_table(changed.metadata_location, tmp_path)
-    deletes = sorted(map(repr, live(planned, ManifestContent.DELETES)))
-    ours = maintained(changed.metadata_location, tmp_path / "first", operations="rewrite_manifests")
-    _, listed = manifests(ours)
-    assert sorted(m.content for m in listed) == [ManifestContent.DATA, ManifestContent.DELETES]
-    assert sorted(map(repr, live(ours, ManifestContent.DELETES))) == deletes
-    assert lineage(iceberg_java, ours.metadata_location) == before
-    rows_agree(ours.metadata_location, iceberg_java)
-    changed.take_over(ours.metadata_location)
-    changed.sql("DELETE FROM {table} WHERE id IN (13, 24)")
-    changed.call("rewrite_manifests")
-    after = lineage(iceberg_java, changed.metadata_location)
-    assert after == [row for row in before if row[0] not in (13, 24)]
-
-
-def test_rewritten_manifests_of_an_upgraded_table_give_every_row_an_id(
-    spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
-) -> None:
-    """From v1 to v2 to v3: manifests of three versions become one."""
-    table = create(spark_session, tmp_path, 1)
-    table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('write.delete.mode' = 'copy-on-write')")
-    insert(table, 0, 10)
-    table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('format-version' = '2')")
-    insert(table, 10, 20)
-    table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('format-version' = '3')")
-    before = lineage(iceberg_java, table.metadata_location)
-    upgraded = maintained(table.metadata_location, tmp_path / "first", operations="rewrite_manifests")
-    found = lineage(iceberg_java, upgraded.metadata_location)
-    assert [row[:2] for row in found] == [row[:2] for row in before]
-    ids = [row[2] for row in found if row[2] is not None]
-    assert len(set(ids)) == len(found)
-    table.take_over(upgraded.metadata_location)
-    insert(table, 20, 30)
-    insert(table, 30, 40)
-    numbered = lineage(iceberg_java, table.metadata_location)
-    again = maintained(table.metadata_location, tmp_path / "second", operations="rewrite_manifests")
-    assert lineage(iceberg_java, again.metadata_location) == numbered
-    assert [row for row in numbered if row[0] < 20] == found
-    rows_agree(again.metadata_location, iceberg_java)
     table.drop()

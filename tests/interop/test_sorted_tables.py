@@ -10,11 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from icekeeper.operations.compaction.work import exchange
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.iceberg_java import IcebergJava
-from support.java_table import JavaTable
 from support.maintained_table import KEEPING_SNAPSHOTS, local_path, outcome_of, registered_table
 from support.readers import rows_by_engine
 
@@ -74,43 +72,3 @@ def test_rows_lie_as_iceberg_java_sorts_them(
     assert ids_in_file(ours["file_path"]) == ids_in_file(theirs["file_path"])
     again = outcome_of(table.maintain(**KEEPING_SNAPSHOTS), Operation.COMPACT)
     assert again.reason == "no files eligible for compaction"
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [{"strategy": "sort", "sort_order": "name desc"}, {"strategy": "zorder", "sort_order": "id,name"}],
-    ids=["sort", "zorder"],
-)
-@pytest.mark.parametrize("memory", ["enough", "little"])
-def test_rows_keep_their_lineage_when_they_are_sorted(
-    settings: dict[str, Any],
-    memory: str,
-    spark_session: SparkSession,
-    iceberg_java: IcebergJava,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Format v3: every row has the id and the last change that Java gave it, wherever it went; deletes are applied."""
-    if memory == "little":
-        monkeypatch.setattr(exchange, "RANGE_BYTES", 2048)
-        monkeypatch.setattr(exchange, "_SPLIT_BYTES", 2048)
-    ddl = """CREATE TABLE {table} (id BIGINT, name STRING) USING iceberg TBLPROPERTIES ('format-version' = '3',
-        'write.delete.mode' = 'merge-on-read', 'commit.manifest-merge.enabled' = 'false')"""
-    made = JavaTable.create(spark_session, f"sorted_{memory}_{settings['strategy']}", ddl)
-    for start in range(0, 300, 100):
-        made.sql(f"INSERT INTO {{table}} SELECT id * 37 % 300, CONCAT('n', id % 7) FROM RANGE({start}, {start + 100})")
-    made.sql("DELETE FROM {table} WHERE id % 11 = 3")
-
-    def lineage(location: str) -> list[tuple[Any, ...]]:
-        frame = spark_session.read.format("iceberg").load(location)
-        return sorted(map(tuple, frame.select("id", "_row_id", "_last_updated_sequence_number", "name").collect()))
-
-    before = lineage(made.metadata_location)
-    table = registered_table(made.metadata_location, tmp_path)
-    outcome = outcome_of(table.maintain(**KEEPING_SNAPSHOTS, **settings), Operation.COMPACT)
-    assert outcome.status is Status.SUCCEEDED, outcome
-    assert outcome.metrics["compact.rows_deleted"] == 300 - len(before)
-    assert lineage(table.metadata_location) == before
-    assert table.live_deletes() == {}
-    assert table.problems() == {}
-    spark_session.sql(f"DROP TABLE java.db.{made.name}")

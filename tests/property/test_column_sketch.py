@@ -7,12 +7,13 @@ from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.metadata.statistics import NOMINAL, ThetaSketch, union
 from icekeeper.metadata.types import encode
 from icekeeper.operations.statistics.column_sketch import ColumnSketch, can_sketch, hash_bytes
+from support.examples import examples
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 # Every length in bytes, and both sides of where one ends.
@@ -63,6 +64,7 @@ def test_each_distinct_value_goes_in_by_its_single_value_bytes(data: st.DataObje
     assert sketch(kind, column).estimate == len(encoded)
 
 
+@settings(max_examples=examples(20))
 @given(st.lists(st.integers(0, 20_000), max_size=4), st.integers(1, 5))
 def test_the_union_of_parts_is_the_sketch_of_the_whole(ends: list[int], step: int) -> None:
     """Also above the nominal entries, and however the rows are dealt out."""

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.model import FileContent
@@ -25,6 +25,7 @@ from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile
 from icekeeper.storage.storage import Storage
+from support.examples import examples
 from support.rewrites import input_file, rows, struct, task
 
 TIME = pa.timestamp("ns")
@@ -51,6 +52,7 @@ def narrowing() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", list(VALUES), ids=str)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_keys_far_from_the_rows_change_nothing(kind: pa.DataType, data: st.DataObject) -> None:
     """Against the printed values, which tell the zeros apart, and not NaN from NaN."""
@@ -73,6 +75,7 @@ SCHEMA = struct((1, "id", "long"), (2, "name", "string"))
 IDS = st.lists(st.integers(0, 6), max_size=8)
 
 
+@settings(max_examples=examples(40))
 @given(
     files=st.lists(st.tuples(IDS, st.integers(1, 3), st.booleans()), min_size=1, max_size=5),
     deletes=st.lists(st.tuples(IDS, st.integers(1, 4)), min_size=1, max_size=3),
@@ -102,6 +105,7 @@ COLUMNS: dict[str, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.parametrize("held", [1, 400, 10**8], ids=["a batch of keys", "some keys", "all keys"])
+@settings(max_examples=examples(25))
 @given(data=st.data())
 def test_keys_in_ranges_delete_the_same_rows(held: int, data: st.DataObject) -> None:
     """By one or two columns, in two delete files; ``held`` are bytes of memory for keys."""

@@ -150,6 +150,7 @@ def flipped(path: Path, to: Path, bit: int) -> Path:
 # Parquet files of a v3 table to copy: with and without columns of row lineage, and what a reader finds in them.
 
 LINEAGE = with_lineage(MIXED)
+LINEAGE_COLUMNS = ("_row_id", "_last_updated_sequence_number")
 
 
 class Input(NamedTuple):

@@ -8,31 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.errors import StorageError
 from icekeeper.model import DataFile
-from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.row_group_copy import lineage as new_lineage
 from icekeeper.row_group_copy import lineage as write_lineage
 from icekeeper.row_group_copy import write_copy as write_tail
-from icekeeper.row_group_copy.copyable import CODECS
-from icekeeper.row_group_copy.footer import column_index, data_pages, offset_index, read_footer
+from icekeeper.row_group_copy.footer import data_pages, read_footer
 from icekeeper.row_group_copy.footer_structs import (
     ColumnChunk,
     FileMetaData,
     KeyValue,
-    NotCopyable,
-    OffsetIndex,
     RowGroup,
     Statistics,
-    read_exactly,
 )
 from icekeeper.row_group_copy.merge_files import copyable_file
-from icekeeper.rows.read_task import InputFile, with_lineage
 from support.copied import (
     STORAGE,
     Input,
@@ -44,11 +37,9 @@ from support.copied import (
     mixed_rows,
     parquet_file,
     plain_file,
-    resolved,
     row_ids,
     with_metadata,
 )
-from support.rewrites import rewritten, rows, struct, task, written
 
 # Rows of copied row groups keep their ids and their last change, in columns of their own
 # (rule: rows-keep-their-lineage).
@@ -87,26 +78,6 @@ def inputs(tmp_path: Path) -> list[Input]:
     ]
 
 
-def test_every_reader_finds_the_row_ids_and_changes_that_it_found_before(inputs: list[Input], tmp_path: Path) -> None:
-    made = made_of(inputs, tmp_path / "copy.parquet")
-    wanted = [row for one in inputs for row in resolved(one)]
-
-    table = pq.read_table(made.file_path)
-    assert table.to_pylist() == wanted
-    assert table.schema.names[-2:] == NAMES
-    assert [table.schema.field(name).metadata[b"PARQUET:field_id"] for name in NAMES] == [b"2147483540", b"2147483539"]
-    assert wanted[0]["_row_id"] == 5000
-    assert wanted[60]["_row_id"] == 900
-    assert [wanted[120 + n]["_row_id"] for n in (29, 30, 59)] == [929, 6030, 6059]
-    assert wanted[239]["_last_updated_sequence_number"] == 2**33
-    connection = duckdb.connect()
-    columns = "id, _row_id, _last_updated_sequence_number"
-    found = connection.sql(f"SELECT {columns} FROM '{made.file_path}'").fetchall()
-    assert found == row_ids(made.file_path)
-    (one,) = connection.sql(f"SELECT id FROM '{made.file_path}' WHERE _row_id = 6030").fetchall()
-    assert one == (150,)
-
-
 def test_only_lineage_columns_with_nulls_are_encoded_anew(inputs: list[Input], tmp_path: Path) -> None:
     made = made_of(inputs, tmp_path / "copy.parquet")
     before = [(one.entry.file_path, group) for one in inputs for group in groups_of(one.entry.file_path)]
@@ -119,84 +90,6 @@ def test_only_lineage_columns_with_nulls_are_encoded_anew(inputs: list[Input], t
         assert len(new.columns) == 13
         kept.append(same[11:])
     assert kept == [[]] * 3 + [[True, True]] * 4 + [[False, False]] * 2 + [[]] * 3
-
-
-def test_the_footer_is_right_about_spliced_columns(inputs: list[Input], tmp_path: Path) -> None:
-    made = made_of(inputs, tmp_path / "copy.parquet")
-    data = Path(made.file_path).read_bytes()
-    groups = groups_of(made.file_path)
-    for group in groups:
-        metas = [chunk.meta_data for chunk in group.columns]
-        assert group.total_byte_size == sum(meta.total_uncompressed_size for meta in metas)
-        assert group.total_compressed_size == sum(meta.total_compressed_size for meta in metas)
-        assert group.file_offset == min(data_pages(meta).start for meta in metas)
-        for chunk in group.columns[-2:]:
-            places = offset_index(chunk)
-            assert places is not None
-            index = read_exactly(OffsetIndex, data[places.start : places.end])
-            assert index.page_locations[0].offset == chunk.meta_data.data_page_offset
-            last = index.page_locations[-1]
-            assert last.offset + last.compressed_page_size == data_pages(chunk.meta_data).end
-            assert chunk.column_index_offset is not None
-    assert list(made.split_offsets or ()) == [group.file_offset for group in groups]
-    assert b"several writers" not in data  # Arrow wrote all of it
-    judged = copyable_file(entry_of(Path(made.file_path), first_row_id=1), lineage_target(), STORAGE, 1)
-    assert not isinstance(judged, NotCopyable), str(judged)
-    assert all(group.columns == 13 for group in judged.groups)
-
-
-@pytest.mark.parametrize("codec", sorted(set(CODECS) - {"lz4_raw"}))
-@pytest.mark.parametrize("indexed", [True, False])
-def test_spliced_columns_have_the_codec_and_page_indexes_of_the_others(
-    codec: str, indexed: bool, tmp_path: Path
-) -> None:
-    """If one input has no page index, no row group has."""
-    options: dict[str, Any] = {"compression": "none" if codec == "uncompressed" else codec}
-    inputs = [
-        plain_file(tmp_path / "a.parquet", 0, 100, 1, **options),
-        plain_file(tmp_path / "b.parquet", 60, 500, 2, write_page_index=indexed, **options),
-    ]
-    made = made_of(inputs, tmp_path / "copy.parquet", codec=codec)
-    assert pq.read_table(made.file_path).to_pylist() == [row for one in inputs for row in resolved(one)]
-    groups = groups_of(made.file_path)
-    assert {chunk.meta_data.codec for group in groups for chunk in group.columns} == {CODECS[codec]}
-    chunks = [chunk for group in groups for chunk in group.columns]
-    assert {offset_index(chunk) is not None for chunk in chunks} == {indexed}
-    assert {column_index(group.columns[-1]) is not None for group in groups} == {indexed}
-
-
-def test_row_groups_without_rows_do_not_count(tmp_path: Path) -> None:
-    path = tmp_path / "in.parquet"
-    with pq.ParquetWriter(path, mixed_rows(0, 0).schema, compression="zstd", store_decimal_as_integer=True) as writer:
-        for first, count in ((0, 3), (0, 0), (3, 2)):
-            writer.write_table(mixed_rows(first, count))
-    empty = plain_file(tmp_path / "empty.parquet", 0, 70, 6, rows=0)
-    made = made_of([empty, Input(entry_of(path, first_row_id=40), 5), empty], tmp_path / "copy.parquet")
-    assert row_ids(made.file_path) == [(n, 40 + n, 5) for n in range(5)]
-    assert merged([empty], tmp_path / "nothing.parquet") is None
-
-
-@pytest.mark.parametrize("mode", ["none", "counts", "truncate(16)", "full"])
-def test_the_entry_tells_of_row_ids_what_a_rewrite_tells(mode: str, tmp_path: Path) -> None:
-    """As if all rows had been decoded and written anew."""
-    schema = struct((1, "id", "long"))
-    properties = {"write.metadata.metrics.default": mode}
-    inputs, sources = [], []
-    for number in range(2):
-        table = rows(schema, {"id": list(range(5))})
-        (tmp_path / str(number)).mkdir()
-        entry = written(rewritten(schema, [table], tmp_path / str(number), table_properties=properties))
-        inputs.append(Input(replace(entry, first_row_id=100 * number), 4 + number))
-        source = InputFile(entry.file_path, 5, entry.file_size_in_bytes)
-        sources.append(replace(source, first_row_id=100 * number, sequence_number=4 + number))
-    anew = written(rewrite_group(task(with_lineage(schema), sources, tmp_path, table_properties=properties)))
-    made = merged(inputs, tmp_path / "copy.parquet", lineage_target(schema, mode=mode))
-
-    assert isinstance(made, DataFile), str(made)
-    for name in ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"):
-        assert getattr(made, name) == getattr(anew, name), name
-    assert (made.column_sizes or {}).keys() == (anew.column_sizes or {}).keys()
-    assert (made.lower_bounds or {}).get(2147483540) == (None if mode in ("none", "counts") else bytes(8))
 
 
 def test_rows_without_ids_share_no_file_with_rows_that_have_some(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ import pytest
 from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.work.copy_row_groups import column_ranges
-from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_decisions import common_writer, has_right_statistics, hides_bounds
@@ -30,18 +29,14 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.equality_deletes import ColumnRange, EqualityLookup, keys_within
 from support.copied import (
     STORAGE,
-    Input,
     copied,
     entry_of,
-    lineage_target,
-    merged,
     mixed_rows,
     parquet_file,
-    plain_file,
     target_of,
     with_metadata,
 )
-from support.rewrites import input_file, rewritten, rows, struct, task, written
+from support.rewrites import rewritten, rows, struct, written
 
 # Some row groups of a file are copied without the others, and described by what is sure of them
 # (rule: metrics-contain-every-value).
@@ -83,24 +78,6 @@ def test_every_row_group_says_which_rows_and_bytes_it_has(tmp_path: Path) -> Non
         file.only([0, 1])
 
 
-@pytest.mark.parametrize("options", [{}, {"bloom_filter_options": {"text": {"ndv": 50, "fpp": 0.01}}}])
-def test_only_the_rows_of_the_wanted_row_groups_are_copied(options: dict[str, Any], tmp_path: Path) -> None:
-    path = parquet_file(tmp_path / "in.parquet", mixed_rows(0, 100), **options)
-    other = parquet_file(tmp_path / "other.parquet", mixed_rows(200))
-    entry, whole = entry_of(path), entry_of(other)
-    file = judged(entry)
-    parts = [(entry, file.only([1, 3])), (whole, judged(whole)), (entry, file.only([0])), (entry, file.only([]))]
-    made = merge_files(parts, str(tmp_path / "copy.parquet"), target_of(), STORAGE)
-
-    assert isinstance(made, DataFile), str(made)
-    ids = [*range(25, 50), *range(75, 100), *range(200, 260), *range(25)]
-    found = pq.read_table(made.file_path)
-    assert found["id"].to_pylist() == ids
-    assert found.slice(0, 25).equals(pq.read_table(path).slice(25, 25))
-    assert made.record_count == len(ids)
-    assert merge_files([(entry, file.only([]))], str(tmp_path / "nothing.parquet"), target_of(), STORAGE) is None
-
-
 def floats(count: int, nan: int = -1) -> dict[str, list[Any]]:
     """Ten rows a row group; the second one has neither texts nor numbers, one value may be NaN."""
     numbers = range(count)
@@ -122,31 +99,6 @@ def whole(folder: Path, values: dict[str, list[Any]], change: Any = None, **opti
     entry = written(rewritten(FLOATS, [table], folder))
     named = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
     return entry_of(path, **{name: getattr(entry, name) for name in named})
-
-
-@pytest.mark.parametrize("mode", ["none", "counts", "truncate(16)", "full"])
-@pytest.mark.parametrize("numbers", [[1], [2, 0]])
-def test_the_entry_of_a_part_tells_what_a_rewrite_of_its_rows_tells(
-    numbers: list[int], mode: str, tmp_path: Path
-) -> None:
-    """Bounds too, for engines take them for values (platform: java-min-max-from-bounds); not those of row groups that
-    stay behind."""
-    values = floats(30)
-    entry = whole(tmp_path / "in", values)
-    target = target_of(FLOATS, mode=mode)
-    part = copyable_part(entry, judged(entry, target), numbers, target)
-    assert not isinstance(part, NotCopyable), str(part)
-    made = merge_files([(entry, part)], str(tmp_path / "copy.parquet"), target, STORAGE)
-
-    kept = [n for number in sorted(numbers) for n in range(number * 10, number * 10 + 10)]
-    table = rows(FLOATS, {name: [column[n] for n in kept] for name, column in values.items()})
-    source = input_file(tmp_path / "kept.parquet", table)
-    properties = {"write.metadata.metrics.default": mode}
-    anew = written(rewrite_group(task(FLOATS, [source], tmp_path, table_properties=properties)))
-    assert isinstance(made, DataFile), str(made)
-    for name in ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"):
-        assert getattr(made, name) == getattr(anew, name), name
-    assert (made.column_sizes or {}).keys() == (anew.column_sizes or {}).keys()
 
 
 def without_nulls(metadata: FileMetaData) -> None:
@@ -209,20 +161,6 @@ def test_cut_bounds_of_texts_are_enough_where_the_manifest_cuts_them_anyway(tmp_
     assert isinstance(made, DataFile), str(made)
     assert (made.lower_bounds or {})[3] == b"text number 0020"
     assert (made.upper_bounds or {})[3] == b"text number 002:"
-
-
-def test_a_part_with_lineage_has_the_bounds_of_its_own_rows(tmp_path: Path) -> None:
-    one = plain_file(tmp_path / "a.parquet", 0, 100, 7)
-    schema = struct((1, "id", "long"))
-    table = rows(schema, {"id": list(range(60))})
-    path = parquet_file(tmp_path / "ids.parquet", table)
-    entry = written(rewritten(schema, [table], tmp_path))
-    known = {name: getattr(entry, name) for name in ("null_value_counts", "value_counts", "lower_bounds")}
-    one = Input(entry_of(path, first_row_id=100, upper_bounds=entry.upper_bounds, **known), 7, [1])
-    made = merged([one], tmp_path / "copy.parquet", lineage_target(schema, mode="full"))
-    assert isinstance(made, DataFile), str(made)
-    assert made.lower_bounds == {1: b"\x19" + bytes(7), 2147483540: b"\x7d" + bytes(7), 2147483539: b"\7" + bytes(7)}
-    assert (made.upper_bounds or {})[2147483540] == b"\x95" + bytes(7)
 
 
 def test_counts_of_a_part_are_known_where_all_values_of_the_file_are_alike(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from support.rewrites import input_file, rows, struct, task
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> list[Path]:
-    return [parquet_file(tmp_path / f"{n}.parquet", mixed_rows(n * 60)) for n in range(2)]
+    return [parquet_file(tmp_path / f"{n}.parquet", mixed_rows(n * 60), write_page_checksum=True) for n in range(2)]
 
 
 def after_writing(monkeypatch: pytest.MonkeyPatch, change: Callable[[Path], Any]) -> None:

@@ -21,30 +21,9 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction.terms.rewrite_task import Copying
 from icekeeper.operations.compaction.work.copied_outputs import CopyableInput, assign, plan_outputs
 from icekeeper.operations.compaction.work.rewrite import rewrite_group
-from icekeeper.row_group_copy.copyable import CODECS, CopyableFile, judge_file
-from icekeeper.row_group_copy.footer import (
-    PageWalk,
-    bloom_filter,
-    column_index,
-    data_pages,
-    framed,
-    offset_index,
-    read_footer,
-)
-from icekeeper.row_group_copy.footer_structs import (
-    CannotCopy,
-    ColumnChunk,
-    ColumnMetaData,
-    DataPageHeader,
-    FileMetaData,
-    OffsetIndex,
-    PageHeader,
-    read_exactly,
-    write_struct,
-)
+from icekeeper.row_group_copy.copyable import CopyableFile
 from icekeeper.rows.apply_deletes import position_rows
 from icekeeper.rows.file_rows import projected_rows
-from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import InputFile, ReadableFile
 from support.copied import MIXED, STORAGE, copied, entry_of, flipped, mixed_rows, pages, parquet_file, target_of
 from support.rewrites import input_file, rewritten, rows, struct, task, written
@@ -57,79 +36,6 @@ def copy_of(inputs: list[Path], folder: Path, **more: Any) -> DataFile:
     made = copied(inputs, folder / "copy.parquet", target_of(**more))
     assert isinstance(made, DataFile), str(made)
     return made
-
-
-def read_together(paths: list[Path]) -> pa.Table:
-    return pa.concat_tables([pq.read_table(path) for path in paths])
-
-
-@pytest.mark.parametrize("codec", sorted(set(CODECS) - {"lz4_raw"}))
-def test_every_codec(codec: str, tmp_path: Path) -> None:
-    arrow_name = "none" if codec == "uncompressed" else codec
-    paths = [
-        parquet_file(tmp_path / f"{n}.parquet", mixed_rows(n * 60), compression=arrow_name, data_page_version=version)
-        for n, version in enumerate(("1.0", "2.0"))
-    ]
-    entry = copy_of(paths, tmp_path, codec=codec)
-
-    assert pq.read_table(entry.file_path).equals(read_together(paths))
-    wrong = copied(paths, tmp_path / "wrong.parquet", target_of(codec="zstd" if codec != "zstd" else "gzip"))
-    assert str(wrong) == f"{paths[0]} has column id compressed with another codec than the table's"
-
-
-def test_the_new_footer_is_that_of_the_inputs_with_other_offsets(tmp_path: Path) -> None:
-    blooms = {"bloom_filter_options": {"text": {"ndv": 50, "fpp": 0.01}}}
-    paths = [parquet_file(tmp_path / f"{n}.parquet", mixed_rows(n * 60), **blooms) for n in range(2)]
-    entry = copy_of(paths, tmp_path)
-
-    before = [pq.read_metadata(path).row_group(n).to_dict() for path in paths for n in range(3)]
-    footer = pq.read_metadata(entry.file_path)
-    after = [footer.row_group(n).to_dict() for n in range(footer.num_row_groups)]
-    places = ("data_page_offset", "dictionary_page_offset", "bloom_filter_offset")
-    shifts = []
-    for old, new in zip(before, after, strict=True):
-        for one, other in zip(old["columns"], new["columns"], strict=True):
-            shifts.append({other[key] - one[key] for key in places if one.get(key)})
-            for key in places:
-                one.pop(key, None), other.pop(key, None)
-            if one["path_in_schema"] == "key":  # of uuids no bounds are carried over
-                one["statistics"] = other["statistics"] = None
-        assert new == old
-    assert all(len(shift) == 1 for shift in shifts)
-    assert [max(shift) for shift in shifts[:33]] == [0] * 33
-    assert footer.created_by == pq.read_metadata(paths[0]).created_by
-    assert list(entry.split_offsets or ()) == [
-        min(c["dictionary_page_offset"] or c["data_page_offset"] for c in footer.row_group(n).to_dict()["columns"])
-        for n in range(6)
-    ]
-
-
-def test_page_indexes_lie_together_and_name_the_pages_of_the_copy(tmp_path: Path) -> None:
-    paths = [parquet_file(tmp_path / f"{n}.parquet", mixed_rows(n * 60)) for n in range(2)]
-    entry = copy_of(paths, tmp_path)
-    data = Path(entry.file_path).read_bytes()
-    footer = read_footer(entry.file_path, STORAGE)
-    groups = footer.metadata().row_groups
-    chunks = [chunk for group in groups for chunk in group.columns]
-    bounds = [piece for chunk in chunks if (piece := column_index(chunk))]
-    places = [piece for chunk in chunks if (piece := offset_index(chunk))]
-
-    assert [piece.start for piece in bounds[1:] + places] == [piece.end for piece in [*bounds, *places[:-1]]]
-    assert places[-1].end == footer.start
-    assert len(bounds) == len(chunks) - len(groups)  # those of uuids are left out
-    assert len(places) == len(chunks)
-    old = [(path, chunk) for path in paths for chunk in _chunks(path)]
-    for chunk, (path, before), piece in zip(chunks, old, places, strict=True):
-        index = read_exactly(OffsetIndex, data[piece.start : piece.end])
-        shift = chunk.meta_data.data_page_offset - before.meta_data.data_page_offset
-        original = read_exactly(OffsetIndex, path.read_bytes()[slice(*offset_index(before) or ())])
-        assert [p.offset for p in index.page_locations] == [p.offset + shift for p in original.page_locations]
-    judge_file(footer, target_of())
-
-
-def _chunks(path: Path) -> list[Any]:
-    footer = read_footer(str(path), STORAGE)
-    return [chunk for group in footer.metadata().row_groups for chunk in group.columns]
 
 
 def test_row_groups_without_rows_are_left_out(tmp_path: Path) -> None:
@@ -370,69 +276,6 @@ def test_every_input_goes_to_one_output_in_order(sizes: list[int], outputs: int)
     assert all(abs(sum(sizes[i] for i in part) - share) <= max(sizes, default=0) for part in parts)
 
 
-# Row groups beyond 2^32 bytes of a file are copied and decoded like any other: one with a hole takes no room.
-
-HOLE = 5 * 2**30
-
-
-def with_hole(path: Path, far: Path) -> None:
-    """The file at ``path`` with a hole behind its first row group; offset indexes are written anew."""
-    data = path.read_bytes()
-    length = int.from_bytes(data[-8:-4], "little")
-    metadata = read_exactly(FileMetaData, data[-8 - length : -8])
-    first, *others = metadata.row_groups
-    end = max(data_pages(chunk.meta_data).end for chunk in first.columns)
-    with far.open("wb") as file:
-        file.write(data[:end])
-        file.seek(end + HOLE)
-        file.write(data[end : -8 - length])
-        for group in [first, *others]:
-            group.file_offset = None
-            for chunk in group.columns:
-                _move(chunk, data, 0 if group is first else HOLE)
-                places = offset_index(chunk)
-                assert places is not None
-                index = read_exactly(OffsetIndex, data[places.start : places.end])
-                for page in index.page_locations:
-                    page.offset += 0 if group is first else HOLE
-                chunk.offset_index_offset, moved = file.tell(), write_struct(index)
-                chunk.offset_index_length = len(moved)
-                file.write(moved)
-        file.write(framed(write_struct(metadata)))
-
-
-def _move(chunk: ColumnChunk, data: bytes, shift: int) -> None:
-    meta = chunk.meta_data
-    meta.data_page_offset += shift
-    if meta.dictionary_page_offset:
-        meta.dictionary_page_offset += shift
-    bloom, bounds = bloom_filter(meta), column_index(chunk)
-    if bloom is not None:
-        meta.bloom_filter_offset = bloom.start + HOLE
-    if bounds is not None:
-        chunk.column_index_offset = bounds.start + HOLE
-
-
-def test_row_groups_behind_a_hole_are_copied_and_decoded(tmp_path: Path) -> None:
-    rows = mixed_rows(0, 100)
-    path = parquet_file(tmp_path / "in.parquet", rows, bloom_filter_options={"text": {"ndv": 50, "fpp": 0.01}})
-    far = tmp_path / "far.parquet"
-    with_hole(path, far)
-    assert far.stat().st_size > HOLE
-    assert pq.read_table(far).equals(rows)
-
-    made = copied([far, path], tmp_path / "copy.parquet")
-    assert isinstance(made, DataFile), str(made)
-    found = pq.read_table(made.file_path)
-    assert found.slice(0, 100).equals(rows)
-    assert found.slice(100).equals(rows)
-    assert made.file_size_in_bytes < 3 * path.stat().st_size
-
-    source = InputFile(str(far), 100, far.stat().st_size)
-    decoded = pa.Table.from_batches(read_rows(task(MIXED, [source], tmp_path), STORAGE, Tally()))
-    assert decoded.equals(rows)
-
-
 # Checksums of Parquet pages: verified by whoever reads page bytes, written, and kept by copies
 # (rule: verify-page-checksums).
 
@@ -499,25 +342,3 @@ def test_what_is_written_has_checksums_and_copies_keep_them(tmp_path: Path) -> N
     without = parquet_file(tmp_path / "in.parquet", EXPECTED)
     assert all(header.crc is None for header, *_ in pages(without))
     assert decoded(without).equals(EXPECTED)
-
-
-def fed(walk: PageWalk, parts: list[memoryview]) -> None:
-    for part in parts:
-        walk.feed(part)
-
-
-def test_bytes_in_pieces_are_verified_as_a_whole() -> None:
-    body = bytes(range(200))
-    for crc, is_sound in ((zlib.crc32(body), True), (zlib.crc32(body) ^ 1, False)):
-        signed = crc - 2**32 if crc >= 2**31 else crc
-        header = PageHeader(0, 200, 200, signed, DataPageHeader(7))
-        data = write_struct(header) + body
-        for size in (1, 7, len(data)):
-            walk = PageWalk(ColumnMetaData(data_page_offset=0, total_compressed_size=len(data), num_values=7))
-            parts = [memoryview(data)[start : start + size] for start in range(0, len(data), size)]
-            if is_sound:
-                fed(walk, parts)
-                walk.end()
-            else:
-                with pytest.raises(CannotCopy, match="a checksum that does not match its bytes"):
-                    fed(walk, parts)
