@@ -46,10 +46,6 @@ def role_of(properties: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def camel(role: str) -> str:
-    return "".join(part.title() for part in role.split("_"))
-
-
 def referred(value: Any) -> set[str]:
     """Every logical id and parameter that a part of the template refers to."""
     found: set[str] = set()

@@ -16,10 +16,6 @@ DEFINITION = Path(__file__).parents[2] / "functions" / "maintain_tables.asl.yaml
 _SUBSTITUTION = re.compile(r"\$\{(\w+)\}")
 
 
-def substitutions_used() -> frozenset[str]:
-    return frozenset(_SUBSTITUTION.findall(DEFINITION.read_text()))
-
-
 @dataclass(frozen=True)
 class Machine:
     """One level: the states of the machine itself, or those of a Map's children."""
@@ -80,12 +76,3 @@ def tasks(kind: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
         for name, state in level.states.items():
             if state["Type"] == "Task" and kind in state["Resource"]:
                 yield name, state
-
-
-def payload(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = state["Parameters"]["Payload"]
-    return found
-
-
-def fields(sent: Mapping[str, Any]) -> set[str]:
-    return {key.removesuffix(".$") for key in sent}

@@ -18,7 +18,6 @@ from support.stack_template import (
     SINGLE,
     VPC,
     actions,
-    camel,
     of_type,
     referred,
     render,
@@ -78,19 +77,20 @@ class TestRights:
     def test_no_action_that_is_allowed_is_a_wildcard(self) -> None:
         assert not [action for action in actions(RESOURCES) if "*" in action]
 
-    def test_each_function_may_do_what_its_work_needs(self) -> None:
-        found = {role: table_rights(role_of(properties)) for role, (_, properties) in FUNCTIONS.items()}
+    def test_each_function_and_job_may_do_what_its_work_needs(self) -> None:
+        assert {role: table_rights(role_of(properties)) for role, (_, properties) in FUNCTIONS.items()} == MAY
+        assert {script: table_rights(role_of(properties)) for script, (_, properties) in JOBS.items()} == JOBS_MAY
 
-        assert found == MAY
+    def test_one_policy_allows_to_delete_files_one_to_change_tables_and_the_others_only_read(self) -> None:
+        def holders(pattern: str) -> set[str]:
+            return {
+                name for name, one in RESOURCES.items() if any(re.match(pattern, action) for action in actions(one))
+            }
 
-    def test_each_job_may_do_what_its_work_needs(self) -> None:
-        found = {}
-        for script, (_, properties) in JOBS.items():
-            role = role_of(properties)
-            assert "Policies" not in role
-            found[script] = table_rights(role["ManagedPolicyArns"])
-
-        assert found == JOBS_MAY
+        assert holders(r"(s3|s3tables|glue):Delete") == POLICIES[DELETE]
+        assert holders(r"s3tables:(Put|Update|Create|Rename)|glue:(Update|Create)") == POLICIES[COMMIT]
+        reading = {action for name in POLICIES[READ] for action in actions(RESOURCES[name])}
+        assert [action for action in reading if not re.match(r"\w+:(Get|List|Decrypt)", action)] == []
 
     def test_who_reads_tables_may_take_the_roles_of_their_catalogs(self) -> None:
         for properties in [*(one for _, one in FUNCTIONS.values()), *(one for _, one in JOBS.values())]:
@@ -130,44 +130,6 @@ class TestRights:
             "Fn::Sub": "${AWS::StackName}-maintain-tables"
         }
 
-    def test_only_one_policy_allows_to_delete_files(self) -> None:
-        deleting = {
-            name
-            for name, resource in RESOURCES.items()
-            for action in actions(resource)
-            if action.startswith(("s3:Delete", "s3tables:Delete", "glue:Delete"))
-        }
-
-        assert deleting == POLICIES[DELETE]
-
-    def test_only_one_policy_allows_to_change_tables(self) -> None:
-        changing = {
-            name
-            for name, resource in RESOURCES.items()
-            for action in actions(resource)
-            if re.match(r"s3tables:(Put|Update|Create|Rename)|glue:(Update|Create)", action)
-        }
-
-        assert changing == POLICIES[COMMIT]
-
-    def test_reading_tables_is_only_reading(self) -> None:
-        reading = {action for name in POLICIES[READ] for action in actions(RESOURCES[name])}
-        verbs = {re.match(r"(Get|List|Decrypt)", action.split(":")[1]) for action in reading}
-
-        assert None not in verbs
-
-    def test_every_function_may_remember_what_it_does(self) -> None:
-        """For its state, and for Powertools' idempotency, which is kept in the same table (pk "idempotency")."""
-        needed = {f"dynamodb:{verb}Item" for verb in ("Get", "Put", "Update", "Delete")}
-
-        assert needed <= actions(RESOURCES["StateAccessPolicy"])
-        assert "StateTable" in referred(RESOURCES["StateAccessPolicy"])
-        for role, (_, properties) in FUNCTIONS.items():
-            assert "StateAccessPolicy" in referred(role_of(properties)), role
-        store = RESOURCES["StateTable"]["Properties"]
-        assert [key["AttributeName"] for key in store["KeySchema"]] == ["pk", "sk"]
-        assert store["TimeToLiveSpecification"]["AttributeName"] == "expires_s"
-
     def test_no_function_holds_rights_to_tables_of_its_own(self) -> None:
         expected = {
             "detect": {"${ControlBucket.Arn}/detection/cursor.json"},
@@ -177,6 +139,7 @@ class TestRights:
             inside = role_of(properties).get("Policies", [])
             own = {text for found in statements(inside) for text in strings(found["Resource"])}
             assert own == expected.get(role, set()), role
+        assert [script for script, (_, job) in JOBS.items() if "Policies" in role_of(job)] == []
 
     def test_tables_are_only_those_that_were_given(self) -> None:
         given = {"TableBucketArns", "DataBucketArns", "GlueDataCatalogArns", "KmsKeyArns"}
@@ -224,81 +187,40 @@ class TestRights:
         (put,) = [one for one in given["requests.md"] if one["Action"] == "dynamodb:PutItem"]
         assert put["Condition"] == {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [REQUESTS]}}
 
-    def test_the_state_machine_may_start_what_it_names(self) -> None:
-        role = RESOURCES["StateMachineRole"]["Properties"]["Policies"]
-        invoked = next(found for found in statements(role) if found["Action"] == "lambda:InvokeFunction")
 
-        assert referred(invoked["Resource"]) == {name for name, _ in FUNCTIONS.values()}
-        assert {name for name, _ in JOBS.values()} <= referred(role)
-
-
-class TestFunctions:
-    def test_are_named_after_their_folders(self) -> None:
-        assert {name for name, _ in FUNCTIONS.values()} == {f"{camel(role)}Function" for role in FUNCTIONS}
-        assert {handler.parent.name for handler in (ROOT / "functions").glob("*/handler.py")} <= set(FUNCTIONS)
-        assert set(FUNCTIONS) == set(MAY)
-
-    def test_each_has_its_logs_which_end(self) -> None:
-        for role, (name, properties) in FUNCTIONS.items():
-            logs = RESOURCES[properties["LoggingConfig"]["LogGroup"]["Ref"]]["Properties"]
-            function = properties["FunctionName"]["Fn::Sub"]
-            assert logs["LogGroupName"] == {"Fn::Sub": f"/aws/lambda/{function}"}, role
-            assert referred(properties["LoggingConfig"]) == {name.replace("Function", "LogGroup")}
-
+class TestLimits:
     def test_the_disk_of_who_compacts_holds_the_largest_compaction_that_can_be_chosen(self) -> None:
         """Rows that are sorted take three bytes for each that is read, of twice what was planned
         (``function_bears_mb``)."""
         limited = {step.function for step in STEP_FACTS if step.job and step.job.limit is Limit.COMPACTION_BYTES}
-
         assert limited
         for role in limited:
             disk_mb = FUNCTIONS[role][1]["EphemeralStorage"]["Size"]
             assert PARAMETERS["SmallCompactionMb"]["MaxValue"] * 2 * 3 <= disk_mb, role
 
-
-class TestJobs:
-    def test_run_scripts_that_exist_and_are_bounded(self) -> None:
-        assert {path.stem for path in (ROOT / "glue_jobs").glob("*.py")} <= set(JOBS_MAY) == set(JOBS)
-        assert {script: name for script, (name, _) in JOBS.items()} == {s: f"{camel(s)}Job" for s in JOBS}
+    def test_as_many_jobs_run_at_once_as_the_state_machine_may_start(self) -> None:
         for script, (_, job) in JOBS.items():
             runs = job["ExecutionProperty"]["MaxConcurrentRuns"]
             assert runs >= 2 * PARAMETERS["MaxConcurrentTables"]["MaxValue"], script
             assert job["DefaultArguments"]["--job-bookmark-option"] == "job-bookmark-disable"
 
 
-# What the template lets functions and jobs do in the Glue Data Catalog: list all of it, and touch what was given.
-
-_OWN = "arn:${AWS::Partition}:glue:${AWS::Region}:${AWS::AccountId}:"
-
-
-def allowed(policy: str) -> dict[str, list[Any]]:
-    """Action → what it is allowed on."""
-    found: dict[str, list[Any]] = {}
-    for statement in statements(RESOURCES[policy]):
-        actions, resources = statement["Action"], statement["Resource"]
-        for action in [actions] if isinstance(actions, str) else actions:
-            found.setdefault(action, []).extend(resources if isinstance(resources, list) else [resources])
-    return found
-
-
-def test_the_whole_catalog_can_be_listed() -> None:
+def test_of_the_glue_catalog_all_can_be_listed_and_only_what_was_given_be_read_and_changed() -> None:
     """Glue asks for every database where databases are listed; who deletes files must know every table
     (rule: ask-neighbours-before-deleting)."""
-    rights = allowed("ReadTablesPolicy")
-    everything = [{"Fn::Sub": f"{_OWN}{what}"} for what in ("catalog", "database/*", "table/*")]
-    for action in ("glue:GetDatabases", "glue:GetTables"):
-        assert rights[action] == [{"Ref": "GlueDataCatalogArns"}, *everything], action
-
-
-def test_only_what_was_given_can_be_read_and_changed() -> None:
-    given = [{"Ref": "GlueDataCatalogArns"}, {"Fn::Sub": f"{_OWN}catalog"}]
-    read, commit = allowed("ReadTablesPolicy"), allowed("CommitTablesPolicy")
-    assert (read["glue:GetTable"], commit["glue:UpdateTable"]) == (given, given)
-    assert {action for action in commit if action.startswith("glue:")} == {"glue:UpdateTable"}
-
-
-def test_lake_formation_may_be_asked_for_access() -> None:
-    assert allowed("ReadTablesPolicy")["lakeformation:GetDataAccess"] == ["*"]
+    allowed: dict[str, list[Any]] = {}
+    for policy in ("ReadTablesPolicy", "CommitTablesPolicy"):
+        for statement in statements(RESOURCES[policy]):
+            resources = statement["Resource"]
+            for action in strings(statement["Action"]):
+                allowed.setdefault(action, []).extend(resources if isinstance(resources, list) else [resources])
+    own = "arn:${AWS::Partition}:glue:${AWS::Region}:${AWS::AccountId}:"
+    listed = [{"Fn::Sub": f"{own}{what}"} for what in ("catalog", "database/*", "table/*")]
+    given = [{"Ref": "GlueDataCatalogArns"}, {"Fn::Sub": f"{own}catalog"}]
+    assert allowed["glue:GetDatabases"] == allowed["glue:GetTables"] == [{"Ref": "GlueDataCatalogArns"}, *listed]
+    assert allowed["glue:GetTable"] == allowed["glue:UpdateTable"] == given
+    changing = {action for action in allowed if re.match("glue:(?!Get)", action)}
+    assert changing == {"glue:UpdateTable"}
 
 
 # How long the parameters may be that policies repeat: IAM takes 6,144 characters a managed policy.
