@@ -18,8 +18,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, LongType, NestedField
 
 from icekeeper.detection.proposal import FleetReport
-from icekeeper.errors import LeaseHeld, PolicyError, StorageError
-from icekeeper.machine.clock import system_clock
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.operation_facts import Stage
 from icekeeper.pipeline import report as reports
@@ -55,54 +54,6 @@ def outcomes(pipeline: Pipeline, item: Item, run_id: str = RUN) -> dict[str, tup
     """Status and sentence of each operation of a reported pass."""
     told = pipeline.document(item, "pass.json", run_id)["operations"]
     return {one["operation"]: (one["status"], one["summary"]) for one in told}
-
-
-def test_a_whole_pass_step_by_step(pipeline: Pipeline) -> None:
-    item, plan = in_functions(pipeline).begin()
-    steps = ("compact", "expire_snapshots", "remove_orphans", "rewrite_manifests")
-    no_deletes = plan.outcomes["rewrite_position_deletes"]
-    assert (no_deletes["status"], no_deletes["reason"]) == ("skipped", "no position delete files eligible for merging")
-    assert plan.routes == dict.fromkeys(steps, "function")
-    assert {stage: told["count"] for stage, told in pipeline.gather().items()} == {
-        "small": 1,
-        "compaction": 0,
-        "sweep": 1,
-        "orphans": 0,
-        "manifests": 0,
-        "staged": 0,
-    }
-    rows = sorted(pipeline.table.table.scan().to_arrow().column("id").to_pylist())
-    told = pipeline.run(item, *steps)
-    assert told["compact"] == "succeeded: compacted 5 files into 1 (across 1 bins)"
-    report = pipeline.report()
-    assert (report["status"], report["left"]) == ("succeeded", 0)
-    assert sorted(pipeline.table.table.scan().to_arrow().column("id").to_pylist()) == rows
-    assert [(run_id, status) for run_id, status, _ in pipeline.journal(item)] == [(RUN, "succeeded")]
-    assert pipeline.document(item, "pass.json")["metrics"]["compact.files_merged"] == 5
-    assert list(outcomes(pipeline, item)) == [
-        *("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests")
-    ]
-    # Nobody but detection proposes the next pass: its plan knows that there is nothing to compact.
-    pipeline.clock.now_ms += 25 * HOUR_MS
-    pipeline.table.fill(1, start=90)
-    (again,) = pipeline.detect("run-2")[1]
-    plan = pipeline.plan(again, "run-2")
-    assert "compact" not in plan.routes
-
-
-def test_a_file_that_cannot_be_read_holds_up_no_step(pipeline: Pipeline) -> None:
-    """All steps succeed, and detection proposes nothing
-    (rule: leave-out-unreadable-files)."""
-    bad = pipeline.table.data_files()[2].file_path
-    Path(bad.removeprefix("file://")).unlink()
-    item, plan = pipeline.begin()
-    answers = pipeline.run(item, *plan.routes)
-    assert answers["compact"] == (
-        f"succeeded: compacted 4 files into 1 (across 1 bins); left 1 file(s) out: {bad} does not exist"
-    )
-    assert {answer.partition(":")[0] for answer in answers.values()} == {"succeeded"}
-    assert pipeline.report()["status"] == "succeeded"
-    assert pipeline.detect("run-2")[1] == []
 
 
 def test_a_crash_between_commit_and_answer_is_told_once(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,14 +291,14 @@ def test_each_stage_gets_what_its_route_says(pipeline: Pipeline) -> None:
     assert told["sweep"] == {**place, "count": 1}
     (listed,) = json.loads((pipeline.control / told["sweep"]["key"]).read_text())
     assert listed == {"item": item.model_dump(mode="json"), "steps": {"expire_snapshots": "function"}}
-
-
-def test_work_that_nobody_waits_for_costs_less(pipeline: Pipeline) -> None:
-    (item,) = pipeline.detect()[1]
-    pipeline.plan(item)
-    assert pipeline.gather()["compaction"]["execution_class"] == "FLEX"
+    # A scheduled run has time.
+    pipeline.report()
+    pipeline.clock.now_ms += HOUR_MS
+    (item,) = pipeline.detect("run-2")[1]
+    pipeline.plan(item, "run-2")
+    assert pipeline.gather("run-2")["compaction"]["execution_class"] == "FLEX"
     pipeline.deployment = pipeline.open(ICEKEEPER_WAVE_EXECUTION_CLASS="STANDARD")
-    assert pipeline.gather()["compaction"]["execution_class"] == "STANDARD"
+    assert pipeline.gather("run-2")["compaction"]["execution_class"] == "STANDARD"
 
 
 def test_a_plan_that_was_damaged_leaves_out_its_table_alone(pipeline: Pipeline) -> None:
@@ -546,29 +497,7 @@ def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline) ->
     assert pending(pipeline) == ()
 
 
-def test_a_request_whose_table_another_run_has_stays(pipeline: Pipeline) -> None:
-    request = requested(pipeline, 1)
-    (item,) = pipeline.detect(table="ns.t")[1]
-    leases, now_ms = pipeline.deployment.state.leases, pipeline.clock.now_ms
-    leases.acquire(item.identity.lease_key, "run-0", now_ms=now_ms, ttl_ms=HOUR_MS)
-    with pytest.raises(LeaseHeld):
-        pipeline.plan(item)
-    report = pipeline.report()
-    assert (report["status"], report["error"]) == ("refused", "LeaseHeld")
-    assert pending(pipeline) == (request,)
-
-
 # Which step goes to a Glue job: large work, and what was too much for a function before.
-
-
-def test_large_work_goes_to_glue(pipeline: Pipeline) -> None:
-    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_MANIFESTS="4", ICEKEEPER_SMALL_ORPHANS="4")
-    _, plan = pipeline.begin()
-    assert {step for step, route in plan.routes.items() if route == "glue"} == {
-        *("compact", "remove_orphans", "rewrite_manifests")
-    }
-    _, plan = pipeline.begin("run-2", in_job=True)
-    assert {step for step, route in plan.routes.items() if route == "function"} == {"expire_snapshots"}
 
 
 def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pipeline) -> None:
@@ -591,47 +520,19 @@ def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pi
     assert routes["expire_snapshots"] == "function", "there is no job that does it"
 
 
-# The pipeline's scan: what it proposes, and where the next one goes on.
+# The pipeline's scan.
 
 
-def test_a_scan_proposes_what_needs_work_and_what_was_requested(pipeline: Pipeline) -> None:
-    answer, items = pipeline.detect()
-    assert answer["reason"] == "1 of 1 table(s) need maintenance"
-    assert [(item.table, item.catalog, item.forced) for item in items] == [("ns.t", "local", False)]
-    pipeline.report()
-    request = MaintenanceRequest(identity=items[0].identity, requested_ms=1, settings={"operations": "compact"})
-    pipeline.deployment.state.requests.file(request)
-    (asked,) = pipeline.detect("run-3")[1]
-    assert (asked.forced, asked.priority, dict(asked.settings)) == (True, 1.0, {"operations": "compact"})
-    assert set(pipeline.plan(asked, "run-3").routes) == {"compact"}
-
-
-def test_a_scan_goes_on_where_the_last_one_stopped(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[tuple[str, str] | None] = []
-
-    def stops(*arguments: Any, cursor: tuple[str, str] | None, **options: Any) -> FleetReport:
-        given.append(cursor)
-        return FleetReport(scanned=1, listed=2, proposals=(), skipped=(), cursor=("local", "ns.t"), not_reached=1)
-
-    monkeypatch.setattr("icekeeper.pipeline.detect_tables.detect", stops)
-    pipeline.detect()
-    pipeline.detect("run-2")
-    cursor = pipeline.control / "detection" / "cursor.json"
-    for damaged in ("", '{"after": {"*": ["loc', "[]", "{}", '{"after": "ns.t"}', '{"after": {"*": ["ns.t"]}}'):
-        cursor.write_text(damaged)
-        pipeline.detect("run-3")
-    assert given == [None, ("local", "ns.t"), *[None] * 6]
-
-
-def test_a_scan_of_a_part_of_the_fleet_has_a_cursor_of_its_own(
+def test_a_scan_continues_where_the_last_scan_of_the_same_part_stopped(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without a cursor, or with a damaged one, it begins anew."""
     given: list[tuple[str, str] | None] = []
-    stopped: list[tuple[str, str] | None] = [("local", "ns.a"), ("local", "ns.b"), None, ("local", "ns.c"), None]
+    stopped: list[tuple[str, str] | None] = [("local", "ns.a"), ("local", "ns.b"), None, ("local", "ns.c")]
 
     def stops(*arguments: Any, cursor: tuple[str, str] | None, **options: Any) -> FleetReport:
         given.append(cursor)
-        at = stopped[len(given) - 1]
+        at = stopped.pop(0) if stopped else None
         return FleetReport(scanned=1, listed=2, proposals=(), skipped=(), cursor=at, not_reached=1)
 
     monkeypatch.setattr("icekeeper.pipeline.detect_tables.detect", stops)
@@ -640,23 +541,10 @@ def test_a_scan_of_a_part_of_the_fleet_has_a_cursor_of_its_own(
     assert given == [None, None, ("local", "ns.a"), None, ("local", "ns.b")]
     cursor = pipeline.control / "detection" / "cursor.json"
     assert json.loads(cursor.read_text()) == {"after": {"ns.b*,ns.c": ["local", "ns.c"]}}
-
-
-def test_why_each_table_was_proposed_or_not_can_be_read(pipeline: Pipeline) -> None:
-    pipeline.table.create_beside("ns.quiet", str(pipeline.table.folder.parent / "quiet"))
-    pipeline.clock.now_ms = system_clock()  # a table so young need not be swept
-    pipeline.detect()
-    told = json.loads((pipeline.control / "runs" / RUN / "detection.json").read_text())
-    assert [one["proposal"]["table"] for one in told["proposals"]] == ["ns.t"]
-    assert told["skipped"] == [
-        {
-            "catalog": "local",
-            "table": "ns.quiet",
-            "reason": "no current snapshot",
-            "is_error": False,
-            "warning": None,
-        }
-    ]
+    for damaged in ("", '{"after": {"*": ["loc', "[]", "{}", '{"after": "ns.t"}', '{"after": {"*": ["ns.t"]}}'):
+        cursor.write_text(damaged)
+        pipeline.detect("run-9")
+    assert given[5:] == [None] * 6
 
 
 def test_a_catalog_that_does_not_answer_does_not_stop_the_others(pipeline: Pipeline) -> None:

@@ -1,4 +1,4 @@
-"""Tables too large for functions: waves, and payloads of 30,000 files."""
+"""Tables too large for functions: waves, and payloads of 17,000 files."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from support.maintained_table import ID_AND_PART
 from support.plans import data_file
 from support.scripted_pipeline import ScriptedPipeline
 
-# A table of 30,000 files: what states hand to each other stays far below the 256 KB of Step Functions.
+# A table of 17,000 files: what states hand to each other stays far below the 256 KB of Step Functions.
 
-FILES, PER_MANIFEST = 30_000, 5_000
+FILES, PER_MANIFEST = 17_000, 4_250
 # A payload that held one byte of each file would already be larger than it may be.
 MOST_BYTES = 16 * 1024
-ORPHANS = 1_000
+ORPHANS = 100
 SNAPSHOT = 7_000_000_000_000_000_001
 
 
@@ -70,7 +70,7 @@ def test_many_orphans_are_handed_on_by_reference(
     told = scripted_stack.document_of_pass(execution, "remove_orphans.json")
     assert (told["status"], told["summary"]) == ("succeeded", f"removed {ORPHANS} orphan file(s)")
     assert not any(path.exists() for path in orphans)
-    assert sum(len(str(path)) for path in orphans) > 256 * 1024
+    assert sum(len(str(path)) for path in orphans) > MOST_BYTES
     assert execution.largest_payload < MOST_BYTES, execution.largest_payload
 
 
