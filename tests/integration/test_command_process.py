@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,11 @@ def test_the_console_script(command: Command) -> None:
     assert "\x1b" not in answer.out + answer.err
     assert [line.split()[0] for line in answer.err.splitlines()] == ["ns.t:", *OPERATION_NAMES, "freed"]
 
+    for arguments in ([], ["policy"]):
+        usage = command(*arguments, catalog=None)
+        assert (usage.code, usage.out, usage.err[:16]) == (2, "", "Usage: icekeeper")
+    done = subprocess.run([sys.executable, "-m", "icekeeper", "--version"], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"icekeeper {version('icekeeper')}\n", "")
     wrong = command.script("maintain", "ns.none", "--catalog", "C", "--json")
     assert wrong.code == 2
     message = "there is no table ns.none in catalog C"
@@ -112,17 +118,6 @@ def test_progress_and_colours_are_for_terminals(command: Command) -> None:
     # Piped, the same pass shows neither (see the console script above).
 
 
-def test_helping(command: Command) -> None:
-    for arguments in (["--help"], ["maintain", "--help"], ["policy", "show", "--help"]):
-        answer = command(*arguments, catalog=None)
-        assert (answer.code, answer.err) == (0, "")
-        assert answer.out.startswith("Usage: icekeeper")
-    for arguments in ([], ["policy"]):
-        answer = command(*arguments, catalog=None)
-        assert (answer.code, answer.out) == (2, "")
-        assert answer.err.startswith("Usage: icekeeper")
-
-
 # -v, -q, and what a shell offers behind the Tab key.
 
 
@@ -169,6 +164,7 @@ def test_a_shell_completes_catalogs_tables_keys_and_operations(command: Command)
     command("detect")
     assert offered("maintain", "--catalog", "C", "ns.") == ["ns.t", "ns.u"]
     assert offered("show", "ns.u") == ["ns.u"]
+    assert (offered("po"), offered("request", "wi")) == (["policy"], ["withdraw"])
     assert offered("maintain", "--catalog", "other", "ns.") == []
     assert offered("health", "--catalog", "") == ["c"]
     assert offered("health", "--catalog", "c", "ns.") == ["ns.t", "ns.u"]

@@ -15,7 +15,6 @@ from pyiceberg.catalog import load_catalog
 
 from icekeeper.cli import main
 from icekeeper.policy import Operation
-from icekeeper.report import outcome as listings
 from support.command import (
     EVERYTHING_IS_OLD,
     LOCAL,
@@ -124,24 +123,6 @@ def test_people_read_a_line_per_operation_and_a_second_pass_has_nothing_to_do(co
     assert len(passes(command)) == 1
 
 
-def test_long_lists_of_files_go_to_a_file(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    command.table()
-    monkeypatch.setattr(listings, "MAX_INLINE_PATHS", 5)
-    answer = command(*PASS, "--json")
-    compact, _, expiry, orphans, _ = (part["files"] for part in answer.json["operations"])
-    assert compact == {"listing": compact["listing"], "planned_count": 6, "deleted_count": 0}
-    assert expiry == {"listing": expiry["listing"], "planned_count": 18, "deleted_count": 18}
-    assert orphans == {"planned": [], "deleted": []}
-    for files in (compact, expiry):
-        path = Path(files["listing"])
-        assert path.is_relative_to(command.state.parent)
-        listing = json.loads(path.read_text())
-        assert {key: len(paths) for key, paths in listing.items()} == {
-            "planned": files["planned_count"],
-            "deleted": files["deleted_count"],
-        }
-
-
 def test_a_table_without_a_snapshot_is_skipped(command: Command) -> None:
     command.table(appends=0)
     answer = command(*PASS, "--json")
@@ -231,18 +212,6 @@ def test_everything_before_the_last_dot_is_the_namespace_and_odd_names_stay_whol
     assert command("verify", name).out == f"{name}: ok (1 snapshots, 1 manifests, 1 files)\n"
     answer = command("maintain", name, *LOCAL, "--json")
     assert (answer.code, answer.json["table"]) == (0, name)
-
-
-def test_many_small_appends_of_different_schemas_keep_their_rows(command: Command) -> None:
-    table = command.table(appends=3)
-    with table.update_schema() as update:
-        update.rename_column("name", "label")
-    table = command.catalog.load_table("ns.t")
-    for _ in range(3):
-        table.append(pa.table({"id": pa.array([4], pa.int64()), "label": ["d"]}))
-    before = rows(command)
-    assert command(*PASS).code == 0
-    assert rows(command) == before
 
 
 # A pass that changed nothing is no entry of the journal; one that failed or was refused is.
@@ -382,18 +351,6 @@ def test_a_table_at_the_place_of_a_dropped_one_is_not_swept_until_somebody_says_
     assert statuses(swept)["remove_orphans"][0] == "succeeded"
     assert swept.json["operations"][0]["metrics"]["remove_orphans.orphans_removed"] == 6
     assert [one["kind"] for one in command("health", "ns.t", "--json").json["warnings"]].count("former_table") == 0
-
-
-def test_a_pass_that_only_failed_is_failed(command: Command) -> None:
-    table = command.table()
-    snapshot = table.current_snapshot()
-    assert snapshot is not None
-    local_path(snapshot.manifest_list).unlink()
-    before = command.contents()
-    answer = command(*PASS, "--json", "--operations", "compact,rewrite_manifests")
-    assert (answer.code, answer.json["status"]) == (1, "failed")
-    assert {status for status, _ in statuses(answer).values()} == {"failed"}
-    assert command.contents() == before
 
 
 def test_a_store_that_does_not_answer_fails_soon(

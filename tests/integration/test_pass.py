@@ -138,21 +138,6 @@ def test_a_write_that_fails_leaves_nothing_behind(
     assert table.verify().ok
 
 
-def test_a_dry_run_writes_and_deletes_nothing_at_all(table: MaintainedTable) -> None:
-    orphan = table.plant("data/orphan.parquet")
-    before, location = table.files(), table.loaded.metadata_location
-    outcome = table.maintain(dry_run=True)
-    assert table.files() == before
-    assert table.loaded.metadata_location == location
-    assert table.state.history(identity(table)) == ()
-    planned = {o.operation: o.files_planned for o in outcome.operations}
-    assert len(planned[Operation.COMPACT]) == 3
-    assert len(planned[Operation.EXPIRE_SNAPSHOTS]) == 2
-    assert [normalise(path) for path in planned[Operation.REMOVE_ORPHANS]] == [orphan]
-    assert len(planned[Operation.REWRITE_MANIFESTS]) == 3
-    assert not any(o.files_deleted or o.snapshot_ids for o in outcome.operations)
-
-
 def test_expiry_refuses_when_a_kept_snapshot_has_the_file_under_another_authority(table: MaintainedTable) -> None:
     """One object under two names: deleting the one deletes the other."""
     table.table.delete("id = 0")  # the first file goes out of the head

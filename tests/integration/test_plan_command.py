@@ -12,9 +12,9 @@ import pytest
 
 from icekeeper.operations.compaction.land import expected_files
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import Status, in_turn, order_json
+from icekeeper.report.outcome import in_turn, order_json
 from icekeeper.storage.paths import normalise
-from support.command import EVERYTHING_IS_OLD, Command, local_path, one_sentence
+from support.command import EVERYTHING_IS_OLD, Command, local_path
 from support.maintained_table import assert_agree, dry_run, maintained_table, outcome_of
 from support.moments import Moment, at
 from support.v3 import delete_positions, file_of, upgraded_table, with_row_ids
@@ -36,36 +36,15 @@ def test_a_dry_run_answers_on_the_head_and_in_turn(command: Command) -> None:
         "reason": left,
         "planned_after": ["compact"],
     }
+    replanned = "planned on the table as the earlier operations would leave it: rewrite_manifests"
+    for asked in (("plan", "ns.t"), ("maintain", "ns.t", "--dry-run")):
+        people = command(*asked, *OPERATIONS).out
+        assert (replanned in people, "rewrite 6 manifests" in people) == (True, False)
     plan = command("plan", "ns.t", *OPERATIONS, "--json").json
     assert (plan["operations"][1]["reason"], plan["planned_anew"]) == (left, {})
 
 
-def test_people_read_what_the_pass_will_do(command: Command) -> None:
-    command.table(appends=6)
-    for asked in ("plan", "maintain"):
-        told = command(asked, "ns.t", *OPERATIONS, *(["--dry-run"] if asked == "maintain" else [])).out
-        assert "rewrite 6 manifests" not in told
-        assert "planned on the table as the earlier operations would leave it: rewrite_manifests" in told
-
-
 # A dry run plans each operation on what those before would leave, as the pass runs them.
-
-
-def test_manifests_that_compaction_merges_are_not_rewritten_again(tmp_path: Path) -> None:
-    """On the table as it is there are 12 manifests to merge; compaction leaves too few of them."""
-    with maintained_table(tmp_path) as made:
-        made.create()
-        made.fill(12)
-        alone = dry_run(made, "rewrite_manifests", min_manifests_to_rewrite="5")
-        assert alone.operations[0].summary == "would rewrite 12 manifests into 1"
-        would = dry_run(made, min_manifests_to_rewrite="5")
-        manifests = outcome_of(would, Operation.REWRITE_MANIFESTS)
-        assert (manifests.status, manifests.planned_after) == (
-            Status.SKIPPED,
-            (Operation.COMPACT, Operation.EXPIRE_SNAPSHOTS),
-        )
-        assert order_json(would.operations) == {}
-        assert_agree(would, made.maintain(min_manifests_to_rewrite="5"))
 
 
 def test_the_snapshot_before_compaction_expires_in_the_same_pass(tmp_path: Path) -> None:
@@ -244,12 +223,6 @@ def test_people_read_what_is_reclaimable(command: Command) -> None:
     assert lines[0] == "ns.t: succeeded (dry run: nothing was changed)"
     assert any(line.startswith("reclaimable: 0 bytes of the ") for line in lines)
     assert any(line.startswith("main  branch  2 snapshot(s), ") for line in lines)
-
-
-def test_an_unknown_table_is_a_wrong_call(command: Command) -> None:
-    answer = command("plan", "ns.nothing", *LOCAL)
-    assert answer.code == 2
-    assert "ns.nothing" in one_sentence(answer.err)
 
 
 # ``icekeeper plan`` says how many files a lookup opens, before and after the pass.

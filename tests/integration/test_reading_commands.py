@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.cli.app import main
 from icekeeper.cli.console import with_id_texts
 from icekeeper.machine.clock import iso_utc, system_clock
 from icekeeper.model import CatalogId, TableName
@@ -26,7 +21,7 @@ from icekeeper.state.open import open_state
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import PassRecord
 from icekeeper.storage.paths import normalise
-from support.command import CATALOG, EVERYTHING_IS_OLD, PASS, Command, arguments_of, local_path, one_sentence
+from support.command import CATALOG, EVERYTHING_IS_OLD, Command, arguments_of, local_path, one_sentence
 
 # What ``icekeeper detect``, ``verify`` and ``policy show`` tell of a local catalog in JSON.
 
@@ -58,17 +53,6 @@ def test_tables_beyond_the_limit_of_a_scan_need_work_too(command: Command) -> No
     assert answer.err.startswith("3 tables scanned, 3 need work, 2 of them beyond max_jobs_per_detection\n")
     once = command("run", "--once", "--engine", "local", *arguments_of({"max_jobs_per_detection": "1"}))
     assert "3 tables scanned, 3 need maintenance, 2 of them beyond max_jobs_per_detection\n" in once.out
-
-
-def test_detection_takes_filters_and_goes_quiet_after_a_pass(command: Command) -> None:
-    command.table()
-    command.table("ns.two", appends=1)
-    answer = command("detect", "--json", *arguments_of({"table_filter": "w*,t?,t"}))
-    assert answer.json["scanned"] == 1
-    assert [found["table"] for found in answer.json["proposals"]] == ["ns.t"]
-    assert len(command("detect", "--json", *EVERYTHING_IS_OLD).json["proposals"]) == 1
-    assert command(*PASS).code == 0
-    assert command("detect", "--json", *EVERYTHING_IS_OLD).json["proposals"] == []
 
 
 def test_detection_goes_on_after_a_damaged_table(command: Command) -> None:
@@ -360,24 +344,6 @@ def test_settings_of_a_table_that_do_not_count_are_a_warning(command: Command) -
     assert warning["message"].endswith("; and 1 more (icekeeper policy show says why)")
 
 
-def test_a_pass_logs_each_operations_start_progress_and_end(command: Command, caplog: pytest.LogCaptureFixture) -> None:
-    command.table(appends=6)
-    caplog.set_level(logging.INFO, "icekeeper.activity")
-    answer = command("maintain", "ns.t", "--engine", "local", "--operations", "compact,expire_snapshots", "--json")
-    assert answer.code == 0
-    lines = [vars(record) for record in caplog.records if record.name == "icekeeper.activity"]
-    assert [(line["event"], line["operation"]) for line in lines] == [
-        ("operation_started", "compact"),
-        ("progress", "compact"),
-        ("operation_finished", "compact"),
-        ("operation_started", "expire_snapshots"),
-        ("operation_finished", "expire_snapshots"),
-    ]
-    assert {line["run_id"] for line in lines} == {answer.json["run_id"]}
-    assert [line["status"] for line in lines if "status" in line] == ["succeeded", "skipped"]
-    assert (lines[1]["work"], lines[1]["done"]) == ("compact: rewriting", lines[1]["total"])
-
-
 # ``icekeeper history``: what the journal says of a table, for programs and for people.
 
 NOON_MS = 1_767_268_800_000
@@ -440,17 +406,6 @@ def test_a_pass_is_in_the_history(command: Command) -> None:
     assert answer.json["totals"] == {"passes": 1, "failed": 0, **sums}
 
 
-def test_the_newest_come_first_and_as_many_as_asked(command: Command) -> None:
-    command.table(appends=0)
-    for number in range(25):
-        record(command, f"run-{number:02d}", NOON_MS + number * 60_000)
-    runs = [one["run_id"] for one in command("history", "ns.t", "--json").json["passes"]]
-    assert runs == [f"run-{number:02d}" for number in range(24, 4, -1)]
-    three = command("history", "ns.t", "--limit", "3", "--json").json["passes"]
-    assert [one["run_id"] for one in three] == ["run-24", "run-23", "run-22"]
-    assert three[0]["duration_ms"] == 2_340
-
-
 def test_people_read_a_line_for_each_pass(command: Command) -> None:
     command.table(appends=0)
     record(command, "a", NOON_MS, "partial")
@@ -461,6 +416,9 @@ def test_people_read_a_line_for_each_pass(command: Command) -> None:
         f"2026-01-01T12:00:00Z  2.3 s  partial    {EFFECT}  compact: [a]",
         "2 passes, 1 not succeeded: 30 → 0 files, 60 requests fewer per full scan, estimated cost less than $0.0001",
     ]
+    for number in range(20):
+        record(command, f"run-{number}", NOON_MS - number)
+    assert len(command("history", "ns.t").out.splitlines()) == 20 + 1
 
 
 EFFECT = "15 → 0 files, 30 requests fewer per full scan, estimated cost less than $0.0001"
@@ -521,167 +479,99 @@ def test_history_without_passes_and_wrong_calls(command: Command) -> None:
         assert one_sentence(answer.err)
 
 
-def test_a_malformed_address_of_the_state_is_a_wrong_call(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    command.table(appends=0)
-    monkeypatch.setenv("ICEKEEPER_STATE", "redis://cache")
-    answer = command("history", "ns.t")
-    assert answer.code == 2
-    assert one_sentence(answer.err) == (
-        "ICEKEEPER_STATE=redis://cache has an unknown scheme: "
-        "write a path, or dynamodb://TABLE[?region=REGION&profile=NAME&endpoint=URL]"
-    )
-
-
 # ``icekeeper report``: a page of real tables, and what it says where it cannot be written.
 
 
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": tmp_path.as_uri()}
-    for key, value in properties.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
-    monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "state.db"))
-    catalog = SqlCatalog("lake", **properties)
-    catalog.create_namespace("shop")
-    rows = pa.table({"id": [1, 2]})
-    for name, files in (("messy", 12), ("calm", 1)):
-        table = catalog.create_table(f"shop.{name}", rows.schema)
-        for _ in range(files):
-            table.append(rows)
-    catalog.close()
+def lake(command: Command) -> Command:
+    """A table that needs work, and a table that does not."""
+    for name, appends in (("messy", 12), ("calm", 1)):
+        command.table(f"ns.{name}", appends=appends)
+    return command
 
 
-def page_data(page: Path) -> Any:
-    """The document that the page holds, table by table."""
+def page_of(command: Command, *arguments: str, code: int = 0, says: str = "") -> Any:
+    """What the page that ``icekeeper report`` writes holds, table by table."""
+    page = command.folder / "lake.html"
+    answer = command("report", "--output", str(page), *arguments)
+    assert (answer.code, says in answer.out + answer.err) == (code, True), answer
     document = json.loads(page.read_text().split(' id="data">')[1].split("</script>")[0])
     return {table["name"]: table for catalog in document["catalogs"] for table in catalog["tables"]}
 
 
-REPORT = ["report", "--catalog", "lake", "--output"]
-
-
-@pytest.mark.usefixtures("lake")
-def test_a_page_shows_what_the_last_scan_and_passes_recorded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = tmp_path / "lake.html"
-    assert main([*REPORT, str(page)]) == 1
-    assert "no scan of catalog lake is recorded: run icekeeper detect --catalog lake first" in capsys.readouterr().err
-    assert not page.exists()
-    assert main(["detect", "--catalog", "lake"]) == 0
-    capsys.readouterr()
-    for written in ("shop/messy", "shop/calm", "catalog.db"):  # what is not there cannot be read
-        (tmp_path / written).rename(tmp_path / written.replace("/", "-"))
-    assert main([*REPORT, str(page)]) == 0
-    assert capsys.readouterr().out == f"{page}: 2 tables, 0 in trouble, 1 with work due\n"
-    for written in ("shop/messy", "shop/calm", "catalog.db"):
-        (tmp_path / written.replace("/", "-")).rename(tmp_path / written)
-    found = page_data(page)
-    assert "12 data files of" in found["shop.messy"]["reasons"][0]
-    assert found["shop.messy"]["counters"]["lake_data_files"] == 12
-    assert "layout" not in found["shop.messy"]
-    assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
-    assert main([*REPORT, str(page)]) == 0
-    left = page_data(page)["shop.messy"]["layout"]
+def test_a_page_shows_what_the_last_scan_and_passes_recorded(lake: Command) -> None:
+    page, metadata = lake.folder / "lake.html", lake.warehouse
+    answer = lake("report", "--output", str(page))
+    assert (answer.code, page.exists()) == (1, False)
+    assert "no scan of catalog C is recorded: run icekeeper detect --catalog C first" in answer.err
+    assert lake("detect").code == 0
+    metadata.rename(metadata.with_name("away"))  # what is not there cannot be read
+    found = page_of(lake, says=f"{page}: 2 tables, 0 in trouble, 1 with work due\n")
+    metadata.with_name("away").rename(metadata)
+    assert "12 data files of" in found["ns.messy"]["reasons"][0]
+    assert found["ns.messy"]["counters"]["lake_data_files"] == 12
+    assert "layout" not in found["ns.messy"]
+    assert lake("maintain", "ns.messy", "--engine", "local").code == 0
+    left = page_of(lake)["ns.messy"]["layout"]
     assert list(left) == ["files"]  # as the pass left them
-    assert main([*REPORT, str(page), "--fresh", "shop.m*"]) == 0
-    fresh = page_data(page)["shop.messy"]["layout"]["files"]
-    assert {**fresh, "observed_ms": 0} == {**left["files"], "observed_ms": 0}
-    found = page_data(page)
-    assert found["shop.messy"]["counters"]["lake_data_files"] == 1
-    assert found["shop.messy"]["last_pass"]["lines"][0] == "compact: compacted 12 files into 1"
-    assert [files for _, files, _ in found["shop.messy"]["layout"]["files"]["sizes"]] == [1]
-    assert found["shop.messy"]["layout"]["holders"]["refs"][0][:3] == ["main", "branch", 13]
-    assert "layout" not in found["shop.calm"]
-    assert list(tmp_path.glob(".lake.html*")) == []
+    found = page_of(lake, "--fresh", "ns.m*")
+    messy = found["ns.messy"]
+    assert {**messy["layout"]["files"], "observed_ms": 0} == {**left["files"], "observed_ms": 0}
+    assert messy["counters"]["lake_data_files"] == 1
+    assert messy["last_pass"]["lines"][0] == "compact: compacted 12 files into 1"
+    assert [files for _, files, _ in messy["layout"]["files"]["sizes"]] == [1]
+    assert messy["layout"]["holders"]["refs"][0][:3] == ["main", "branch", 13]
+    assert "layout" not in found["ns.calm"]
+    assert list(lake.folder.glob(".lake.html*")) == []
 
 
-@pytest.mark.usefixtures("lake")
-def test_a_table_that_cannot_be_read_is_in_trouble_until_a_scan_reads_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = tmp_path / "lake.html"
-    assert main(["detect", "--catalog", "lake"]) == 0
-    newest = max((tmp_path / "shop" / "calm" / "metadata").glob("*.json"))
+def test_a_table_that_cannot_be_read_is_in_trouble_until_a_scan_reads_it(lake: Command) -> None:
+    assert lake("detect").code == 0
+    newest = local_path(lake.catalog.load_table("ns.calm").metadata_location)
     text = newest.read_text()
     newest.write_text("{")
-    capsys.readouterr()
-    assert main([*REPORT, str(page), "--fresh", "*"]) == 1
-    assert capsys.readouterr().err.startswith("error: 1 table could not be read: shop.calm: ")
-    calm = page_data(page)["shop.calm"]
+    calm = page_of(lake, "--fresh", "*", code=1, says="error: 1 table could not be read: ns.calm: ")["ns.calm"]
     assert (calm["state"], calm["counters"]["lake_data_files"]) == ("trouble", 1)
     assert calm["trouble"].startswith("cannot be read: ")
     newest.write_text(text)
-    assert main([*REPORT, str(page), "--fresh", "*"]) == 0
-    assert page_data(page)["shop.calm"]["state"] == "well"
-    assert main([*REPORT, str(page), "--fresh", "shop.other"]) == 2
-    assert "--fresh shop.other: no table of catalog lake matches it" in capsys.readouterr().err
+    assert page_of(lake, "--fresh", "*")["ns.calm"]["state"] == "well"
+    page_of(lake, "--fresh", "ns.other", code=2, says="--fresh ns.other: no table of catalog C matches it")
 
 
-@pytest.mark.usefixtures("lake")
-def test_what_is_stored_is_told_by_who_needs_it(tmp_path: Path) -> None:
-    """The files of before the compaction are kept by older snapshots; what nothing references, by its age alone."""
-    page = tmp_path / "lake.html"
-    folder = tmp_path / "shop" / "messy" / "data"
+def test_bytes_are_counted_by_what_holds_them(lake: Command) -> None:
+    """Older snapshots hold the files of before the compaction; nothing references the stray file."""
+    folder = local_path(lake.catalog.load_table("ns.messy").location()) / "data"
     history = sum(file.stat().st_size for file in folder.glob("*.parquet"))
     (folder / "stray.parquet").write_bytes(b"x" * 20_000)
-    assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
+    assert lake("maintain", "ns.messy", "--engine", "local").code == 0
     live = sum(file.stat().st_size for file in folder.glob("compact-*.parquet"))
-    assert main([*REPORT, str(page), "--fresh", "*"]) == 0
-    counters = page_data(page)["shop.messy"]["counters"]
+    counters = page_of(lake, "--fresh", "*")["ns.messy"]["counters"]
     stored = {"lake_bytes": live, "lake_history_bytes": history, "lake_orphan_bytes": 20_000}
     assert {name: counters[name] for name in stored} == stored
 
 
-@pytest.mark.usefixtures("lake")
-def test_small_files_that_no_pass_would_merge_are_no_warning(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_files_that_no_pass_would_merge_are_no_warning(lake: Command) -> None:
     """A file in each of six partitions: the first pass looks, and finds nothing to merge."""
-    with closing(SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'catalog.db'}")) as catalog:
-        table = catalog.load_table("shop.calm")
-        with table.update_spec() as update:
-            update.add_identity("id")
-        table.append(pa.table({"id": [*range(6)]}))
-    health = ["health", "shop.calm", "--catalog", "lake", "--json"]
-    page, small = tmp_path / "lake.html", "on average are below"
-    assert main(health) == 0
-    assert small in capsys.readouterr().out
-    assert main(["maintain", "shop.calm", "--catalog", "lake", "--engine", "local"]) == 0
-    capsys.readouterr()
-    assert main(health) == 0
-    assert json.loads(capsys.readouterr().out)["warnings"] == []
-    assert main([*REPORT, str(page), "--fresh", "*"]) == 0
-    assert "warnings" not in page_data(page)["shop.calm"]
-    with closing(SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'catalog.db'}")) as catalog:
-        for _ in range(6):
-            catalog.load_table("shop.calm").append(pa.table({"id": [1]}))
-    capsys.readouterr()
-    assert main(health) == 0
-    assert small in capsys.readouterr().out
+    table = lake.catalog.load_table("ns.calm")
+    with table.update_spec() as update:
+        update.add_identity("id")
+    table.append(pa.table({"id": [*range(6)], "name": ["a"] * 6}))
+
+    def warnings() -> list[str]:
+        return [one["kind"] for one in lake("health", "ns.calm", "--json").json["warnings"]]
+
+    assert warnings() == ["small_files"]
+    assert lake("maintain", "ns.calm", "--engine", "local").code == 0
+    assert warnings() == []
+    assert "warnings" not in page_of(lake, "--fresh", "*")["ns.calm"]
+    for _ in range(6):
+        lake.catalog.load_table("ns.calm").append(pa.table({"id": [1], "name": ["a"]}))
+    assert "small_files" in warnings()
 
 
-@pytest.mark.usefixtures("lake")
-def test_the_page_shows_more_tables_than_one_scan_proposes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(SqlCatalog("lake", uri=f"sqlite:///{tmp_path / 'catalog.db'}")) as catalog:
-        table = catalog.load_table("shop.calm")
-        for _ in range(11):
-            table.append(pa.table({"id": [1, 2]}))
+def test_the_page_shows_more_tables_than_one_scan_proposes(lake: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake.table("ns.busy", appends=11)
     monkeypatch.setenv("ICEKEEPER_MAX_JOBS_PER_DETECTION", "1")
-    page = tmp_path / "lake.html"
-    assert main(["detect", "--catalog", "lake"]) == 0
-    capsys.readouterr()
-    assert main([*REPORT, str(page)]) == 0
-    assert capsys.readouterr().out == f"{page}: 2 tables, 0 in trouble, 2 with work due\n"
-    assert all("left_alone" not in table for table in page_data(page).values())
-
-
-@pytest.mark.usefixtures("lake")
-def test_where_the_page_cannot_be_written_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "none" / "lake.html"
-    assert main(["detect", "--catalog", "lake"]) == 0
-    capsys.readouterr()
-    assert main([*REPORT, str(page)]) == 2
-    assert f"--output {page} cannot be written: No such file or directory" in " ".join(capsys.readouterr().err.split())
+    assert lake("detect").code == 0
+    found = page_of(lake, says=": 3 tables, 0 in trouble, 2 with work due\n")
+    assert [name for name, table in found.items() if "left_alone" not in table] == ["ns.messy", "ns.busy"]

@@ -15,6 +15,8 @@ from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
 from support.command import Command, one_sentence
 
+MAINTAIN = ("maintain", "ns.t", "--engine", "local")
+
 # ``icekeeper request`` on a laptop: what is checked before anything is filed, and what is filed.
 
 
@@ -51,37 +53,40 @@ def test_a_repeat_refreshes_what_is_pending(command: Command) -> None:
     assert [dict(request.settings) for request in pending(command)] == [{}]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("ns.gone",), "there is no table ns.gone"),
-        (("t",), "'t' is not a table name"),
-        (("ns.t", "--operations", "polish"), "policy key operations cannot be"),
-        (("ns.t", "--set", "min_input_files=few"), "policy key min_input_files cannot be"),
-        (("ns.t", "--set", "min_inputs=1"), "unknown policy key"),
-        (("ns.t", "--set", "orphan_older_than_hours=1"), "orphan_older_than_hours"),
-        (("ns.t", "--set", "branch=gone"), "gone"),
-        (("ns.t", "--set", "where=nothing = 1"), "nothing"),
-        (("ns.t", "--state-machine", "maintain-tables"), "'maintain-tables' is not the ARN of a state machine"),
-        (("ns.t", "--wait", "soon"), "--wait takes a time like 90s, 30m, 6h or 7d"),
-        (("ns.t", "--wait", "1h", "--no-wait"), "--wait and --no-wait exclude each other"),
-    ],
-    ids=lambda value: value[-1] if isinstance(value, tuple) else "",
-)
-def test_of_a_wrong_call_nothing_is_filed(command: Command, arguments: tuple[str, ...], message: str) -> None:
+WRONG = {
+    "there is no table ns.gone": ("ns.gone",),
+    "'t' is not a table name": ("t",),
+    "policy key operations cannot be": ("ns.t", "--operations", "polish"),
+    "policy key min_input_files cannot be": ("ns.t", "--set", "min_input_files=few"),
+    "unknown policy key": ("ns.t", "--set", "min_inputs=1"),
+    "orphan_older_than_hours": ("ns.t", "--set", "orphan_older_than_hours=1"),
+    "gone": ("ns.t", "--set", "branch=gone"),
+    "nothing": ("ns.t", "--set", "where=nothing = 1"),
+    "policy key max_jobs_per_detection has no effect on one table: icekeeper detect and icekeeper run read it": (
+        *("ns.t", "--set", "max_jobs_per_detection=2"),
+    ),
+    "'maintain-tables' is not the ARN of a state machine": ("ns.t", "--state-machine", "maintain-tables"),
+    "--wait takes a time like 90s, 30m, 6h or 7d": ("ns.t", "--wait", "soon"),
+    "--wait and --no-wait exclude each other": ("ns.t", "--wait", "1h", "--no-wait"),
+}
+
+
+def test_of_a_wrong_call_nothing_is_filed(command: Command) -> None:
     command.table(appends=1)
-    answer = command("request", *arguments)
-    assert answer.code == 2
-    assert message in one_sentence(answer.err)
+    for message, arguments in WRONG.items():
+        answer = command("request", *arguments)
+        assert answer.code == 2
+        assert message in one_sentence(answer.err)
+    for call, key, by in (
+        (MAINTAIN, "detection_interval_s=60", "one table: icekeeper run reads it"),
+        (MAINTAIN, "table_filter=x", "one table: icekeeper detect and icekeeper run read it"),
+        (("plan", "ns.t"), "max_concurrent_jobs=2", "one table: icekeeper run reads it"),
+        (("detect",), "max_concurrent_jobs_per_worker=2", "one detection: icekeeper run reads it"),
+    ):
+        answer = command(*call, "--set", key)
+        assert answer.code == 2
+        assert one_sentence(answer.err) == f"policy key {key.partition('=')[0]} has no effect on {by}"
     assert pending(command) == ()
-
-
-def test_a_state_of_this_machine_alone_takes_no_request(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    command.table(appends=1)
-    monkeypatch.delenv("ICEKEEPER_STATE")
-    answer = command("request", "ns.t", "--json")
-    assert (answer.code, answer.json["error"]["type"]) == (2, "PolicyError")
-    assert "set it to the stack's output State, dynamodb://TABLE" in answer.json["error"]["message"]
 
 
 def test_whoever_waits_in_vain_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,35 +103,24 @@ def test_whoever_waits_in_vain_is_told(command: Command, monkeypatch: pytest.Mon
 
 # Requests that are pending: who takes them is told, they are listed and withdrawn, and a pass claims its table's.
 
-MAINTAIN = ("maintain", "ns.t", "--engine", "local")
-
 
 def listed() -> tuple[MaintenanceRequest, ...]:
     return open_state(os.environ).requests.pending()
 
 
-def note_a_detection(hours_ago: int = 0) -> None:
-    note_detection(open_state(os.environ).leases, now_ms=system_clock() - hours_ago * HOUR_MS)
-
-
-@pytest.mark.parametrize(
-    ("hours_ago", "said"),
-    [
-        (None, "ns.t: requested: nothing is scheduled: no run has looked for requests in the last 25 hours; "),
-        (24, "ns.t: requested: the next scheduled run takes it first\n"),
-        (26, "ns.t: requested: nothing is scheduled: "),
-    ],
-)
-def test_whoever_files_a_request_is_told_whether_anything_is_scheduled(
-    command: Command, hours_ago: int | None, said: str
-) -> None:
+def test_the_answer_says_whether_a_run_is_scheduled_that_takes_the_request(command: Command) -> None:
     command.table(appends=1)
-    if hours_ago is not None:
-        note_a_detection(hours_ago)
-    answer = command("request", "ns.t")
-    assert answer.code == 0
-    assert answer.out.startswith(said)
-    assert len(listed()) == 1
+    next_run = "ns.t: requested: the next scheduled run takes it first\n"
+    for call, hours_ago, said in (
+        (("request", "ns.t"), None, f"ns.t: requested: {NO_RUN}\n"),
+        (("request", "add", "ns.t"), 26, f"ns.t: requested: {NO_RUN}\n"),
+        (("request", "ns.t"), 24, next_run),
+    ):
+        if hours_ago is not None:
+            note_detection(open_state(os.environ).leases, now_ms=system_clock() - hours_ago * HOUR_MS)
+        answer = command(*call)
+        assert (answer.code, answer.out, len(listed())) == (0, said, 1)
+    assert command("request", "--json", "ns.t").code == 0  # an option may come first
 
 
 def test_a_cycle_of_this_machine_takes_the_requests_of_its_own_state(
@@ -135,7 +129,9 @@ def test_a_cycle_of_this_machine_takes_the_requests_of_its_own_state(
     """Without ICEKEEPER_STATE a request is refused, unless a run of this machine looks there."""
     command.table(appends=1)
     monkeypatch.delenv("ICEKEEPER_STATE")
-    assert command("request", "ns.t").code == 2
+    refused = command("request", "ns.t", "--json")
+    assert (refused.code, refused.json["error"]["type"]) == (2, "PolicyError")
+    assert "set it to the stack's output State, dynamodb://TABLE" in refused.json["error"]["message"]
     assert command("run", "--once", "--engine", "local").code == 0
     answer = command("request", "ns.t", "--set", "rewrite_all=true")
     assert answer.out == "ns.t: requested: the next scheduled run takes it first\n"
@@ -173,15 +169,6 @@ def test_requests_are_listed_in_the_order_in_which_they_are_taken(command: Comma
     assert command("request", "list", "--json", catalog="D").json["requests"] == []
 
 
-@pytest.mark.parametrize(
-    "call", [("request", "add", "ns.t"), ("request", "--json", "ns.t")], ids=["its command is named", "an option first"]
-)
-def test_a_request_is_filed_however_it_is_written(command: Command, call: tuple[str, ...]) -> None:
-    command.table(appends=1)
-    assert command(*call).code == 0
-    assert [str(request.identity.table) for request in listed()] == ["ns.t"]
-
-
 def test_a_request_is_withdrawn_once(command: Command) -> None:
     command.table("ns.a", appends=1)
     command.table("ns.b", appends=1)
@@ -204,29 +191,24 @@ def test_a_request_for_a_table_that_is_gone_is_withdrawn_by_its_name(command: Co
     assert listed() == ()
 
 
-@pytest.mark.parametrize(
-    ("asked", "given", "is_claimed"),
-    [
-        ([], [], True),
-        (["--operations", "compact"], [], True),
-        (["--operations", "compact"], ["--operations", "compact"], True),
-        (["--operations", "compact"], ["--operations", "expire_snapshots"], False),
-        ([], ["--operations", "compact"], False),
-        (["--set", "rewrite_all=true"], [], False),
-        ([], ["--dry-run"], False),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_a_pass_claims_the_request_if_it_does_what_was_asked_for(
-    command: Command, asked: list[str], given: list[str], is_claimed: bool
-) -> None:
+def test_a_pass_claims_the_request_if_it_does_what_was_asked_for(command: Command) -> None:
     command.table(appends=1)
     command.table("ns.other", appends=1)
+    compact, rewrite = ("--operations", "compact"), ("--set", "rewrite_all=true")
     command("request", "ns.other")
-    command("request", "ns.t", *asked)
-    assert command(*MAINTAIN, *given).code == 0
-    left = ["ns.other", *([] if is_claimed else ["ns.t"])]
-    assert [str(request.identity.table) for request in listed()] == left
+    for asked, given, is_claimed in (
+        ((), ("--dry-run",), False),
+        ((), compact, False),
+        ((), (), True),
+        (compact, ("--operations", "expire_snapshots"), False),
+        (compact, compact, True),
+        (compact, (), True),
+        (rewrite, (), False),
+    ):
+        command("request", "ns.t", *asked)
+        assert command(*MAINTAIN, *given).code == 0
+        left = ["ns.other", *([] if is_claimed else ["ns.t"])]
+        assert [str(request.identity.table) for request in listed()] == left, (asked, given)
 
 
 def test_a_pass_that_cannot_begin_leaves_the_request(command: Command) -> None:
@@ -237,22 +219,3 @@ def test_a_pass_that_cannot_begin_leaves_the_request(command: Command) -> None:
     state.leases.acquire(request.identity.lease_key, "run-1", now_ms=system_clock(), ttl_ms=HOUR_MS)
     assert command(*MAINTAIN).code == 1
     assert listed() == (request,)
-
-
-@pytest.mark.parametrize(
-    ("call", "key", "said"),
-    [
-        (MAINTAIN, "detection_interval_s=60", "on one table: icekeeper run reads it"),
-        (MAINTAIN, "table_filter=x", "on one table: icekeeper detect and icekeeper run read it"),
-        (("plan", "ns.t"), "max_concurrent_jobs=2", "on one table: icekeeper run reads it"),
-        (("request", "ns.t"), "max_jobs_per_detection=2", "on one table: icekeeper detect and icekeeper run read it"),
-        (("detect",), "max_concurrent_jobs_per_worker=2", "on one detection: icekeeper run reads it"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value[0],
-)
-def test_a_key_that_would_do_nothing_is_refused(command: Command, call: tuple[str, ...], key: str, said: str) -> None:
-    command.table(appends=1)
-    answer = command(*call, "--set", key)
-    assert answer.code == 2
-    assert one_sentence(answer.err) == f"policy key {key.partition('=')[0]} has no effect {said}"
-    assert listed() == ()

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ import pytest
 from icekeeper.catalogs import catalog as room
 from icekeeper.catalogs.catalog import missing_table
 from icekeeper.catalogs.sql import SqlCatalog
-from icekeeper.cli import main
-from icekeeper.cli.arguments import EXAMPLES, EXIT_CODES, FOR_OPERATORS
 from icekeeper.errors import PartlyListed, StorageError
 from icekeeper.model import TableName
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path, one_sentence
@@ -289,76 +286,6 @@ def test_a_filter_that_matches_nothing_is_told_with_what_is_nearest(command: Com
         assert (answer.code, answer.json["scanned"], answer.json["note"]) == (0, 0, note)
         assert answer.err.splitlines() == ["0 tables scanned, 0 need work", note]
     assert "note" not in command("detect", "--json", "--set", "table_filter=t").json
-
-
-# Help that a newcomer can follow: every command has an example that works as a call, and tells the exit codes.
-
-GROUPS = ("policy", "pin", "stage", "claims", "request")
-
-
-HEADINGS = ("Commands", "Commands for operators")
-
-
-def help_of(capsys: pytest.CaptureFixture[str], *call: str) -> str:
-    assert main([*call, "-h"]) == 0
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    return captured.out
-
-
-def listed(page: str) -> list[str]:
-    """The commands that a help page lists, in its order."""
-    sections = (page.partition(f"{heading}:\n")[2].partition("\n\n")[0] for heading in HEADINGS)
-    return [line.split()[0] for section in sections for line in section.splitlines()]
-
-
-def test_commands_stand_in_the_order_of_use_with_whole_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    page = help_of(capsys)
-    top = [name for name in EXAMPLES if " " not in name]
-    assert listed(page) == top
-    assert top[:5] == ["list", "detect", "health", "plan", "maintain"]
-    assert top[-3:] == [*FOR_OPERATORS]
-    assert page.index("Commands for operators:") < page.index(f"\n  {top[-3]} ") < page.index(f"\n  {top[-1]} ")
-    leaves = [name for name in EXAMPLES if name not in GROUPS]
-    assert len(leaves) <= 34
-    assert "..." not in page.partition("Commands:")[2]
-    for group in GROUPS:
-        page = help_of(capsys, group)
-        assert listed(page) == [name.split()[1] for name in EXAMPLES if name.startswith(f"{group} ")]
-        assert "..." not in page.partition("Commands:")[2]
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_every_help_has_exit_codes_and_an_example_of_its_own_options(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = help_of(capsys, *name.split())
-    for code in EXIT_CODES:
-        assert f"  {code}\n" in page
-    arguments = EXAMPLES[name][1]
-    if name not in GROUPS:
-        assert f"Example:\n    icekeeper {name} {arguments}\n" in page
-        options = page.partition("Options:")[2].partition("Example:")[0]
-        assert [word for word in arguments.split() if word.startswith("--") and f" {word}" not in options] == []
-
-
-def test_the_version_and_the_module() -> None:
-    told = f"icekeeper {version('icekeeper')}\n"
-    done = subprocess.run([sys.executable, "-m", "icekeeper", "--version"], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == (told, "")
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"), [("icekeeper po", ["policy"]), ("icekeeper request wi", ["withdraw"])], ids=["top", "group"]
-)
-def test_a_shell_can_complete_commands(typed: str, offered: list[str]) -> None:
-    asked = {"_ICEKEEPER_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
-    call = [sys.executable, "-c", "import sys; from icekeeper.cli import main; sys.exit(main([]))"]
-    done = subprocess.run(call, env={**os.environ, **asked}, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == offered
 
 
 # What the command says as a process where its output takes nothing, or its arguments are no text.

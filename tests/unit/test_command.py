@@ -14,7 +14,7 @@ from botocore.exceptions import EndpointConnectionError, NoCredentialsError, Pro
 
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.cli import main
-from icekeeper.cli.arguments import EXAMPLES
+from icekeeper.cli.arguments import EXAMPLES, EXIT_CODES, FOR_OPERATORS
 from icekeeper.cli.console import heartbeat, write_output
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
@@ -47,29 +47,51 @@ def test_a_closed_pipe_changes_no_exit_code(form: str, code: int) -> None:
     assert (told.returncode, told.stderr) == (code, b"")
 
 
-# Help pages on terminals of 60 columns.
+# Help that a newcomer can follow, also on terminals of 60 columns.
 
-NARROW, WIDE = 60, 300
-
-
-def words(page: str) -> set[str]:
-    return set(page.split())
+GROUPS = ("policy", "pin", "stage", "claims", "request")
 
 
-@pytest.mark.parametrize("name", ["", *EXAMPLES])
-def test_narrow_help_breaks_no_word_and_no_line(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_help_lists_commands_in_the_order_of_use_with_whole_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    top = [name for name in EXAMPLES if " " not in name]
+    assert (top[:5], top[-3:]) == (["list", "detect", "health", "plan", "maintain"], [*FOR_OPERATORS])
+    assert len([name for name in EXAMPLES if name not in GROUPS]) <= 34
+    for group in ("", *GROUPS):
+        assert main([*group.split(), "-h"]) == 0
+        page = capsys.readouterr().out
+        sections = (page.partition(f"{of}:\n")[2].partition("\n\n")[0] for of in ("Commands", "Commands for operators"))
+        listed = [line.split()[0] for section in sections for line in section.splitlines()]
+        of_group = [name.removeprefix(f"{group} ") for name in EXAMPLES if name.startswith(f"{group} ")]
+        assert listed == (of_group if group else top)
+        assert "..." not in page.partition("Commands:")[2]
+
+
+def test_every_help_has_exit_codes_and_an_example_and_breaks_no_word_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Typer cuts a word that is longer than its column, and wraps no exit code; examples are there to be copied."""
-    shown = {}
-    for width in (NARROW, WIDE):
-        monkeypatch.setenv("COLUMNS", str(width))
-        monkeypatch.setenv("TERMINAL_WIDTH", str(width))
-        assert main([*name.split(), "--help"]) == 0
-        shown[width] = capsys.readouterr().out
-    assert words(shown[NARROW]) - words(shown[WIDE]) == set()
-    lines = shown[NARROW].splitlines()
-    assert [line for line in lines if len(line) > NARROW and not line.startswith("    icekeeper ")] == []
+    for name in ("", *EXAMPLES):
+        shown = {}
+        for width in (60, 300):
+            monkeypatch.setenv("COLUMNS", str(width))
+            monkeypatch.setenv("TERMINAL_WIDTH", str(width))
+            assert main([*name.split(), "--help"]) == 0
+            captured = capsys.readouterr()
+            assert captured.err == ""
+            shown[width] = captured.out
+        assert set(shown[60].split()) - set(shown[300].split()) == set(), name
+        too_long = [line for line in shown[60].splitlines() if len(line) > 60]
+        assert [line for line in too_long if not line.startswith("    icekeeper ")] == [], name
+        if name and name not in GROUPS:
+            assert [code for code in EXIT_CODES if f"  {code}\n" not in shown[300]] == [], name
+            arguments = EXAMPLES[name][1]
+            assert f"Example:\n    icekeeper {name} {arguments}\n" in shown[300]
+            options = shown[300].partition("Options:")[2].partition("Example:")[0]
+            given = [word for word in arguments.split() if word.startswith("--")]
+            assert [option for option in given if f" {option}" not in options] == [], name
 
 
 # Sentences about mistakes of a set-up say what to do next.
