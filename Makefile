@@ -83,8 +83,8 @@ glue-env: $(STAMP) ## install the jobs' wheels and the layer into clean Pythons 
 sam: $(STAMP) $(SAM_STAMP) ## let SAM CLI validate, build and resolve the stack, in an environment of its own (30 s)
 	SAM_CLI=$(SAM)/bin/sam $(BIN)/python -m pytest -q -r fEs tests/sam
 
-sam-local: $(STAMP) $(SAM_STAMP) $(RUNTIME_STAMP) layer ## send every event to its function as Lambda runs it, and with Docker by sam local invoke (as root on Linux)
-	SAM_CLI=$(SAM)/bin/sam $(ENGINE) $(BIN)/python -m pytest -q -r fEs tests/sam_local
+sam-local: $(STAMP) $(SAM_STAMP) $(RUNTIME_STAMP) layer ## send every event to its function as Lambda runs it (as root on Linux)
+	SAM_CLI=$(SAM)/bin/sam $(BIN)/python -m pytest -q -r fEs tests/sam_local
 
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .

@@ -18,7 +18,6 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.maintenance.run_pass import why_needless
 from icekeeper.pipeline.request_pass import Waiting, await_pass
 from icekeeper.state import leases as lease_module
-from icekeeper.state.identity import TableIdentity
 from icekeeper.state.item_layout import named_key
 from icekeeper.state.leases import (
     HeldLease,
@@ -37,7 +36,7 @@ from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import OVERLAP_MS
 from support.settings import MB, NOW_MS, policy, small_files, table
-from support.state_stores import COPY, IDENTITY, OTHERS, SPELLINGS, OpenStore, look, looks, remember
+from support.state_stores import CALLED, COPY, IDENTITY, OTHERS, OpenStore, look, looks, remember
 
 # What every store of leases does: of many that want one, exactly one has it.
 
@@ -127,34 +126,29 @@ def test_a_released_lease_is_free_and_can_not_be_renewed(open_store: OpenStore) 
     assert leases.acquire(KEY, "b", now_ms=50, ttl_ms=10) == a_lease("b", 60)
 
 
-@pytest.mark.parametrize("called", SPELLINGS.values(), ids=SPELLINGS)
-def test_two_names_of_a_table_exclude_each_other(open_store: OpenStore, called: TableIdentity) -> None:
+def test_two_names_of_a_table_exclude_each_other(open_store: OpenStore) -> None:
     leases = open_store().leases
     taken = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100, name=NAME)
-    assert leases.current(called.lease_key, now_ms=0) == taken
-    with pytest.raises(LeaseHeld, match=f"^{called.table} is leased by a until 1970-01-01T00:00:00Z$"):
-        leases.acquire(called.lease_key, "b", now_ms=50, ttl_ms=100, name=str(called.table))
+    assert leases.current(CALLED.lease_key, now_ms=0) == taken
+    with pytest.raises(LeaseHeld, match=f"^{CALLED.table} is leased by a until 1970-01-01T00:00:00Z$"):
+        leases.acquire(CALLED.lease_key, "b", now_ms=50, ttl_ms=100, name=str(CALLED.table))
     assert leases.renew(replace(taken, name=""), now_ms=60, ttl_ms=100) == replace(taken, expires_ms=160)
 
 
-@pytest.mark.parametrize("other", [*(one.lease_key for one in (COPY, *OTHERS.values())), "fleet", "Flotte ü"])
-def test_leases_of_different_things_do_not_meet(open_store: OpenStore, other: str) -> None:
+def test_leases_of_different_things_do_not_meet(open_store: OpenStore) -> None:
+    """A table's writers choose its UUID, which must not reach another lease (rule: table-identity-is-its-uuid)."""
     leases = open_store().leases
-    leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
-    assert leases.acquire(other, "b", now_ms=0, ttl_ms=100) == a_lease("b", 100, other)
-    assert leases.release(a_lease("b", 100, other)) is True
-    assert leases.current(KEY, now_ms=0) == a_lease("a", 100)
-
-
-@pytest.mark.parametrize("uuid", ["slot-1", "schedule", "uuid-1 s3://bucket/ns/sub/t", '["uuid-1", "x"]'])
-def test_no_uuid_that_a_table_gives_itself_reaches_another_lease(open_store: OpenStore, uuid: str) -> None:
-    """Whoever writes a table's metadata chooses its UUID (rule: table-identity-is-its-uuid)."""
-    leases = open_store().leases
-    hostile = replace(IDENTITY, uuid=uuid, location="s3://bucket/hostile")
-    leases.acquire(hostile.lease_key, "hostile", now_ms=0, ttl_ms=100)
-    assert leases.acquire(KEY, "a", now_ms=0, ttl_ms=100).holder == "a"
-    assert take_slot(leases, "b", 1, now_ms=0, ttl_ms=100).holder == "b"
+    taken = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
+    uuids = ("slot-1", "schedule", "uuid-1 s3://bucket/ns/sub/t", '["uuid-1", "x"]')
+    hostile = [replace(IDENTITY, uuid=uuid, location="s3://bucket/hostile") for uuid in uuids]
+    others = [*(identity.lease_key for identity in (COPY, *OTHERS.values(), *hostile)), "fleet", "Flotte ü"]
+    for other in others:
+        assert leases.acquire(other, "b", now_ms=0, ttl_ms=100) == a_lease("b", 100, other)
+    assert take_slot(leases, "c", 1, now_ms=0, ttl_ms=100).holder == "c"
     assert leases.current("schedule", now_ms=0) is None
+    for other in others:
+        assert leases.release(a_lease("b", 100, other)) is True
+    assert leases.current(KEY, now_ms=0) == taken
 
 
 @pytest.mark.parametrize("run_out", [False, True], ids=["free", "run out"])

@@ -7,7 +7,6 @@ import random
 import string
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -18,107 +17,49 @@ from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state import item_layout
-from icekeeper.state.claims import CutOff, CutWork
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.findings import UnreadableFile
-from icekeeper.state.identity import Entry, TableAddress, TableIdentity
+from icekeeper.state.identity import TableAddress, TableIdentity
 from icekeeper.state.items import Item
-from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.leases import Lease
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.state.store import PassRecord, StateStore
 from local_stack.moto_server import REGION, MotoServer
 from support.proxies import requests_of
-from support.state_stores import CLAIMS, IDENTITY, LOAD, PIN, a_table, look, lost_answers, remember, stored
+from support.state_stores import IDENTITY, LOAD, PIN, a_table, look, lost_answers, remember, stored
 
-# Items of the state table that somebody changed by hand: one sentence that names the item
-# (rule: bad-state-items-stop-readers).
-
-PASS = PassRecord(identity=IDENTITY, run_id="r", started_ms=1, finished_ms=2, status="failed", summary="", engine="")
-
-READS: dict[str, Callable[[StateStore], Any]] = {
-    "until_ms": lambda store: store.pins(IDENTITY, now_ms=0),
-    "kind": lambda store: store.glance(IDENTITY, now_ms=0),
-    "state": lambda store: store.staging.loads(IDENTITY),
-    "prefixes": lambda store: store.glance(IDENTITY, now_ms=0),
-    "list_id": lambda store: store.staging.stage(LOAD, []),
-    "paths": lambda store: list(store.staging.files(IDENTITY, LOAD.name)),
-    "passes": lambda store: store.seen(IDENTITY),
-    "metrics": lambda store: store.history(IDENTITY),
-    "holder": lambda store: store.leases.current("k", now_ms=0),
-    "folders": lambda store: list(store.claims.of_catalog(CatalogId("c", "w"))),
-    "times": lambda store: store.cut_offs.of_catalog(CatalogId("c", "w")),
-    "cut_ms": lambda store: store.cut_offs.of_catalog(CatalogId("c", "w")),
-    "work": lambda store: store.cut_offs.of_catalog(CatalogId("c", "w")),
-    "counters": lambda store: list(store.lake_stats.of_catalog(IDENTITY.catalog)),
-}
-"""What reads an attribute, by its name."""
-BESIDE = {"until_ms": "kind"}
-"""What tells the item that is meant from others with such an attribute."""
-DAMAGE: dict[str, Callable[[str, dict[str, Any]], None]] = {
-    "missing": lambda name, item: item.pop(name),
-    "of another type": lambda name, item: item.update({name: {"M": {}}}),
-}
-PARSED = {"kind", "state", "prefixes", "metrics", "folders", "work", "counters", "passes"}
+# Items of the state table that somebody changed by hand: the error names the item
+# (rule: bad-state-items-stop-readers).  ``test_sqlite_state`` damages every attribute; both stores decode items alike.
 
 
-@pytest.fixture(scope="module")
-def filled(moto_server: MotoServer) -> DynamoTable:
-    table = a_table(moto_server)
+@pytest.mark.parametrize(
+    ("name", "value", "what", "read"),
+    [
+        ("until_ms", {"M": {}}, "its until_ms is not a whole number", lambda store: store.pins(IDENTITY, now_ms=0)),
+        ("kind", None, "it has no kind", lambda store: store.glance(IDENTITY, now_ms=0)),
+        ("kind", {"S": "[" * 5_000}, "'[[[", lambda store: store.pins(IDENTITY, now_ms=0)),
+        ("paths", {"S": "~"}, "its paths is not binary", lambda store: list(store.staging.files(IDENTITY, LOAD.name))),
+    ],
+)
+def test_a_torn_item_is_reported_with_its_key(
+    table: DynamoTable, name: str, value: Any, what: str, read: Callable[[StateStore], Any]
+) -> None:
     store = StateStore(table)
     store.add_pin(PIN)
     store.staging.stage(LOAD, ["s3://b/f"])
-    remember(store, IDENTITY, look(1))
-    store.record_pass(PASS)
-    store.requests.file(MaintenanceRequest(identity=IDENTITY, requested_ms=1, settings={"a": "b"}))
-    store.leases.acquire("k", "me", now_ms=0, ttl_ms=9)
-    store.claims.record(CLAIMS)
-    store.cut_offs.record(
-        CutOff(entry=Entry(CatalogId("c", "w"), "ns.t"), work=CutWork.LOOK, times=1, cut_ms=1, why="slow")
-    )
-    store.lake_stats.record(
-        LakeStats(identity=IDENTITY, observed_ms=1, snapshot_id=1, counters={"n": 1}, warnings={}, policy={})
-    )
-    return table
-
-
-def refused(table: DynamoTable, name: str, damage: Callable[[str, dict[str, Any]], None]) -> str:
-    """What is told when the item that has the attribute is damaged so; checks that the item is named."""
-    named = (item for item in stored(table) if {name, BESIDE.get(name, name)} <= item.keys())
-    item = next(item for item in named if not item["pk"]["S"].startswith("passes#"))
-    changed = dict(item)
-    damage(name, changed)
-    table.client.put_item(TableName=table.name, Item=changed)
-    try:
-        with pytest.raises(StorageError) as caught:
-            READS[name](StateStore(table))
-    finally:
-        table.client.put_item(TableName=table.name, Item=item)
-    told = str(caught.value)
-    assert told.startswith(f"the item {item['pk']['S']} / {item['sk']['S']} of the state table is damaged (")
-    assert "restore it from a backup, or delete it" in told
-    return told
-
-
-def say(text: str, name: str, item: dict[str, Any]) -> None:
-    item[name] = {"S": text}
-
-
-@pytest.mark.parametrize("name", READS)
-def test_a_torn_item_is_reported_with_its_key(filled: DynamoTable, name: str) -> None:
-    READS[name](StateStore(filled))
-    for damage in DAMAGE.values():
-        assert name in refused(filled, name, damage)
-    for text in ("~", "[" * 5_000) if name in PARSED else ():  # no JSON, and JSON that is nested too deeply
-        assert refused(filled, name, partial(say, text))
-
-
-def test_attributes_of_others_are_left_alone(filled: DynamoTable) -> None:
-    item = next(item for item in stored(filled) if "kind" in item)
-    ours = {"price": {"N": "1.5"}, "tags": {"L": [{"S": "x"}]}, "none": {"NULL": True}}
-    filled.client.put_item(TableName=filled.name, Item={**item, **ours})
-    assert StateStore(filled).pins(IDENTITY, now_ms=0) == (PIN,)
+    (item,) = (item for item in stored(table) if name in item)
+    beside = {"price": {"N": "1.5"}, "tags": {"L": [{"S": "x"}]}, "none": {"NULL": True}}  # attributes of others
+    table.client.put_item(TableName=table.name, Item={**item, **beside})
+    assert read(store)
+    changed = {**item, name: value}
+    table.client.put_item(TableName=table.name, Item={key: given for key, given in changed.items() if given})
+    with pytest.raises(StorageError) as caught:
+        read(store)
+    message = str(caught.value)
+    assert message.startswith(f"the item {item['pk']['S']} / {item['sk']['S']} of the state table is damaged (")
+    assert what in message
+    assert "restore it from a backup, or delete it" in message
 
 
 # Requests to DynamoDB that come twice, meet others, are left over or cannot succeed.
@@ -271,17 +212,6 @@ def test_a_very_long_summary_is_cut_and_a_path_that_is_no_text_refused(table: Dy
     with pytest.raises(StorageError) as caught:
         store.unreadable_files.record(IDENTITY, [file])
     assert str(caught.value).endswith("#\\udcff' is not text that the state can store")
-
-
-def test_a_catalogs_stats_are_read_a_megabyte_at_a_time(table: DynamoTable) -> None:
-    store = StateStore(table).lake_stats
-    for number in range(30):
-        identity = replace(IDENTITY, table=TableName(("ns",), f"t{number:02d}"))
-        policy = {"where": "x" * 60_000}
-        store.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=None, counters={}, policy=policy))
-    with requests_of(table.client) as asked:
-        assert len(list(store.of_catalog(IDENTITY.catalog))) == 30
-    assert asked == ["Query", "Query"]
 
 
 def test_long_paths_are_cut_into_parts_that_fit(table: DynamoTable) -> None:

@@ -13,20 +13,12 @@ import pytest
 
 from support.command import CATALOG, Command, one_sentence
 
-FUNCTIONS = Path(__file__).resolve().parents[2] / "functions"
-
 CALLS = """
 import json, sys
 from icekeeper.cli import main
 codes = [main(call) for call in json.loads(sys.argv[1])]
 print("", json.dumps({"codes": codes, "modules": sorted(sys.modules)}), sep="\\n")
 """
-A_FUNCTION_STARTS = """
-import json, sys
-import compact_small.handler
-print(json.dumps(sorted(sys.modules)))
-"""
-
 # Typer needs pydantic for the arguments of a command.
 LIBRARIES = ("boto3", "fastavro", "numpy", "pandas", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy", "strictyaml")
 NOT_FOR_A_POLICY = (
@@ -114,15 +106,6 @@ def test_the_policy_of_a_table_in_a_sql_catalog_is_shown_without_what_rewrites_i
     assert (told["codes"], out.split(maxsplit=1)[0], err) == ([0], "key", "")
     assert within(told["modules"], NOT_FOR_A_POLICY) == []
     assert within(told["modules"], [f"icekeeper.{room}" for room in OTHER_ROOMS]) == []
-
-
-def test_a_function_imports_what_it_needs_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its first call would pay for the rest, with less of a processor than the start has."""
-    monkeypatch.setenv("PYTHONPATH", str(FUNCTIONS))
-    modules = set(json.loads(interpreter(A_FUNCTION_STARTS).stdout))
-    needed = {"boto3", "fastavro", "pyarrow.parquet", "pyiceberg.io.pyarrow", "icekeeper.state.dynamodb.table"}
-    assert needed - modules == set()
-    assert "icekeeper.operations.compaction.compact" in modules
 
 
 def test_names_are_told_as_they_are(command: Command) -> None:

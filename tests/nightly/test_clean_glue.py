@@ -7,21 +7,19 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from packaging.tags import compatible_tags, cpython_tags
 from packaging.utils import parse_wheel_filename
 
 from artifacts import glue_wheels, wheel
 from artifacts.glue_wheels import REQUIREMENTS
 from artifacts.installers import find_python, uv
-from artifacts.locks import GLIBC, GLUE_PYTHON
+from artifacts.locks import GLUE_PYTHON
 from artifacts.pins import CONSTRAINTS, GLUE_PACKAGES, NEWER_THAN_GLUE, read_pins, version
 from icekeeper.engines.spark import find_java_home
 from local_stack.moto_server import MotoServer
 from local_stack.stack import deployed
-from support.clean_pythons import BucketLake, empty_python, glue_python, install_as_glue_does, installed
+from support.clean_pythons import BucketLake, glue_python, install_as_glue_does, installed
 
 pytestmark = pytest.mark.xdist_group("clean Glue")
-PLATFORMS = [f"manylinux_2_{minor}_x86_64" for minor in range(34, 4, -1)]
 
 
 @pytest.fixture(scope="module")
@@ -56,22 +54,6 @@ def test_it_holds_a_wheel_of_every_pin_and_no_other(packed: Path, tmp_path: Path
     assert pins.pop("icekeeper") == version()
     for name, pinned in pins.items():
         assert pinned == (ours if name in NEWER_THAN_GLUE else {**ours, **glues})[name], name
-
-
-def test_every_wheel_fits_glue(packed: Path) -> None:
-    usable = {*cpython_tags((3, 11), ["cp311"], PLATFORMS), *compatible_tags((3, 11), "cp311", PLATFORMS)}
-    with zipfile.ZipFile(packed) as archive:
-        wheels = [name.removeprefix("wheels/") for name in archive.namelist() if name.endswith(".whl")]
-    assert [name for name in wheels if not parse_wheel_filename(name)[3] & usable] == []
-    assert f"manylinux_2_{GLIBC}_x86_64" in PLATFORMS
-
-
-def test_it_is_enough_by_itself(packed: Path, interpreter: str, tmp_path: Path) -> None:
-    """Wherever Glue installs it to, and whatever it takes out of its images one day."""
-    python = empty_python(tmp_path / "venv", interpreter)
-    uv("pip", "install", "--quiet", "--python", str(python), f"pip=={read_pins(GLUE_PACKAGES)['pip']}")
-    told = install_as_glue_does(python, packed, "--dry-run")
-    assert f"icekeeper-{version()}" in told
 
 
 def test_it_replaces_only_what_is_too_old_for_us(glue: Path) -> None:

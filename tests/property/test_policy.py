@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.policy import MEGABYTE, Layer, Policy, layers_for, resolve
+from icekeeper.policy import MEGABYTE, Layer, layers_for, resolve
 from icekeeper.policy.values import text_of
 
 VALUES: dict[str, st.SearchStrategy[str]] = {
@@ -34,16 +34,6 @@ def test_the_last_layer_that_sets_a_key_decides_it_and_is_named(layers: list[Lay
         assert result.sources[key] == (setters[-1].source if setters else "default")
         alone = resolve([Layer("only", {key: setters[-1].values[key]})] if setters else []).policy
         assert getattr(result.policy, key) == getattr(alone, key)
-
-
-@given(LAYERS, SETTINGS)
-def test_a_layer_on_top_changes_only_its_own_keys(layers: list[Layer], top: dict[str, str]) -> None:
-    below, above = resolve(layers), resolve([*layers, Layer("top", top)])
-    changed = {key for key in Policy.model_fields if below.sources[key] != above.sources[key]}
-    assert changed == set(top)
-    assert all(
-        getattr(below.policy, key) == getattr(above.policy, key) for key in Policy.model_fields if key not in top
-    )
 
 
 @given(LAYERS, st.integers(0, 1000), st.integers(24, 1000))

@@ -17,8 +17,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from local_stack.moto_server import MotoServer
 from local_stack.stack import ROOT, LocalStack, deployed
 from local_stack.template import ACCOUNT, REGION, TEMPLATE
-from support.lambda_functions import sample
 from support.local_lake import LocalLake
+from support.sam_environment import seen_by_sam, variables_of
 from support.sent_events import SentEvents
 from support.stack_template import FUNCTIONS, SINGLE, TABLES, VPC, combinations, refusals, render
 
@@ -51,18 +51,7 @@ class Seen:
 @pytest.fixture(scope="module")
 def seen(moto_server: MotoServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     with deployed(moto_server) as stack:
-        given = sample("environment")
-        bucket = stack.template.name("ControlBucket")
-        state = {"ICEKEEPER_STATE": f"dynamodb://{stack.template.name('StateTable')}", "ICEKEEPER_TABLE_BUCKETS": ""}
-        # As events/README.md says: put in the names of the stack.
-        named = {name: value.replace("my-control-bucket", bucket) for name, value in given["Parameters"].items()}
-        path = tmp_path_factory.mktemp("sam") / "environment.json"
-        path.write_text(json.dumps({"Parameters": {**named, **state}}))
-        script = [str(SAM.parent / "python"), str(Path(__file__).parent / "as_sam_sees_it.py")]
-        command = [*script, str(TEMPLATE), str(path), json.dumps(PARAMETERS)]
-        told = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
-        assert told.returncode == 0, told.stderr
-        document = json.loads(told.stdout)
+        document = seen_by_sam(variables_of(stack, "local"), PARAMETERS, tmp_path_factory.mktemp("sam"))
         yield Seen(stack, document["environments"], document["roles"])
 
 
@@ -124,29 +113,6 @@ def test_roles_are_those_that_the_tests_of_rights_judge(seen: Seen) -> None:
                 names.append(chosen["Ref"])
         expected = [grant.name for grant in stack.grants[logical_id] if grant.is_managed]
         assert names == expected, logical_id
-
-
-def test_all_of_this_runs_in_an_environment_of_its_own() -> None:
-    """SAM CLI asks for other versions than constraints.txt has."""
-    assert Path(sys.prefix) not in SAM.resolve().parents
-
-
-# Why the state machine calls functions without versions: SAM would publish none for another value of a parameter.
-
-
-def test_a_parameter_alone_publishes_no_version() -> None:
-    """When this fails, SAM has mended it (aws/serverless-application-model, issue 3820): see "Upgrading" in
-    docs/deployment.md."""
-    before = {"ArtifactLocation": "s3://artifacts/1", "MaxConcurrentTables": "4", "CompactSmallMemoryMb": "3008"}
-    after = {**before, "MaxConcurrentTables": "5", "CompactSmallMemoryMb": "4096"}  # of every function, of two
-    script = [str(SAM.parent / "python"), str(Path(__file__).parent / "versions_by_sam.py")]
-    command = [*script, str(TEMPLATE), json.dumps(before), json.dumps(after)]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert told.returncode == 0, told.stderr
-    first, second = json.loads(told.stdout)
-
-    assert len(first) == len(FUNCTIONS)
-    assert first == second
 
 
 # cfn-lint over what CloudFormation would make of template.yaml, for every set of resources that can be chosen.

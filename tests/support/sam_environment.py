@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from artifacts.locks import LAYER_PYTHON
 from local_stack.stack import ROOT, LocalStack
@@ -42,20 +43,25 @@ def variables_of(stack: LocalStack, catalogs: str) -> dict[str, dict[str, str]]:
 
 
 def as_sam_resolves(stack: LocalStack, catalogs: str, folder: Path) -> Mapping[str, Mapping[str, str]]:
-    """By role: the variables of each function, with the keys of its own role, and where AWS is here.
+    """By role: the variables of each function, the keys of its own role, and the endpoint of AWS here."""
+    resolved = seen_by_sam(variables_of(stack, catalogs), PARAMETERS, folder)["environments"]
+    return {role: {**resolved[logical_id], **_of_aws(stack, role)} for role, (logical_id, _) in FUNCTIONS.items()}
+
+
+def seen_by_sam(variables: Mapping[str, Any], parameters: Mapping[str, str], folder: Path) -> Any:
+    """The environments and roles that SAM CLI resolves from the template (``tests/sam/as_sam_sees_it.py``).
 
     Raises:
         AssertionError: SAM CLI does not read the template.
     """
     given = folder / "environment.json"
-    given.write_text(json.dumps(variables_of(stack, catalogs)))
+    given.write_text(json.dumps(variables))
     script = ROOT / "tests" / "sam" / "as_sam_sees_it.py"
-    command = [str(sam_cli().parent / "python"), str(script), str(TEMPLATE), str(given), json.dumps(PARAMETERS)]
+    command = [str(sam_cli().parent / "python"), str(script), str(TEMPLATE), str(given), json.dumps(parameters)]
     environment = {**os.environ, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": REGION}
     told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert told.returncode == 0, told.stderr
-    resolved = json.loads(told.stdout)["environments"]
-    return {role: {**resolved[logical_id], **_of_aws(stack, role)} for role, (logical_id, _) in FUNCTIONS.items()}
+    return json.loads(told.stdout)
 
 
 def keys_of(stack: LocalStack, role: str) -> dict[str, str]:

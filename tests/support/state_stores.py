@@ -53,14 +53,10 @@ IDENTITY = TableIdentity(
     CatalogId("C", "s3://bucket/"), TableName(("ns", "sub"), "t"), "uuid-1", "s3://bucket/ns/sub/t"
 )
 WITHOUT_UUID = replace(IDENTITY, uuid="")
-SPELLINGS: Mapping[str, TableIdentity] = {
-    "catalog": replace(IDENTITY, catalog=IDENTITY.catalog._replace(name="D")),
-    "warehouse": replace(IDENTITY, catalog=IDENTITY.catalog._replace(warehouse="s3://bucket")),
-    "renamed": replace(IDENTITY, table=TableName(("ns",), "renamed")),
-    "case": replace(IDENTITY, catalog=IDENTITY.catalog._replace(name="c"), table=TableName(("NS", "SUB"), "T")),
-    "uuid in upper case": replace(IDENTITY, uuid="UUID-1"),
-}
-"""The same table, as others may call it."""
+CALLED = replace(
+    IDENTITY, catalog=CatalogId("D", "s3://bucket"), table=TableName(("NS",), "Renamed"), uuid=IDENTITY.uuid.upper()
+)
+"""The same table, as another catalog calls it."""
 COPY = replace(IDENTITY, location="s3://backup/t")
 """One that shares its UUID, or the table itself after it has moved."""
 OTHERS: Mapping[str, TableIdentity] = {

@@ -33,14 +33,11 @@ def allow(action: Any, resource: Any, **more: Any) -> dict[str, Any]:
 def test_action_and_resource() -> None:
     for action, resource, need, expected in (
         ("s3:GetObject", "arn:aws:s3:::b/*", Need("s3:GetObject", "arn:aws:s3:::b/k/l"), True),
-        ("s3:getobject", "arn:aws:s3:::b/*", Need("s3:GetObject", "arn:aws:s3:::b/k"), True),
         ("s3:Get*", "*", Need("s3:GetObject", "arn:aws:s3:::b/k"), True),
         (["s3:Put?bject", "x:Y"], ["arn:aws:s3:::b/k"], Need("s3:PutObject", "arn:aws:s3:::b/k"), True),
         ("s3:GetObject", "arn:aws:s3:::b/*", Need("s3:PutObject", "arn:aws:s3:::b/k"), False),
         ("s3:GetObject", "arn:aws:s3:::b/*", Need("s3:GetObject", "arn:aws:s3:::bb/k"), False),
-        ("s3:GetObject", "arn:aws:s3:::B/*", Need("s3:GetObject", "arn:aws:s3:::b/k"), False),
         ("s3:GetObject", "arn:aws:s3:::b/[k]", Need("s3:GetObject", "arn:aws:s3:::b/k"), False),
-        ("s3:GetObject", "arn:aws:s3:::b", Need("s3:GetObject", "arn:aws:s3:::b/k"), False),
         ("s3:GetObjectVersion", "*", Need("s3:GetObject", "arn:aws:s3:::b/k"), False),
     ):
         assert decide(role(allow(action, resource)), need).is_allowed is expected, (action, resource)
@@ -62,13 +59,9 @@ def test_a_denial_wins_wherever_it_stands() -> None:
         ({"StringEquals": {"k": ["u", "v"]}}, {"k": "v"}, True),
         ({"StringEquals": {"k": "v*"}}, {"k": "vv"}, False),
         ({"StringEquals": {"k": "v"}}, {}, False),
-        ({"StringEquals": {"k": "v", "l": "w"}}, {"k": "v"}, False),
-        ({"StringEquals": {"k": "v"}, "StringLike": {"l": "w*"}}, {"k": "v", "l": "www"}, True),
-        ({"StringLike": {"k": "v?"}}, {"k": "v"}, False),
         ({"StringNotEquals": {"k": "v"}}, {}, True),
         ({"StringNotLike": {"k": "v*"}}, {"k": "vv"}, False),
         ({"ArnLike": {"k": "arn:aws:s3:::*"}}, {"k": "arn:aws:s3:::b"}, True),
-        ({"ArnEquals": {"k": "arn:aws:s3:::*"}}, {"k": "arn:aws:s3:::b"}, True),
         ({"Bool": {"k": "false"}}, {"k": "False"}, True),
         ({"Bool": {"k": "false"}}, {}, False),
     ],
@@ -82,11 +75,8 @@ def test_conditions(condition: Any, context: dict[str, str], expected: bool) -> 
     ("statement", "word"),
     [
         ({"Effect": "Allow", "NotAction": "s3:*", "Resource": "*"}, "NotAction"),
-        ({"Effect": "Allow", "Action": "s3:*", "NotResource": "*"}, "NotResource"),
         (allow("s3:*", "*", Principal="*"), "Principal"),
         (allow("s3:*", "*", Condition={"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}), "IpAddress"),
-        (allow("s3:*", "*", Condition={"StringEqualsIfExists": {"k": "v"}}), "StringEqualsIfExists"),
-        ({**allow("s3:*", "*"), "Effect": "allow"}, "Effect"),
     ],
 )
 def test_what_is_not_known_is_no_allowance(statement: dict[str, Any], word: str) -> None:
@@ -94,40 +84,27 @@ def test_what_is_not_known_is_no_allowance(statement: dict[str, Any], word: str)
         role(statement)
 
 
-class TestCoverage:
-    ROLE = role(allow(["s3:GetObject", "s3:PutObject"], ["b/one", "b/two"]), allow("s3:ListBucket", "b"))
+def test_rights_that_no_call_needs_are_found_and_excused_only_while_they_are_not_needed() -> None:
+    ours = role(allow(["s3:GetObject", "s3:PutObject"], ["b/one", "b/two"]), allow("s3:ListBucket", "b"))
 
-    def found(self, *needs: Need, excused: dict[str, list[str]] | None = None) -> list[str]:
-        calls = [frozenset(decide(self.ROLE, need).grants) for need in needs]
-        return surprises([self.ROLE], calls, excused or {})
+    def found(*needs: Need, excused: dict[str, list[str]] | None = None) -> list[str]:
+        return surprises([ours], [frozenset(decide(ours, need).grants) for need in needs], excused or {})
 
-    def test_all_is_needed(self) -> None:
-        needs = Need("s3:GetObject", "b/one"), Need("s3:PutObject", "b/two"), Need("s3:ListBucket", "b")
-        assert self.found(*needs) == []
-
-    def test_an_action_a_resource_and_a_policy_that_nobody_needs(self) -> None:
-        assert self.found(Need("s3:GetObject", "b/one"), Need("s3:ListBucket", "b")) == [
-            "P[0]: b/two is allowed, and no call needs it",
-            "P[0]: s3:PutObject is allowed, and no call needs it",
-        ]
-        assert "R: P is allowed, and no call needs it" in self.found()
-
-    def test_what_is_allowed_twice_is_needed_nowhere(self) -> None:
-        twice = role(allow("s3:GetObject", "b"), allow("s3:Get*", "*"))
-        grants = frozenset(decide(twice, Need("s3:GetObject", "b")).grants)
-        assert len(surprises([twice], [grants], {})) == 4
-
-    def test_an_excuse_covers_resources_once_it_covers_their_actions(self) -> None:
-        excused = {"P": ["s3:GetObject", "s3:PutObject"]}
-        assert self.found(Need("s3:ListBucket", "b"), excused=excused) == []
-        assert self.found(excused={"P": ["s3:GetObject", "s3:PutObject", "s3:ListBucket"]}) == []
-
-    def test_an_excuse_for_what_is_needed_or_not_there(self) -> None:
-        needs = Need("s3:GetObject", "b/one"), Need("s3:PutObject", "b/two"), Need("s3:ListBucket", "b")
-        assert self.found(*needs, excused={"P": ["s3:ListBucket", "s3:Other"]}) == [
-            "P does not allow s3:Other, which is excused",
-            "P: s3:ListBucket is needed, and excused",
-        ]
+    everything = Need("s3:GetObject", "b/one"), Need("s3:PutObject", "b/two"), Need("s3:ListBucket", "b")
+    assert found(*everything) == []
+    assert found(everything[0], everything[2]) == [
+        "P[0]: b/two is allowed, and no call needs it",
+        "P[0]: s3:PutObject is allowed, and no call needs it",
+    ]
+    assert "R: P is allowed, and no call needs it" in found()
+    assert found(everything[2], excused={"P": ["s3:GetObject", "s3:PutObject"]}) == []
+    assert found(*everything, excused={"P": ["s3:ListBucket", "s3:Other"]}) == [
+        "P does not allow s3:Other, which is excused",
+        "P: s3:ListBucket is needed, and excused",
+    ]
+    twice = role(allow("s3:GetObject", "b"), allow("s3:Get*", "*"))
+    grants = frozenset(decide(twice, Need("s3:GetObject", "b")).grants)
+    assert len(surprises([twice], [grants], {})) == 4
 
 
 def test_every_function_job_and_machine_of_the_template_has_its_role() -> None:
@@ -200,40 +177,21 @@ def s3(method: str, path: str, query: str = "", body: bytes = b"", **headers: st
     return [str(need) for need in s3_needs(request, lambda bucket: TABLE if bucket == "1--table-s3" else None)]
 
 
-def test_a_secret_is_needed_by_its_arn() -> None:
-    secret = "arn:aws:secretsmanager:us-east-1:123456789012:secret:rest-a1B2c3"
-    headers = {"x-amz-target": "secretsmanager.GetSecretValue"}
-    body = json.dumps({"SecretId": secret}).encode()
-    request = WireRequest("secretsmanager", "POST", "/", "", headers, body)
-    assert [str(need) for need in needs_of(request)] == [f"secretsmanager:GetSecretValue on {secret}"]
-
-
 def test_s3() -> None:
     """A table bucket itself refuses what it does not do, so that needs no right."""
     for method, path, query, expected in (
         ("GET", "/", "", "s3:ListAllMyBuckets on *"),
         ("GET", "/b", "list-type=2&prefix=p&encoding-type=url", "s3:ListBucket on arn:aws:s3:::b"),
-        ("HEAD", "/b", "", "s3:ListBucket on arn:aws:s3:::b"),
-        ("GET", "/b", "location", "s3:GetBucketLocation on arn:aws:s3:::b"),
         ("GET", "/b", "versions", "s3:ListBucketVersions on arn:aws:s3:::b"),
-        ("GET", "/b", "policy", "s3:GETBucket?policy on arn:aws:s3:::b"),
-        ("PUT", "/b", "", "s3:PUTBucket? on arn:aws:s3:::b"),
         ("GET", "/b/k/l", "", "s3:GetObject on arn:aws:s3:::b/k/l"),
-        ("HEAD", "/b/k", "", "s3:GetObject on arn:aws:s3:::b/k"),
         ("GET", "/b/k", "versionId=1", "s3:GetObjectVersion on arn:aws:s3:::b/k"),
         ("PUT", "/b/k", "", "s3:PutObject on arn:aws:s3:::b/k"),
-        ("POST", "/b/k", "uploads", "s3:PutObject on arn:aws:s3:::b/k"),
         ("PUT", "/b/k", "partNumber=1&uploadId=u", "s3:PutObject on arn:aws:s3:::b/k"),
-        ("POST", "/b/k", "uploadId=u", "s3:PutObject on arn:aws:s3:::b/k"),
         ("DELETE", "/b/k", "uploadId=u", "s3:AbortMultipartUpload on arn:aws:s3:::b/k"),
-        ("GET", "/b/k", "uploadId=u", "s3:ListMultipartUploadParts on arn:aws:s3:::b/k"),
         ("DELETE", "/b/k", "", "s3:DeleteObject on arn:aws:s3:::b/k"),
         ("GET", DATA, "", f"s3tables:GetTableData on {TABLE}"),
-        ("HEAD", DATA, "", f"s3tables:GetTableData on {TABLE}"),
         ("PUT", DATA, "", f"s3tables:PutTableData on {TABLE}"),
-        ("POST", DATA, "uploads", f"s3tables:PutTableData on {TABLE}"),
         ("DELETE", DATA, "uploadId=u", f"s3tables:PutTableData on {TABLE}"),
-        ("GET", DATA, "uploadId=u", f"s3tables:GetTableData on {TABLE}"),
     ):
         assert s3(method, path, query) == [expected], (method, path, query)
         if path == DATA:
@@ -244,6 +202,9 @@ def test_s3() -> None:
         "s3:GetObject on arn:aws:s3:::c/l",
     ]
     assert s3("GET", "/1--table-s3", "list-type=2") == s3("DELETE", "/1--table-s3/f") == []
+    tagged = {"x_amz_tagging": "a=b", "x_amz_acl": "bucket-owner-full-control"}
+    actions = ["s3:PutObject", "s3:PutObjectTagging", "s3:PutObjectAcl"]
+    assert s3("PUT", "/b/k", **tagged) == [f"{action} on arn:aws:s3:::b/k" for action in actions]
 
 
 def json_request(service: str, operation: str, document: Any) -> WireRequest:
@@ -253,7 +214,6 @@ def json_request(service: str, operation: str, document: Any) -> WireRequest:
 @pytest.mark.parametrize(
     ("operation", "document", "expected"),
     [
-        ("GetItem", {"TableName": "T"}, ["GetItem on table/T"]),
         ("Query", {"TableName": "T", "IndexName": "newest"}, ["Query on table/T/index/newest"]),
         ("BatchGetItem", {"RequestItems": {"T": {}, "U": {}}}, ["BatchGetItem on table/T", "BatchGetItem on table/U"]),
         (
@@ -261,7 +221,6 @@ def json_request(service: str, operation: str, document: Any) -> WireRequest:
             {"TransactItems": [{"Put": {"TableName": "T"}}, {"ConditionCheck": {"TableName": "U"}}]},
             ["PutItem on table/T", "ConditionCheckItem on table/U"],
         ),
-        ("ListTables", {}, ["ListTables on *"]),
     ],
 )
 def test_dynamodb(operation: str, document: Any, expected: list[str]) -> None:
@@ -274,13 +233,10 @@ def test_dynamodb(operation: str, document: Any, expected: list[str]) -> None:
 @pytest.mark.parametrize(
     ("operation", "document", "expected"),
     [
-        ("GetTable", {"DatabaseName": "d", "Name": "t"}, ["catalog", "database/d", "table/d/t"]),
         ("UpdateTable", {"DatabaseName": "d", "TableInput": {"Name": "t"}}, ["catalog", "database/d", "table/d/t"]),
         ("GetTables", {"DatabaseName": "d"}, ["catalog", "database/d", "table/d/*"]),
         ("GetDatabases", {}, ["catalog", "database/*"]),
-        ("GetDatabase", {"Name": "d"}, ["catalog", "database/d"]),
         ("StartJobRun", {"JobName": "j"}, ["job/j"]),
-        ("GetJobRun", {"JobName": "j", "RunId": "r"}, ["job/j"]),
     ],
 )
 def test_glue_asks_for_all_that_lies_above_a_table(operation: str, document: Any, expected: list[str]) -> None:
@@ -289,7 +245,10 @@ def test_glue_asks_for_all_that_lies_above_a_table(operation: str, document: Any
     assert [need.resource.removeprefix("arn:aws:glue:us-east-1:123456789012:") for need in found] == expected
 
 
-def test_step_functions_and_lambda() -> None:
+def test_step_functions_lambda_and_secrets() -> None:
+    arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:rest-a1B2c3"
+    read = json_request("secretsmanager", "GetSecretValue", {"SecretId": arn})
+    assert [str(need) for need in needs_of(read)] == [f"secretsmanager:GetSecretValue on {arn}"]
     started = json_request("states", "StartExecution", {"stateMachineArn": "arn:m", "input": "{}"})
     invoked = WireRequest("lambda", "POST", "/2015-03-31/functions/f/invocations")
     assert [str(need) for need in states_needs(started)] == ["states:StartExecution on arn:m"]
@@ -302,9 +261,6 @@ def test_step_functions_and_lambda() -> None:
     ("method", "path", "query", "expected"),
     [
         ("GET", "/buckets", "", "s3tables:ListTableBuckets on *"),
-        ("GET", f"/tables/{BUCKET}", "", f"s3tables:ListTables on {BUCKET}"),
-        ("GET", f"/buckets/{BUCKET}/maintenance", "", f"s3tables:GetTableBucketMaintenanceConfiguration on {BUCKET}"),
-        ("GET", f"/tables/{BUCKET}/ns/t/metadata-location", "", f"s3tables:GetTableMetadataLocation on {TABLE}"),
         ("PUT", f"/tables/{BUCKET}/ns/t/metadata-location", "", f"s3tables:UpdateTableMetadataLocation on {TABLE}"),
         (
             *("PUT", f"/tables/{BUCKET}/ns/t/maintenance/icebergCompaction", ""),

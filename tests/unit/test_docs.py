@@ -43,12 +43,6 @@ def test_the_policy_page_is_what_the_model_says() -> None:
     assert (ROOT / "docs" / "policy.md").read_text() == rendered
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_to_files_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
-
-
 def test_every_metric_is_on_the_page_of_its_operation() -> None:
     pages = {path.stem: path.read_text() for path in OPERATIONS.glob("*.md") if path.stem != "index"}
     assert set(pages) == {operation.value for operation in Operation}
@@ -67,13 +61,6 @@ def test_what_to_do_about_damage_is_said_by_verify_and_on_the_page() -> None:
     """An installation brings no page, so the command says it itself."""
     rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", (ROOT / "docs" / "recovery.md").read_text(), re.MULTILINE)
     assert dict(rows) == {kind.value: kind.remedy for kind in ProblemKind}
-
-
-def test_every_metric_of_staged_files_is_on_their_page() -> None:
-    page = (ROOT / "docs" / "pins-and-loads.md").read_text()
-    source = ROOT / "layers" / "icekeeper" / "src" / "icekeeper" / "operations" / "clean_staging.py"
-    keys = set(re.findall(r'"(staged\.\w+)"', source.read_text()))
-    assert set(re.findall(r"`(staged\.\w+)`", page)) == keys
 
 
 def test_every_reason_of_a_constant_is_on_the_page() -> None:
@@ -113,22 +100,20 @@ def test_the_wheel_has_the_pages_for_people(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err.startswith("error: there is no page 'recover'; the pages are advice, ")
 
 
-# Links to headings, and commands that pages show but no test can run, are right.
-
-
 def anchor(heading: str) -> str:
     """What GitHub makes of a heading."""
     shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading.strip())
     return re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_to_headings_lead_to_one(page: Path) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)", page.read_text())
-    for path, wanted in links:
-        target = page.parent / path if path else page
-        headings = {anchor(heading) for heading in re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)}
-        assert wanted in headings, f"{path}#{wanted}"
+def test_links_lead_to_files_and_headings() -> None:
+    for page in PAGES:
+        for path, wanted in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
+            target = page.parent / path if path else page
+            assert target.exists(), f"{page}: {path}"
+            if wanted:
+                headings = {anchor(heading) for heading in re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)}
+                assert wanted in headings, f"{page}: {path}#{wanted}"
 
 
 def commands(page: str) -> Iterator[str]:
@@ -138,12 +123,14 @@ def commands(page: str) -> Iterator[str]:
             yield line.strip()
 
 
-SHOWN = [(page.name, command) for page in PAGES for command in commands(page.read_text())]
+def test_the_command_line_takes_every_command_that_a_page_shows() -> None:
+    """Parsed, not run: most need a deployed stack or another catalog.  For a synopsis the options are looked up."""
+    for page in PAGES:
+        for shown in commands(page.read_text()):
+            assert_is_taken(page.name, shown)
 
 
-@pytest.mark.parametrize(("page", "shown"), SHOWN)
-def test_the_command_line_takes_every_command_that_a_page_shows(page: str, shown: str) -> None:
-    """Parsed, not run: most need a deployed stack or another catalog.  Of a synopsis the options are looked up."""
+def assert_is_taken(page: str, shown: str) -> None:
     command: Any = typer.main.get_command(app)
     context = command.make_context("icekeeper", [], resilient_parsing=True)
     arguments = shlex.split(shown, comments=True)[1:]
@@ -158,7 +145,7 @@ def test_the_command_line_takes_every_command_that_a_page_shows(page: str, shown
         known = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", shown)) <= known
     else:
-        # With its parent, whose settings click keeps with the command; of one without, "-h" would be unknown later on.
+        # click keeps the settings of the parent with the command; without a parent, "-h" would be unknown later on.
         command.make_context(name, arguments, parent=context)
 
 
@@ -178,46 +165,6 @@ def test_make_passes_on_what_the_page_of_deployment_says(shown: str, called: lis
     alone = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     told = subprocess.run([name, "-n", *arguments], cwd=ROOT, env=alone, capture_output=True, text=True, check=True)
     assert told.stdout.splitlines()[-1].split()[1:] == called
-
-
-# The README's shares of Iceberg-Java's time are those that were recorded.
-
-# Beginnings of lines in the README; rows of the suite, and who ran them.
-ROWS = {
-    "compact 20 files of 17 MB": ("append_only_copy", "icekeeper_copy"),
-    "compact 1 % position deletes": ("deletes_clustered", "icekeeper"),
-    "compact 1 % deletion vectors": ("vectors_clustered", "icekeeper"),
-    "compact 200 small files": ("append_only_decode", "icekeeper_decoding"),
-    "sort 200 files": ("sort", "icekeeper"),
-    "z-order the same": ("zorder", "icekeeper"),
-    "expire 2,000 of 2,100 snapshots": ("expire_snapshots", "icekeeper"),
-    "orphans among 1 M objects": ("remove_orphans", "icekeeper"),
-    "rewrite 1,000 manifests": ("rewrite_manifests", "icekeeper"),
-}
-
-
-def test_every_share_of_the_readme_is_the_recorded_one() -> None:
-    """To the digits that the README shows."""
-    recorded = json.loads((ROOT / "docs" / "performance.json").read_text())["full"]
-    table = (ROOT / "README.md").read_text().partition("| what | wall | CPU |\n|---|---|---|\n")[2].partition("\n\n")[0]
-    told = [line.strip("| ").split(" | ") for line in table.splitlines()]
-    assert len(told) == len(ROWS)
-    for (what, *shares), (beginning, (row, who)) in zip(told, ROWS.items(), strict=True):
-        assert what.startswith(beginning)
-        ours, java = (recorded[row]["entrants"][name]["median"] for name in (who, "java"))
-        for share, key in zip(shares, ("wall_s", "cpu_s"), strict=True):
-            half_a_digit = 0.51 * 10.0 ** -len(share.partition(".")[2])
-            assert float(share) == pytest.approx(ours[key] / java[key], abs=half_a_digit), (what, key)
-
-
-def test_what_a_scan_of_the_fleet_takes_is_what_was_recorded() -> None:
-    recorded = json.loads((ROOT / "docs" / "performance.json").read_text())["full"]
-    first, following = (
-        recorded[row]["entrants"]["icekeeper_detect"]["median"] for row in ("detect_first", "detect_next")
-    )
-    seconds = rf"first scan {first['wall_s']:.0f} s, next {following['wall_s']:.0f} s"
-    memory = rf"{first['peak_mb']:.0f} and {following['peak_mb']:.0f} MB"
-    assert re.search(rf"\| {seconds}, {memory}, ", (ROOT / "README.md").read_text())
 
 
 # The README installs from a checkout, and names every extra that there is.

@@ -173,6 +173,7 @@ READS: dict[str, Callable[[SqliteStateStore], Any]] = {
 }
 """What reads an attribute, by its name."""
 PARSED = ("metrics", "kind", "state", "prefixes", "folders", "counters")
+SHAPES = ("~", "[" * 5_000, "7", "[]", "{}", 7, b"\x00")
 
 
 @pytest.fixture(scope="module")
@@ -216,61 +217,48 @@ def changed(path: Path, column: str, value: object, condition: str) -> Iterator[
             connection.commit()
 
 
-@pytest.mark.parametrize("name", PARSED)
-@pytest.mark.parametrize("text", ["~", "[" * 5_000], ids=["another text", "nested"])
-def test_text_that_says_nothing_is_told_with_its_key(filled: SqliteStateStore, name: str, text: str) -> None:
-    assert READS[name](filled)
-    found = f"json_extract(attributes, '$.{name}') IS NOT NULL AND pk NOT LIKE 'passes#%' AND sk NOT GLOB 'now#sweep*'"
-    with closing(sqlite3.connect(filled.path)) as connection:
-        ((attributes,),) = connection.execute(f"SELECT attributes FROM items WHERE {found}")
-    values = json.dumps({**json.loads(attributes), name: text})
-    with changed(filled.path, "attributes", values, found) as (pk, sk):
-        with pytest.raises(StorageError) as caught:
-            READS[name](filled)
-        told_of_item(filled, pk, sk, str(caught.value))
-
-
-def told_of_item(store: SqliteStateStore, pk: str, sk: str, told: str) -> None:
-    assert told.startswith(f"the item {pk} / {sk} of the state file {store.path} is damaged (")
-    assert told.endswith(
+def assert_reported(store: SqliteStateStore, read: Callable[[SqliteStateStore], Any], pk: str, sk: str) -> str:
+    with pytest.raises(StorageError) as caught:
+        read(store)
+    message = str(caught.value)
+    assert message.startswith(f"the item {pk} / {sk} of the state file {store.path} is damaged (")
+    assert message.endswith(
         "); restore it from a backup, or delete it, and create the pin or staged load that it held again before "
         "anything is deleted"
     )
+    return message
 
 
-@pytest.mark.parametrize("value", ["~", "[" * 5_000, "7", "[]", "{}", 7, b"\x00"], ids=range(7))
 @pytest.mark.parametrize("name", READS)
-def test_an_item_of_another_shape_is_told_with_its_key(
-    filled: SqliteStateStore, name: str, value: str | bytes | int
-) -> None:
-    """SQLite keeps any type in any column; a TypeError would be a bug of ours to whoever reads it."""
-    condition = f"json_extract(attributes, '$.{name}') IS NOT NULL AND sk NOT GLOB 'now#sweep*'"
-    if name == "counted_ms":
-        condition = "sk GLOB 'now#sweep*'"
-    with changed(filled.path, "attributes", value, condition) as (pk, sk):
-        with pytest.raises(StorageError) as caught:
-            READS[name](filled)
-        told_of_item(filled, pk, sk, str(caught.value))
+def test_a_damaged_item_is_reported_with_its_key(filled: SqliteStateStore, name: str) -> None:
+    """SQLite keeps any type in any column; to a reader, a TypeError would be a bug of ours."""
+    read = READS[name]
+    assert read(filled)
+    found = f"json_extract(attributes, '$.{name}') IS NOT NULL AND sk NOT GLOB 'now#sweep*'"
+    if name in PARSED:
+        of_one_item = f"{found} AND pk NOT LIKE 'passes#%'"
+        with closing(sqlite3.connect(filled.path)) as connection:
+            ((attributes,),) = connection.execute(f"SELECT attributes FROM items WHERE {of_one_item}")
+        for text in SHAPES[:2]:
+            with changed(
+                filled.path, "attributes", json.dumps({**json.loads(attributes), name: text}), of_one_item
+            ) as key:
+                assert_reported(filled, read, *key)
+    for value in SHAPES:
+        condition = "sk GLOB 'now#sweep*'" if name == "counted_ms" else found
+        with changed(filled.path, "attributes", value, condition) as key:
+            assert_reported(filled, read, *key)
 
 
-def paths_of_all_lists(store: SqliteStateStore) -> None:
-    list(store.staging.files(IDENTITY, "load"))
-    list(store.pending_deletions.paths(IDENTITY, "list"))
+def test_paths_of_another_shape_are_reported_with_their_key(filled: SqliteStateStore) -> None:
+    def paths_of_all_lists(store: SqliteStateStore) -> None:
+        list(store.staging.files(IDENTITY, "load"))
+        list(store.pending_deletions.paths(IDENTITY, "list"))
 
-
-@pytest.mark.parametrize(
-    ("value", "what"),
-    [("~", "its paths is not binary"), (7, "its paths is not binary"), (None, "it has no paths"), (b"\xff~", "")],
-    ids=ascii,
-)
-def test_paths_of_another_shape_are_told_with_their_key(
-    filled: SqliteStateStore, value: str | bytes | int | None, what: str
-) -> None:
-    with changed(filled.path, "paths", value, "paths IS NOT NULL") as (pk, sk):
-        with pytest.raises(StorageError) as caught:
-            paths_of_all_lists(filled)
-        told_of_item(filled, pk, sk, str(caught.value))
-        assert what in str(caught.value)
+    not_binary = "its paths is not binary"
+    for value, what in (("~", not_binary), (7, not_binary), (None, "it has no paths"), (b"\xff~", "")):
+        with changed(filled.path, "paths", value, "paths IS NOT NULL") as key:
+            assert what in assert_reported(filled, paths_of_all_lists, *key)
 
 
 def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore) -> None:
