@@ -188,10 +188,10 @@ class _BlindFile(InputFile, OutputFile):
 
 
 class BlindFileIO(PyArrowFileIO):
-    """Set as ``py-io-impl`` for PyIceberg as a writer into AWS table buckets, which moto plays truly."""
+    """Set as ``py-io-impl`` for PyIceberg as a writer into buckets of the moto of this process."""
 
     def new_input(self, location: str) -> Any:
-        return _BlindFile(location)
+        return _BlindFile(location) if location.startswith("s3://") else super().new_input(location)
 
     def new_output(self, location: str) -> Any:
         return _BlindFile(location)
