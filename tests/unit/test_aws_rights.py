@@ -204,7 +204,7 @@ def test_s3() -> None:
     assert s3("GET", "/1--table-s3", "list-type=2") == s3("DELETE", "/1--table-s3/f") == []
     tagged = {"x_amz_tagging": "a=b", "x_amz_acl": "bucket-owner-full-control"}
     actions = ["s3:PutObject", "s3:PutObjectTagging", "s3:PutObjectAcl"]
-    assert s3("PUT", "/b/k", **tagged) == [f"{action} on arn:aws:s3:::b/k" for action in actions]
+    assert s3("PUT", "/b/k", "", b"", **tagged) == [f"{action} on arn:aws:s3:::b/k" for action in actions]
 
 
 def json_request(service: str, operation: str, document: Any) -> WireRequest:
