@@ -11,6 +11,8 @@ from typing import Any
 
 import fastavro
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine import foreign_bytes
@@ -203,6 +205,25 @@ def test_items_without_bytes_are_passed_over_and_not_read(kind: Any, most: int) 
         else:
             with pytest.raises(ValueError, match=f"an array has {count} items, at most {most} are allowed"):
                 types.reader(schema)(in_two, 0)
+
+
+@given(
+    st.sampled_from(["null", "long", "float", "string", {"type": "map", "values": "null"}])
+    | st.sampled_from([{"type": "fixed", "name": "f", "size": size} for size in (0, 9)]),
+    st.integers(2**20, 2**62),
+    st.booleans(),
+    st.sampled_from([("array", "items"), ("map", "values")]),
+)
+def test_more_items_than_bytes_are_refused_without_being_counted(
+    items: Any, count: int, sized: bool, kind: tuple[str, str]
+) -> None:
+    """In a value; the number of records of a block likewise (rule: damage-ends-in-a-named-error)."""
+    field = {"name": "x", "type": {"type": kind[0], kind[1]: items}}
+    claim = avro_long(-count) + avro_long(8) if sized else avro_long(count)
+    for records, body in ((1, claim + b"\0\0"), (count, b"\0\0\0")):
+        data = avro_file({"type": "record", "name": "r", "fields": [field]}, [(records, body)])
+        with pytest.raises(MetadataUnreadable, match=r"^s3://b/m\.avro is damaged or truncated: ValueError: \d+ bytes"):
+            records_of(data, "s3://b/m.avro")
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstandard", "bzip2", "xz"])

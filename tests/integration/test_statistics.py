@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyiceberg.types import DoubleType, LongType
 from pyspark.sql import SparkSession
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine
-from icekeeper.errors import CommitConflict, CommitStateUnknown, PolicyError, StorageError
-from icekeeper.metadata.puffin import decode_footer
-from icekeeper.metadata.statistics import decode_theta
+from icekeeper.errors import CommitConflict, CommitStateUnknown, StorageError
 from icekeeper.operations.statistics import compute_statistics as sketches
 from icekeeper.operations.statistics import sketch_task as task
 from icekeeper.policy import Operation
@@ -29,7 +25,7 @@ from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
 from support.maintained_table import NAME, MaintainedTable, local_path, maintained_table, outcome_of
 from support.readers import duckdb_rows
-from support.v3 import data_files, delete_positions, upgrade
+from support.v3 import data_files
 
 # Computes statistics of a table, and reads what was computed.
 
@@ -111,36 +107,6 @@ def test_the_first_time_all_is_read(table: MaintainedTable) -> None:
     assert computed(table).reason == previewed(table).reason == UP_TO_DATE
 
 
-def test_the_file_is_what_the_specification_says(table: MaintainedTable) -> None:
-    computed(table)
-    told = entry(table)
-    data = local_path(told["statistics-path"]).read_bytes()
-    head = table.loaded.metadata.current_snapshot
-    assert head is not None
-    assert told["statistics-path"].rpartition("/")[2].startswith(f"{head.snapshot_id}-")
-    blobs = decode_footer(data[-told["file-footer-size-in-bytes"] :], "x")
-    assert told["file-footer-size-in-bytes"] == len(data) - max(blob.offset + blob.length for blob in blobs)
-    assert told["file-size-in-bytes"] == len(data)
-    for blob in blobs:
-        assert (blob.snapshot_id, blob.sequence_number) == (head.snapshot_id, head.sequence_number)
-        sketch = decode_theta(data[blob.offset : blob.offset + blob.length], "x")
-        assert sketch.estimate == int(blob.properties["ndv"])
-    assert b'"created-by": "icekeeper ' in data
-
-
-def test_columns_can_be_chosen(table: MaintainedTable) -> None:
-    assert computed(table, statistics_columns="region").summary.startswith("computed statistics of 1 column(s)")
-    assert ndv(table) == {2: 2}
-    outcome = computed(table)
-    assert (outcome.metrics["compute_statistics.columns"], outcome.metrics["compute_statistics.blobs_carried"]) == (
-        1,
-        1,
-    )
-    assert ndv(table) == {2: 2, 1: 40}
-    with pytest.raises(PolicyError, match="statistics_columns names 'nobody', which is not a column"):
-        computed(table, statistics_columns="nobody")
-
-
 def test_columns_in_structs_by_their_dotted_name(tmp_path: Path) -> None:
     """Where the struct is null, so is the column."""
     with maintained_table(tmp_path) as table:
@@ -180,15 +146,15 @@ def test_parts_make_the_same_whole(
     """A task for every file, two at a time, by other processes."""
     monkeypatch.setattr(task, "_TASK_BYTES", 1)
     monkeypatch.setattr(sketches, "_WAVE", 2)
-    told: list[tuple[str, int, int]] = []
+    progress: list[tuple[str, int, int]] = []
     session: SparkSession | None = request.getfixturevalue("spark_session") if engine == "spark" else None
     chosen = LocalEngine(2) if session is None else SparkEngine(session.sparkContext)
     outcome = table.runtime.maintain(
-        NAME, {"operations": "compute_statistics"}, chosen, progress=lambda *step: told.append(step)
+        NAME, {"operations": "compute_statistics"}, chosen, progress=lambda *step: progress.append(step)
     )
     assert rows_read(outcome.operations[0]) == (Status.SUCCEEDED, 40, 4)
     assert ndv(table) == {1: 40, 2: 2}
-    steps = [(done, total) for what, done, total in told if what == "compute_statistics: file groups"]
+    steps = [(done, total) for what, done, total in progress if what == "compute_statistics: file groups"]
     assert steps == sorted(steps)
     assert {(0, 4), (2, 4), (4, 4)} <= set(steps)
 
@@ -207,19 +173,23 @@ def test_another_branch(table: MaintainedTable) -> None:
 
 
 def test_an_unreadable_file_leaves_the_table_without_wrong_statistics(table: MaintainedTable) -> None:
-    """Nor is that an error that comes back with each pass: the next ones do not read it
-    (rule: leave-out-unreadable-files)."""
+    """The next passes do not read it, and the table is not proposed again (rule: leave-out-unreadable-files)."""
+    settings = {"operations": "compute_statistics"}
     location, before = table.loaded.metadata_location, table.files()
     lost = local_path(data_files(table)[0].file_path)
     lost.rename(lost.with_suffix(".lost"))
+    assert [p.reasons for p in table.runtime.detect(settings).proposals] == [("2 columns have no statistics",)]
     outcome = computed(table)
     path = data_files(table)[0].file_path
-    told = f"{path} does not exist; statistics without its rows would be wrong, so none were computed"
-    assert (outcome.status, outcome.reason) == (Status.SKIPPED, told)
+    reason = f"{path} does not exist; statistics without its rows would be wrong, so none were computed"
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, reason)
     table.engine.during = lambda: pytest.fail("files were read")
     again = computed(table)
-    assert (again.status, again.reason) == (Status.SKIPPED, told)
+    assert (again.status, again.reason) == (Status.SKIPPED, reason)
     assert table.loaded.metadata_location == location
+    detected = table.runtime.detect(settings)
+    assert detected.proposals == ()
+    assert "1 file is left alone, except for one attempt a week" in (detected.skipped[0].warning or "")
     lost.with_suffix(".lost").rename(lost)
     assert table.files() == before
     table.late_ms, table.engine.during = RETRY_MS + 1, lambda: None
@@ -255,7 +225,7 @@ def test_an_append_does_not_disturb(table: MaintainedTable) -> None:
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 10, 1)
 
 
-def test_a_snapshot_that_expires_meanwhile_gets_none(table: MaintainedTable) -> None:
+def test_a_snapshot_that_expires_during_the_pass_gets_no_statistics(table: MaintainedTable) -> None:
     before = table.files()
 
     def overtake() -> None:
@@ -272,7 +242,7 @@ def test_a_snapshot_that_expires_meanwhile_gets_none(table: MaintainedTable) -> 
     assert not {path for path in table.files() - before if path.endswith(".stats")}
 
 
-def test_what_a_lost_commit_staged_goes(table: MaintainedTable) -> None:
+def test_staged_files_of_a_lost_commit_are_deleted(table: MaintainedTable) -> None:
     before = table.files()
 
     def lose(base: LoadedTable, requirements: Any, updates: Any) -> LoadedTable:
@@ -285,8 +255,10 @@ def test_what_a_lost_commit_staged_goes(table: MaintainedTable) -> None:
     assert [path for path in table.files() - before if not path.endswith(".metadata.json")] == []
 
 
-def test_what_a_commit_of_unknown_outcome_staged_stays(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It landed, and nobody said so."""
+def test_staged_files_of_a_commit_with_unknown_outcome_stay(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit landed; its answer was lost."""
     inner = table.catalog.inner
 
     def silent(base: LoadedTable, requirements: Any, updates: Any) -> LoadedTable:
@@ -300,32 +272,22 @@ def test_what_a_commit_of_unknown_outcome_staged_stays(table: MaintainedTable, m
     table.assert_sound()
 
 
-def test_verify_compares_them_with_the_table(table: MaintainedTable) -> None:
+def test_verify_compares_statistics_files_with_the_table(table: MaintainedTable) -> None:
     computed(table)
     path = local_path(table.loaded.metadata_location)
-    text = path.read_text()
-    for key, value, kind in (
-        ("file-size-in-bytes", 7, "wrong_size"),
-        ("file-footer-size-in-bytes", 7, "unreadable_metadata"),
-        ("blob-metadata", [], "statistics"),
-        ("blob-metadata", None, "statistics"),
-    ):
-        document = json.loads(text)
-        document["statistics"][0][key] = value
-        path.write_text(json.dumps(document))
-        problems = table.runtime.verify(NAME).problems
-        assert kind in {problem.kind.value for problem in problems}
-        assert {problem.path for problem in problems} == {document["statistics"][0]["statistics-path"]}
-
-
-def test_verify_misses_lost_files_once(table: MaintainedTable) -> None:
-    computed(table)
-    metadata = table.loaded.metadata
-    lost = [str(e["statistics-path"]) for e in (*metadata.statistics, *metadata.partition_statistics)]
-    for path in lost:
-        local_path(path).unlink()
+    document = json.loads(path.read_text())
+    document["statistics"][0]["file-size-in-bytes"] = 7
+    path.write_text(json.dumps(document))
+    lost, changed = (
+        str(part[0]["statistics-path"]) for part in (document["partition-statistics"], document["statistics"])
+    )
+    local_path(lost).unlink()
     problems = table.runtime.verify(NAME).problems
-    assert sorted((p.kind.value, p.path) for p in problems) == sorted(("missing_file", path) for path in lost)
+    assert sorted((p.kind.value, p.path) for p in problems) == [
+        ("missing_file", lost),
+        ("statistics", changed),  # a blob reaches into the footer
+        ("wrong_size", changed),
+    ]
 
 
 def test_orphan_removal_takes_only_what_was_replaced(table: MaintainedTable) -> None:
@@ -336,18 +298,6 @@ def test_orphan_removal_takes_only_what_was_replaced(table: MaintainedTable) -> 
     assert not replaced.exists()
     assert local_path(entry(table)["statistics-path"]).exists()
     table.assert_sound()
-
-
-def test_a_table_is_not_proposed_for_first_statistics_that_cannot_be_made(table: MaintainedTable) -> None:
-    """Whatever is appended: each pass would do nothing (rule: leave-out-unreadable-files)."""
-    settings = {"operations": "compute_statistics"}
-    local_path(data_files(table)[0].file_path).unlink()
-    assert [p.reasons for p in table.runtime.detect(settings).proposals] == [("2 columns have no statistics",)]
-    assert computed(table).status is Status.SKIPPED
-    table.table.append(rows_of(1000, 10, "us"))
-    found = table.runtime.detect(settings)
-    assert found.proposals == ()
-    assert "1 file is left alone, except for one attempt a week" in (found.skipped[0].warning or "")
 
 
 # Which files statistics are computed from again, and that nothing that was deleted is counted.
@@ -373,21 +323,6 @@ def test_rewrites_carry_statistics_over_and_nothing_is_read(table: MaintainedTab
     table.table.append(rows_of(5, 10, "us"))
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 10, 1)
     assert ndv(table) == true_ndv(table) == {1: 45, 2: 2}
-
-
-def test_after_appends_only_new_files_are_read(table: MaintainedTable) -> None:
-    """Rewritten meanwhile or not: the files are those that the appends added."""
-    computed(table)
-    table.table.append(rows_of(5, 10, "us"))
-    table.maintain(operations="compact")
-    table.table.append(rows_of(1000, 3, "asia"))
-    preview = previewed(table)
-    outcome = computed(table)
-    assert rows_read(outcome) == (Status.SUCCEEDED, 13, 2)
-    assert preview.files_planned == outcome.files_planned
-    assert ndv(table) == true_ndv(table) == {1: 48, 2: 3}
-    assert computed_from(table) == {table.loaded.metadata.refs["main"].snapshot_id}
-    assert computed(table).reason == UP_TO_DATE
 
 
 def test_rows_are_read_with_deletes_applied(table: MaintainedTable) -> None:
@@ -425,44 +360,3 @@ def test_an_append_that_deletes_is_found_out(table: MaintainedTable) -> None:
     path.write_text(json.dumps(document))
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
     assert ndv(table) == true_ndv(table) == {1: 39, 2: 2}
-
-
-def test_deletion_vectors_are_applied(table: MaintainedTable) -> None:
-    upgrade(table)
-    first = data_files(table)[0]
-    delete_positions(table, {first.file_path: [0, 1, 2]})
-    assert computed(table).summary == (
-        "computed statistics of 2 column(s) over 37 row(s); partition statistics of 2 partition(s)"
-    )
-    assert ndv(table) == {1: 37, 2: 2}
-    (counted,) = table.loaded.metadata.partition_statistics
-    rows = pq.read_table(local_path(counted["statistics-path"])).to_pylist()
-    assert sorted((r["total_record_count"], r["data_record_count"], r["dv_count"]) for r in rows) == [
-        (17, 20, 1),
-        (20, 20, 0),
-    ]
-
-
-def test_schema_evolution(table: MaintainedTable) -> None:
-    """A column that is new is read, one that was promoted is hashed anew, as soon as rows were added."""
-    computed(table)
-    with table.table.update_schema() as update:
-        update.add_column("more", DoubleType())
-    outcome = computed(table)
-    assert outcome.summary == "computed statistics of 1 column(s) over 40 row(s)"
-    assert outcome.metrics["compute_statistics.blobs_carried"] == 2
-    assert ndv(table) == {1: 40, 2: 2, 3: 0}
-
-
-def test_a_promoted_column_is_read_anew(tmp_path: Path) -> None:
-    """The same number has other bytes as a long: united with the old sketch it would count twice."""
-    with maintained_table(tmp_path) as table:
-        made = table.create(pa.schema([("n", pa.int32())]))
-        made.append(pa.table({"n": pa.array([1, 2, 3], pa.int32())}))
-        computed(table)
-        with made.update_schema() as update:
-            update.update_column("n", LongType())
-        assert computed(table).reason == UP_TO_DATE
-        made.append(pa.table({"n": pa.array([3, 4], pa.int64())}))
-        assert rows_read(computed(table)) == (Status.SUCCEEDED, 5, 2)
-        assert ndv(table) == {1: 4}

@@ -32,7 +32,7 @@ class Damaged:
         self.manifests = [str(manifest.manifest_path) for manifest in snapshot.manifests(self.table.io)]
         self.data_files = sorted(str(file["file_path"]) for file in self.table.inspect.files().to_pylist())
 
-    def edit_document(self, change: Callable[[Record], None]) -> None:
+    def edit_document(self, change: Callable[[Record], object]) -> None:
         document = json.loads(self.metadata_path.read_text())
         change(document)
         self.metadata_path.write_text(json.dumps(document))
@@ -77,126 +77,70 @@ def state_length(listed: list[Record], manifest: str) -> None:
             record["manifest_length"] = local_path(manifest).stat().st_size
 
 
-def missing_data_file(table: Damaged) -> str:
-    local_path(table.data_files[0]).unlink()
-    return table.data_files[0]
+def lose(path: str) -> str:
+    local_path(path).unlink()
+    return path
 
 
-def missing_manifest(table: Damaged) -> str:
-    local_path(table.manifests[0]).unlink()
-    return table.manifests[0]
+def cut(path: str, size: int = 40) -> str:
+    local_path(path).write_bytes(local_path(path).read_bytes()[:-size])
+    return path
 
 
-def missing_manifest_list(table: Damaged) -> str:
-    local_path(table.manifest_list).unlink()
-    return table.manifest_list
+def listed(**values: Any) -> Callable[[Damaged], str]:
+    """The manifest list states these values of the newest manifest."""
+
+    def damage(table: Damaged) -> str:
+        table.edit_list(lambda records: entry(records, table.manifests[0]).update(values))
+        return table.manifests[0]
+
+    return damage
 
 
-def truncated_manifest(table: Damaged) -> str:
-    path = local_path(table.manifests[0])
-    path.write_bytes(path.read_bytes()[:-40])
-    return table.manifests[0]
+def documented(change: Callable[[Record], object]) -> Callable[[Damaged], str]:
+    """The metadata document is changed."""
 
+    def damage(table: Damaged) -> str:
+        table.edit_document(change)
+        return table.location
 
-def truncated_manifest_list(table: Damaged) -> str:
-    path = local_path(table.manifest_list)
-    path.write_bytes(path.read_bytes()[:-40])
-    return table.manifest_list
-
-
-def unknown_partition_spec(table: Damaged) -> str:
-    table.edit_list(lambda listed: entry(listed, table.manifests[0]).update(partition_spec_id=7))
-    return table.manifests[0]
-
-
-def wrong_manifest_length(table: Damaged) -> str:
-    table.edit_list(lambda listed: entry(listed, table.manifests[0]).update(manifest_length=17))
-    return table.manifests[0]
-
-
-def wrong_file_size(table: Damaged) -> str:
-    path = local_path(table.data_files[0])
-    path.write_bytes(path.read_bytes()[:-1])
-    return table.data_files[0]
+    return damage
 
 
 def wrong_file_count(table: Damaged) -> str:
-    def change(listed: list[Record]) -> None:
-        record = entry(listed, table.manifests[0])
-        key = "added_files_count" if "added_files_count" in record else "added_data_files_count"
-        record[key] += 1
+    def change(records: list[Record]) -> None:
+        record = entry(records, table.manifests[0])
+        record["added_files_count" if "added_files_count" in record else "added_data_files_count"] += 1
 
     table.edit_list(change)
     return table.manifests[0]
 
 
-def wrong_row_count(table: Damaged) -> str:
-    table.edit_list(lambda listed: entry(listed, table.manifests[0]).update(added_rows_count=99))
-    return table.manifests[0]
-
-
 def duplicate_path(table: Damaged) -> str:
-    """One file under two manifests of a snapshot."""
-    newest = read_avro(local_path(table.manifests[0]))
-    duplicate = str(newest[0]["data_file"]["file_path"])
+    """Two manifests of a snapshot name one file."""
+    twin = read_avro(local_path(table.manifests[0]))[0]["data_file"]
     path = local_path(table.manifests[1])
-    twin = newest[0]["data_file"]
     edit_avro(path, lambda records: records[0]["data_file"].update(twin))
-    # Every snapshot lists that manifest: one that is not the newest would state its old length.
+    # Every snapshot lists that manifest: the older snapshots would state its old length.
     for snapshot in table.table.snapshots():
         edit_avro(local_path(snapshot.manifest_list), lambda listed: state_length(listed, table.manifests[1]))
-    return duplicate
+    return str(twin["file_path"])
 
 
 def duplicate_entry(table: Damaged) -> str:
-    """One file twice in one manifest."""
-    found: list[str] = []
-
-    def change(records: list[Record]) -> None:
-        records.append(records[0])
-        found.append(records[0]["data_file"]["file_path"])
-
-    table.edit_manifest(change)
-    return found[0]
-
-
-def broken_ref(table: Damaged) -> str:
-    table.edit_document(lambda document: document["refs"].update(old={"snapshot-id": 1, "type": "tag"}))
-    return table.location
+    """One manifest names a file twice."""
+    table.edit_manifest(lambda records: records.append(records[0]))
+    return str(read_avro(local_path(table.manifests[0]))[0]["data_file"]["file_path"])
 
 
 def current_is_not_main(table: Damaged) -> str:
     first = table.table.snapshots()[0].snapshot_id
-    table.edit_document(lambda document: document.update({"current-snapshot-id": first}))
-    return table.location
+    return documented(lambda document: document.update({"current-snapshot-id": first}))(table)
 
 
 def wrong_total(table: Damaged) -> str:
     table.edit_document(lambda document: document["snapshots"][-1]["summary"].update({"total-records": "10"}))
     return table.manifest_list
-
-
-def summary_without_text(table: Damaged) -> str:
-    table.edit_document(lambda document: document["snapshots"][-1]["summary"].update({"replicas": 3}))
-    return table.location
-
-
-def sequence_number_above_the_last(table: Damaged) -> str:
-    table.edit_document(lambda document: document.update({"last-sequence-number": 2}))
-    return table.location
-
-
-def entry_below_the_least_sequence_number(table: Damaged) -> str:
-    def change(listed: list[Record]) -> None:
-        entry(listed, table.manifests[0])["min_sequence_number"] = 9
-
-    table.edit_list(change)
-    return table.manifests[0]
-
-
-def log_out_of_order(table: Damaged) -> str:
-    table.edit_document(lambda document: date_last_change(document, -61))
-    return table.location
 
 
 def date_last_change(document: Record, seconds: int) -> None:
@@ -211,37 +155,46 @@ def test_clocks_of_writers_may_differ_by_a_minute(command: Command) -> None:
     assert command("verify", "ns.t").code == 0
 
 
-DAMAGE: tuple[tuple[Callable[[Damaged], str], str], ...] = (
-    (missing_data_file, "missing_file"),
-    (missing_manifest, "missing_file"),
-    (missing_manifest_list, "missing_file"),
-    (truncated_manifest, "unreadable_metadata"),
-    (truncated_manifest_list, "unreadable_metadata"),
-    (unknown_partition_spec, "unreadable_metadata"),
-    (wrong_manifest_length, "wrong_size"),
-    (wrong_file_size, "wrong_size"),
-    (wrong_file_count, "wrong_count"),
-    (wrong_row_count, "wrong_count"),
-    (duplicate_path, "duplicate_file"),
-    (duplicate_entry, "duplicate_file"),
-    (broken_ref, "broken_ref"),
-    (current_is_not_main, "broken_ref"),
-    (wrong_total, "summary"),
-    (summary_without_text, "summary"),
-    (sequence_number_above_the_last, "sequence_number"),
-    (entry_below_the_least_sequence_number, "sequence_number"),
-    (log_out_of_order, "sequence_number"),
-)
-# What is found besides, because the same mistake is visible from another side.
-CONSEQUENCES = {
-    "wrong_file_count": {"summary"},
-    "wrong_row_count": {"summary"},
-    "duplicate_entry": {"wrong_count"},
+DAMAGE: dict[str, tuple[Callable[[Damaged], str], str, set[str]]] = {
+    "missing data file": (lambda table: lose(table.data_files[0]), "missing_file", set()),
+    "missing manifest": (lambda table: lose(table.manifests[0]), "missing_file", set()),
+    "missing manifest list": (lambda table: lose(table.manifest_list), "missing_file", set()),
+    "truncated manifest": (lambda table: cut(table.manifests[0]), "unreadable_metadata", set()),
+    "truncated manifest list": (lambda table: cut(table.manifest_list), "unreadable_metadata", set()),
+    "unknown partition spec": (listed(partition_spec_id=7), "unreadable_metadata", set()),
+    "wrong manifest length": (listed(manifest_length=17), "wrong_size", set()),
+    "wrong file size": (lambda table: cut(table.data_files[0], 1), "wrong_size", set()),
+    "wrong file count": (wrong_file_count, "wrong_count", {"summary"}),
+    "wrong row count": (listed(added_rows_count=99), "wrong_count", {"summary"}),
+    "duplicate path": (duplicate_path, "duplicate_file", set()),
+    "duplicate entry": (duplicate_entry, "duplicate_file", {"wrong_count"}),
+    "broken ref": (
+        documented(lambda document: document["refs"].update(old={"snapshot-id": 1, "type": "tag"})),
+        "broken_ref",
+        set(),
+    ),
+    "current is not main": (current_is_not_main, "broken_ref", set()),
+    "wrong total": (wrong_total, "summary", set()),
+    "summary without text": (
+        documented(lambda document: document["snapshots"][-1]["summary"].update({"replicas": 3})),
+        "summary",
+        set(),
+    ),
+    "sequence number above the last": (
+        documented(lambda document: document.update({"last-sequence-number": 2})),
+        "sequence_number",
+        set(),
+    ),
+    "entry below the least sequence number": (listed(min_sequence_number=9), "sequence_number", set()),
+    "log out of order": (documented(lambda document: date_last_change(document, -61)), "sequence_number", set()),
 }
+"""What damages a table and returns the damaged path; the kind of the problem; kinds of problems that follow from it."""
 
 
-@pytest.mark.parametrize(("damage", "kind"), DAMAGE, ids=lambda part: getattr(part, "__name__", None))
-def test_damage_is_found_and_named(damage: Callable[[Damaged], str], kind: str, command: Command) -> None:
+@pytest.mark.parametrize(("damage", "kind", "consequences"), DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_found_and_named(
+    damage: Callable[[Damaged], str], kind: str, consequences: set[str], command: Command
+) -> None:
     table = Damaged(command)
     path = damage(table)
     before = command.contents()
@@ -252,13 +205,13 @@ def test_damage_is_found_and_named(damage: Callable[[Damaged], str], kind: str, 
     problems = answer.json["problems"]
     assert (kind, path) in {(problem["kind"], problem["path"]) for problem in problems}, problems
     others = {problem["kind"] for problem in problems} - {kind}
-    assert others <= CONSEQUENCES.get(damage.__name__, set()), problems
+    assert others <= consequences, problems
     assert all(list(problem) == ["kind", "path", "detail"] and problem["detail"] for problem in problems)
     assert answer.err.startswith("ns.t: damaged (")
     found = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    told = f"error: ns.t is damaged: {found} found; the lines above say what to do"
     assert set(answer.json["remedies"]) == {problem["kind"] for problem in problems}
-    assert answer.err.splitlines()[-1] == told
+    last = answer.err.splitlines()[-1]
+    assert last == f"error: ns.t is damaged: {found} found; the lines above say what to do"
 
 
 def test_a_table_without_snapshots_is_fine(command: Command) -> None:

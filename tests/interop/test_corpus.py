@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.demo.measure import read_checksums
-from icekeeper.metadata.statistics import NOMINAL
 from icekeeper.metadata.table_reader import reachable_files
-from icekeeper.operations.statistics.plan_statistics import statistics_columns
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, PassStatus, Status
 from icekeeper.rows.arrow_schema import leaf_columns
@@ -27,56 +24,13 @@ from support.corpus import (
     row_lineage,
     table_digest,
 )
-from support.duckdb_session import DuckDB
 from support.iceberg_java import IcebergJava
 from support.maintained_table import KEEPING_SNAPSHOTS, MaintainedTable, local_path, outcome_of, registered_table
 from support.readers import canonical, duckdb_rows, pyiceberg_rows, read_checksum
 
-# Statistics of tables that other engines wrote: as many distinct values as DuckDB's rows have, and Java reads on.
+# What the corpus says of its tables: which readers agree, what Iceberg-Java made of them, which passes they allow.
 
 MANY_ROWS = 20_000
-
-
-def forget_statistics(metadata_file: Path) -> None:
-    """Those of Trino and Spark would be taken for what they are: up to date."""
-    data = metadata_file.read_bytes()
-    if data.startswith(b"{"):
-        metadata_file.write_text(json.dumps({**json.loads(data), "statistics": []}))
-
-
-@pytest.mark.parametrize("name", corpus_params())
-def test_distinct_values_are_those_of_the_rows(name: str, tmp_path: Path, duckdb: DuckDB) -> None:
-    told = expected(name)
-    if not any(engine.startswith("duckdb") for engine in told["agree"]) or told["rows"] > MANY_ROWS:
-        pytest.skip("no independent reader that is quick enough")
-    copy = corpus_table(name, tmp_path)
-    forget_statistics(local_path(copy.metadata_path))
-    table = registered_table(copy.metadata_path, tmp_path)
-    before = table.problems()
-    outcome = outcome_of(table.maintain(operations="compute_statistics"), Operation.COMPUTE_STATISTICS)
-    assert outcome.status is Status.SUCCEEDED, outcome.reason
-    assert table.problems() == before
-    metadata = table.reader.metadata
-    names = {field["id"]: field["name"] for field in metadata.current_schema["fields"]}
-    (entry,) = (e for e in metadata.statistics if e["snapshot-id"] == metadata.refs["main"].snapshot_id)
-    ndv = {names[blob["fields"][0]]: int(blob["properties"]["ndv"]) for blob in entry["blob-metadata"]}
-    rows = duckdb.rows(copy.metadata_path)
-    assert outcome.metrics["compute_statistics.rows_read"] == len(rows) == told["rows"]
-    columns = [names[i] for i in statistics_columns(metadata, ())]
-    exact = {  # empty values do not count
-        column: len(
-            {str(v) for v in canonical({column: row[column]} for row in rows if row[column] not in (None, "", b""))}
-        )
-        for column in columns
-    }
-    assert {c: n for c, n in ndv.items() if exact[c] <= NOMINAL} == {c: n for c, n in exact.items() if n <= NOMINAL}
-    for column, count in exact.items():
-        assert ndv[column] == pytest.approx(count, rel=3 / 64)
-    again = outcome_of(table.maintain(operations="compute_statistics"), Operation.COMPUTE_STATISTICS)
-    assert again.reason == "statistics are up to date"
-
-
-# What the corpus says of its tables: which readers agree, what Iceberg-Java made of them, which passes they allow.
 
 Digest = tuple[int, str] | None
 Rows = Callable[[str, int | None], list[dict[str, Any]]]
@@ -89,7 +43,7 @@ def answer(name: str) -> Digest:
 
 def agreeing(name: str) -> list[str]:
     """The in-process readers that read the untouched table as the corpus says."""
-    return [engine for engine in IN_PROCESS if any(said.startswith(engine) for said in expected(name)["agree"])]
+    return [engine for engine in IN_PROCESS if any(agreed.startswith(engine) for agreed in expected(name)["agree"])]
 
 
 def corpus_where(holds: Callable[[str], bool]) -> list[Any]:
@@ -105,16 +59,12 @@ def is_v3(name: str) -> bool:
     return bool(expected(name)["format_version"] == 3)
 
 
-def read_by_java(name: str) -> bool:
-    return any(said.startswith("java") for said in expected(name)["agree"])
-
-
-# Its writers went on from v4 twice, to v7 and, later, to v4.1, which the corpus calls the newest.
+# Two writers continued from v4: one to v7, one later to v4.1, which the corpus calls the newest.
 TWO_HEADS = "dk_name_mapping_t1"
 
 
 def assert_done(name: str, outcome: PassOutcome) -> None:
-    """Of a table with two heads nothing is deleted, because the other one may be somebody's."""
+    """Nothing is deleted of a table with two heads, because the other head may be in use."""
     if name != TWO_HEADS:
         assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
         return
@@ -128,7 +78,7 @@ def assert_done(name: str, outcome: PassOutcome) -> None:
 
 
 def no_crash(outcome: PassOutcome) -> None:
-    """Whatever an operation could not do, it says so on purpose."""
+    """No operation failed, and each that did not succeed states its reason."""
     assert not [part for part in outcome.operations if part.status is Status.FAILED]
     assert all(part.reason for part in outcome.operations if part.status is not Status.SUCCEEDED)
 
@@ -151,7 +101,7 @@ def idle_afterwards(table: MaintainedTable, first: PassOutcome) -> None:
 # What expiry and orphan removal delete of tables that other engines wrote, beside what Iceberg-Java deletes.
 
 
-def java_told(name: str, check: str, key: str) -> bool:
+def java_lists(name: str, check: str, key: str) -> bool:
     """Whether the corpus holds the list of files that Iceberg-Java's own procedure removes."""
     procedure = {"expire": "expire_all_but_current", "orphans": "remove_orphan_files_dry"}[check]
     return checks(name)[check] == "known" and key in (expected(name)["java_maintenance"] or {}).get(procedure, {})
@@ -161,7 +111,7 @@ def files_in(found: RelocatedTable) -> set[str]:
     return {str(path.relative_to(found.folder)) for path in found.folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("name", corpus_where(lambda name: java_told(name, "expire", "deleted")))
+@pytest.mark.parametrize("name", corpus_where(lambda name: java_lists(name, "expire", "deleted")))
 def test_expiry_deletes_the_files_that_java_deletes(name: str, tmp_path: Path) -> None:
     """When all but the current snapshot expire."""
     found = corpus_table(name, tmp_path)
@@ -195,23 +145,24 @@ def test_expiry_frees_legal_tables_on_which_java_fails(name: str, tmp_path: Path
     assert unreachable() <= before
 
 
-@pytest.mark.parametrize("name", corpus_where(lambda name: java_told(name, "orphans", "orphans") and name != TWO_HEADS))
+@pytest.mark.parametrize(
+    "name", corpus_where(lambda name: java_lists(name, "orphans", "orphans") and name != TWO_HEADS)
+)
 def test_the_orphans_are_those_that_java_finds(name: str, tmp_path: Path) -> None:
     """Except for metadata files, and files with names that no writer of Iceberg tables gives.
 
-    The newest metadata file is told as an orphan by an artefact of the harness that asked Java, which looked at the
-    table from outside a catalog; others that no log names are as young as a snapshot and so stay, because some
-    catalogs' logs leave them out.
+    The harness that asked Java read the table without a catalog, so Java lists the newest metadata file as an orphan.
+    Other metadata files that no log names stay while they are as young as a snapshot: some catalogs' logs omit them.
     """
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
     before = files_in(found)
     outcome = table.maintain(operations="remove_orphans")
     no_crash(outcome)
-    told = set(expected(name)["java_maintenance"]["remove_orphan_files_dry"]["orphans"])
-    metadata = {path for path in told if path.endswith(".metadata.json")}
-    strange = {path for path in told if path.endswith((".sql", ".md", "version-hint.txt", "DefaultValues.json"))}
-    assert before - files_in(found) == told - metadata - strange
+    orphans = set(expected(name)["java_maintenance"]["remove_orphan_files_dry"]["orphans"])
+    metadata = {path for path in orphans if path.endswith(".metadata.json")}
+    strange = {path for path in orphans if path.endswith((".sql", ".md", "version-hint.txt", "DefaultValues.json"))}
+    assert before - files_in(found) == orphans - metadata - strange
     kept, metrics = metadata - {expected(name)["metadata"]}, outcome_of(outcome, Operation.REMOVE_ORPHANS).metrics
     assert metrics["remove_orphans.files_protected"] == len(kept)
     assert metrics["remove_orphans.files_of_other_names"] == len(strange)
@@ -231,7 +182,7 @@ def java_leaves(name: str, kind: str) -> int:
 
 @pytest.mark.parametrize("name", corpus_where(has_deletes))
 def test_deletes_are_applied_for_good(name: str, tmp_path: Path) -> None:
-    """Rewriting every file keeps the rows that every reader shows, and leaves no delete file that Java would not."""
+    """A rewrite of every file keeps the rows of every reader, and leaves no more delete files than Java's rewrite."""
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
     problems = table.problems()
@@ -248,20 +199,6 @@ def test_deletes_are_applied_for_good(name: str, tmp_path: Path) -> None:
         assert left["POSITION_DELETES"] <= java_leaves(name, "posdel")
         assert left["EQUALITY_DELETES"] <= java_leaves(name, "eqdel")
     idle_afterwards(table, outcome)
-
-
-@pytest.mark.parametrize("name", corpus_where(has_deletes))
-def test_deletes_are_left_alone_when_told_so(name: str, tmp_path: Path) -> None:
-    found = corpus_table(name, tmp_path)
-    table = registered_table(found.metadata_path, tmp_path)
-    live = table.live_files()
-    outcome = table.maintain(rewrite_all="true", apply_deletes="false", operations="compact,expire_snapshots")
-    compacted = outcome_of(outcome, Operation.COMPACT)
-    assert (compacted.status, compacted.reason) == (
-        Status.SKIPPED,
-        "compaction skipped: delete manifests present and apply_deletes is disabled",
-    )
-    assert table.live_files() == live
 
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: is_v3(name) and not has_deletes(name)))
@@ -310,8 +247,8 @@ def test_row_lineage_is_what_the_corpus_says(name: str, tmp_path: Path, iceberg_
     outcome = table.maintain(rewrite_all="true", operations="compact")
     assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED, outcome.summary
     frame = iceberg_java.session.read.format("iceberg").load(table.metadata_location)
-    told = row_lineage()[name]
-    assert canonical(row.asDict() for row in frame.select(*told[0]).collect()) == canonical(told)
+    rows = row_lineage()[name]
+    assert canonical(row.asDict() for row in frame.select(*rows[0]).collect()) == canonical(rows)
 
 
 # Tables that other engines wrote go through passes: rows unchanged, nothing needed lost, refusals with reasons.
@@ -343,10 +280,6 @@ SNAPSHOTS_UNREADABLE_BY = {
     "pyiceberg": {"dk_name_mapping_t1", "dk_legacy_v1"},
     "duckdb": {"dk_legacy_v1", "im_resolution_test", "im_legacy_partition_schema_evolution", "im_alltypes_part"},
 }
-
-
-def maintained(name: str) -> bool:
-    return bool(checks(name)["append_only_full_pass"])
 
 
 @pytest.mark.parametrize("rewrite_all", [False, True], ids=["small_files", "every_file"])
@@ -412,37 +345,6 @@ def test_every_snapshot_reads_as_before(name: str, tmp_path: Path) -> None:
         for engine in agreeing(name):
             rows = IN_PROCESS[engine](table.metadata_location, snapshot_id)
             assert table_digest(found, rows) == answer(name), (engine, snapshot_id)
-
-
-@pytest.mark.parametrize("name", corpus_where(lambda name: read_by_java(name) and maintained(name)))
-def test_java_reads_every_snapshot(name: str, tmp_path: Path, iceberg_java: IcebergJava) -> None:
-    """Those that were there as before, ours as the head, and the head still after expiry."""
-    found = corpus_table(name, tmp_path)
-    table = registered_table(found.metadata_path, tmp_path)
-    theirs = [int(snapshot_id) for snapshot_id in expected(name)["snapshots"]]
-
-    def answers(snapshots: list[int]) -> list[object]:
-        location = table.metadata_location
-        if expected(name)["rows"] <= MANY_ROWS:
-            return [table_digest(found, iceberg_java.rows(location, snapshot_id)) for snapshot_id in snapshots]
-        frames = [
-            iceberg_java.session.read.format("iceberg").option("snapshot-id", str(snapshot_id)).load(location)
-            for snapshot_id in snapshots
-        ]
-        return [frame.selectExpr("count(*)", "bit_xor(xxhash64(*))").collect() for frame in frames]
-
-    before = answers(theirs)
-    outcome = table.maintain(**KEEPING_SNAPSHOTS, rewrite_all="true")
-    assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED, outcome.summary
-    assert answers(theirs) == before
-    ours = [snapshot_id for operation in outcome.operations for snapshot_id in operation.snapshot_ids]
-    assert len(ours) == 2
-    if expected(name)["rows"] > MANY_ROWS:
-        assert answers(ours) == before * 2  # this table had one snapshot
-        return
-    assert answers(ours) == [answer(name)] * 2
-    table.maintain()
-    assert table_digest(found, iceberg_java.rows(table.metadata_location)) == answer(name)
 
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: name == "tr_materialized_view"))

@@ -1,4 +1,4 @@
-"""A few tables of the matrix writer × operation × reader; tests/nightly has all of it."""
+"""The matrix writer × operation × reader: readers that share no code with us find the rows that were written."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from support.examples import NIGHTLY
+from support.iceberg_java import IcebergJava
 from support.java_writer import JavaTables
 from support.judges.readers import READERS, problems
-from support.judges.tables import NEEDS_JUDGES, Judged, judged_tables
+from support.judges.tables import ARROW, FOREIGN, NEEDS_JUDGES, OPERATIONS, Judged, judged_tables
 
 pytestmark = NEEDS_JUDGES
 # Every writer's files are copied by row groups in one of them: a table is not made otherwise.
@@ -21,6 +23,13 @@ CASES = (
     (("polars",), "manifests under position deletes"),
     (("rust",), "sort"),
 )
+WRITERS = (
+    ("java",),
+    ("pyiceberg",),
+    *((writer,) for writer in (*ARROW, *FOREIGN)),
+    ("pyiceberg", "java", "arrow with page index", "rust", "polars"),
+    ("java", "duckdb 2", "arrow, sorted", "pyiceberg", "java"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,11 +39,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tables(java_tables: JavaTables, folder: Path) -> list[Judged]:
-    return judged_tables(CASES, folder, java_tables)
+    every = [(writers, operation) for writers in WRITERS for operation in OPERATIONS]
+    return judged_tables(every if NIGHTLY else CASES, folder, java_tables)
 
 
-@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("reader", [*READERS, *(["java"] if NIGHTLY else [])])
 def test_a_reader_finds_the_rows_that_were_written(
-    reader: str, tables: list[Judged], folder: Path, spark_session: object
+    reader: str, tables: list[Judged], folder: Path, iceberg_java: IcebergJava
 ) -> None:
-    assert problems(reader, tables, folder) == []
+    assert problems(reader, tables, folder, iceberg_java) == []

@@ -17,7 +17,7 @@ from icekeeper.errors import MetadataUnreadable, TableUnsupported
 from icekeeper.metadata.avro_files import open_avro
 from icekeeper.rows import avro_rows
 from icekeeper.rows.file_rows import open_rows
-from support.hostile.avro import avro_file, records_of
+from support.hostile.avro import avro_file, avro_long, avro_text, records_of
 
 # Container files are taken apart as fastavro takes them apart, whatever wrote them, and refused when damaged.
 
@@ -46,21 +46,12 @@ def test_a_header_in_several_blocks_with_their_sizes_is_read() -> None:
     """Avro allows a negative count, after which the size in bytes follows."""
     plain = written("null", 0)
     container = open_avro(plain, "a.avro")
-    pairs = b"".join(text(key) + text(value) for key, value in container.header.items())
+    pairs = b"".join(avro_text(key) + avro_text(value) for key, value in container.header.items())
     sync = plain[container.blocks_at - 16 : container.blocks_at]
     count = len(container.header)
-    data = b"Obj\x01" + long(-count) + long(len(pairs)) + pairs + long(1) + text("more") + text("said") + b"\0" + sync
-    assert dict(open_avro(data, "a.avro").header) == {**container.header, "more": "said"}
-
-
-def long(value: int) -> bytes:
-    sink = io.BytesIO()
-    fastavro.schemaless_writer(sink, "long", value)
-    return sink.getvalue()
-
-
-def text(value: str) -> bytes:
-    return long(len(value.encode())) + value.encode()
+    data = b"Obj\x01" + avro_long(-count) + avro_long(len(pairs)) + pairs
+    data += avro_long(1) + avro_text("more") + avro_text("text") + b"\0" + sync
+    assert dict(open_avro(data, "a.avro").header) == {**container.header, "more": "text"}
 
 
 def test_a_file_that_is_cut_off_anywhere_but_between_blocks_is_refused() -> None:
@@ -118,89 +109,50 @@ def test_records_are_counted_without_unpacking_a_block(codec: str) -> None:
 # Avro files as Arrow batches: every type of the mapping, field ids, codecs, some columns only, damage.
 
 PRICE = {"type": "fixed", "name": "decimal_9_2", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
+MICROS = {"type": "long", "logicalType": "timestamp-micros"}
+POINT = {
+    "type": "record",
+    "name": "r15",
+    "fields": [
+        {"name": "x", "type": "float", "field-id": 16},
+        {"name": "cost", "type": ["null", "decimal_9_2"], "field-id": 17},
+    ],
+}
+PAIR = {
+    "type": "record",
+    "name": "k21_v22",
+    "fields": [
+        {"name": "key", "type": "int", "field-id": 21},
+        {"name": "value", "type": ["null", "r15"], "field-id": 22},
+    ],
+}
+COLUMNS: dict[int, tuple[str, Any]] = {
+    1: ("id", "long"),
+    2: ("price", ["null", PRICE]),
+    3: ("cost", "decimal_9_2"),
+    4: ("day", ["null", {"type": "int", "logicalType": "date"}]),
+    5: ("clock", {"type": "long", "logicalType": "time-micros"}),
+    6: ("zoned", {**MICROS, "adjust-to-utc": True}),
+    7: ("local", {**MICROS, "adjust-to-utc": False}),
+    8: ("nanos", {"type": "long", "logicalType": "timestamp-nanos", "adjust-to-utc": False}),
+    9: ("key", {"type": "fixed", "name": "uuid_fixed", "size": 16, "logicalType": "uuid"}),
+    10: ("name_key", {"type": "string", "logicalType": "uuid"}),
+    11: ("raw", "bytes"),
+    12: ("huge", {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10}),
+    13: ("nothing", "null"),
+    14: ("kind", {"type": "enum", "name": "kind", "symbols": ["A", "B"]}),
+    15: ("point", ["null", POINT]),
+    18: ("prices", {"type": "array", "items": ["null", "decimal_9_2"], "element-id": 19}),
+    20: ("by_number", {"type": "array", "logicalType": "map", "items": PAIR}),
+    23: ("by_name", {"type": "map", "values": "decimal_9_2", "key-id": 24, "value-id": 25}),
+    26: ("flag", "boolean"),
+    27: ("ratio", "double"),
+}
 ROWS_SCHEMA: dict[str, Any] = {
     "type": "record",
     "name": "table",
     "namespace": "of.some",
-    "fields": [
-        {"name": "id", "type": "long", "field-id": 1},
-        {"name": "price", "type": ["null", PRICE], "field-id": 2},
-        {"name": "cost", "type": "decimal_9_2", "field-id": 3},
-        {"name": "day", "type": ["null", {"type": "int", "logicalType": "date"}], "field-id": 4},
-        {"name": "clock", "type": {"type": "long", "logicalType": "time-micros"}, "field-id": 5},
-        {
-            "name": "zoned",
-            "type": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": True},
-            "field-id": 6,
-        },
-        {
-            "name": "local",
-            "type": {"type": "long", "logicalType": "timestamp-micros", "adjust-to-utc": False},
-            "field-id": 7,
-        },
-        {
-            "name": "nanos",
-            "type": {"type": "long", "logicalType": "timestamp-nanos", "adjust-to-utc": False},
-            "field-id": 8,
-        },
-        {
-            "name": "key",
-            "type": {"type": "fixed", "name": "uuid_fixed", "size": 16, "logicalType": "uuid"},
-            "field-id": 9,
-        },
-        {"name": "name_key", "type": {"type": "string", "logicalType": "uuid"}, "field-id": 10},
-        {"name": "raw", "type": "bytes", "field-id": 11},
-        {
-            "name": "huge",
-            "type": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10},
-            "field-id": 12,
-        },
-        {"name": "nothing", "type": "null", "field-id": 13},
-        {"name": "kind", "type": {"type": "enum", "name": "kind", "symbols": ["A", "B"]}, "field-id": 14},
-        {
-            "name": "point",
-            "type": [
-                "null",
-                {
-                    "type": "record",
-                    "name": "r15",
-                    "fields": [
-                        {"name": "x", "type": "float", "field-id": 16},
-                        {"name": "cost", "type": ["null", "decimal_9_2"], "field-id": 17},
-                    ],
-                },
-            ],
-            "field-id": 15,
-        },
-        {
-            "name": "prices",
-            "type": {"type": "array", "items": ["null", "decimal_9_2"], "element-id": 19},
-            "field-id": 18,
-        },
-        {
-            "name": "by_number",
-            "type": {
-                "type": "array",
-                "logicalType": "map",
-                "items": {
-                    "type": "record",
-                    "name": "k21_v22",
-                    "fields": [
-                        {"name": "key", "type": "int", "field-id": 21},
-                        {"name": "value", "type": ["null", "r15"], "field-id": 22},
-                    ],
-                },
-            },
-            "field-id": 20,
-        },
-        {
-            "name": "by_name",
-            "type": {"type": "map", "values": "decimal_9_2", "key-id": 24, "value-id": 25},
-            "field-id": 23,
-        },
-        {"name": "flag", "type": "boolean", "field-id": 26},
-        {"name": "ratio", "type": "double", "field-id": 27},
-    ],
+    "fields": [{"name": name, "type": kind, "field-id": number} for number, (name, kind) in COLUMNS.items()],
 }
 
 
@@ -256,7 +208,7 @@ def read(data: bytes, names: list[str] | None = None) -> list[dict[str, Any]]:
     schema, batches = open_rows(pa.BufferReader(data), "avro")
     found = batches(schema.names if names is None else names)
     plain = [b.set_column(b.schema.get_field_index("nanos"), "nanos", b["nanos"].view(pa.int64())) for b in found]
-    return [one for batch in plain for one in batch.to_pylist()]
+    return [row for batch in plain for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
@@ -286,11 +238,8 @@ def test_every_column_has_its_field_id() -> None:
 @pytest.mark.parametrize("names", [["nanos", "by_number"], ["nanos", "prices", "id"], ["nanos", "cost"]], ids=str)
 def test_some_columns_are_read_without_the_others(names: list[str]) -> None:
     """Also those whose type another column defined, which is not read."""
-    expected = [{name: seen(number)[name] for name in SCHEMA_ORDER if name in names} for number in range(5)]
+    expected = [{name: seen(number)[name] for name, _ in COLUMNS.values() if name in names} for number in range(5)]
     assert read(avro(5), names) == expected
-
-
-SCHEMA_ORDER = [part["name"] for part in ROWS_SCHEMA["fields"]]
 
 
 def test_rows_are_counted_where_no_column_is_asked_for() -> None:
@@ -333,37 +282,11 @@ def test_batches_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("codec", ["snappy", "zstandard"])
 def test_codecs_that_arrow_brings_are_read(codec: str) -> None:
     """Written here by hand: fastavro needs further packages for them."""
-    plain = avro(3)
-    size = plain.index(b"null", plain.index(b"avro.codec"))
-    head = plain[: size - 1] + bytes([2 * len(codec)]) + codec.encode() + plain[size + 4 :]
-    sync, blocks = plain[-16:], head.index(plain[-16:]) + 16
-    body = io.BytesIO(head[blocks:])
-    count, length = _long(body), _long(body)
-    payload = body.read(length)
-    if codec == "snappy":
-        packed = pa.Codec("snappy").compress(payload, asbytes=True) + bytes(4)
-    else:
-        packed = pa.Codec("zstd").compress(payload, asbytes=True)
-    data = head[:blocks] + _zigzag(count) + _zigzag(len(packed)) + packed + sync
-    assert read(data) == [seen(number) for number in range(3)]
-
-
-def _long(stream: io.BytesIO) -> int:
-    value = shift = 0
-    while True:
-        byte = stream.read(1)[0]
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return value >> 1
-
-
-def _zigzag(number: int) -> bytes:
-    number, out = number << 1, b""
-    while number >= 0x80:
-        out += bytes([number & 0x7F | 0x80])
-        number >>= 7
-    return out + bytes([number])
+    opened = open_avro(avro(3), "a.avro")
+    arrow = pa.Codec("snappy" if codec == "snappy" else "zstd")
+    end = bytes(4) if codec == "snappy" else b""  # the checksum
+    blocks = [(count, arrow.compress(data, asbytes=True) + end) for count, data in opened.unpacked_blocks()]
+    assert read(avro_file(opened.header["avro.schema"], blocks, codec)) == [seen(number) for number in range(3)]
 
 
 def test_damage_is_an_error_wherever_it_is() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -344,3 +345,52 @@ def test_the_only_spec_of_a_v1_document_is_the_default() -> None:
     del document["partition-specs"]
     metadata = parse_document(json.dumps(document).encode(), "m.json")
     assert (metadata.default_spec_id, metadata.specs) == (0, {0: {"spec-id": 0, "fields": []}})
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"snapshots": [{"snapshot-id": 1, "timestamp-ms": "x"}]},
+            r"snapshots\[0\].timestamp-ms is 'x'; input should be",
+        ),
+        ({"snapshots": [{"snapshot-id": 1, "timestamp-ms": 10**18}]}, r"snapshots\[0\].timestamp-ms is 10{18}; "),
+        ({"snapshots": {}}, r"snapshots is \{\}; input should be a valid list"),
+        ({"schemas": []}, "schemas is missing"),
+        (
+            {"schemas": [{"fields": [{"id": 1, "name": "a", "required": False}]}]},
+            r"schemas\[0\].fields\[0\].type is missing",
+        ),
+        (
+            {"schemas": [{"fields": [{"id": 1, "name": "a", "required": False, "type": {"type": "list"}}]}]},
+            r"schemas\[0\].fields\[0\].type.element-id is missing",
+        ),
+        ({"current-schema-id": 7}, "current-schema-id is 7, but the document has no such schema"),
+        ({"default-spec-id": 7}, "default-spec-id is 7, but the document has no such partition spec"),
+        (
+            {"partition-specs": [{"spec-id": 0, "fields": [{"name": "p", "transform": "identity"}]}]},
+            "partition field p has no source-id",
+        ),
+        (
+            {"sort-orders": [{"order-id": 3, "fields": [{"transform": "void", "direction": "asc", "null-order": ""}]}]},
+            "a field of sort order 3 has no source-id",
+        ),
+        ({"refs": {"main": {"type": "branch"}}}, "refs.main.snapshot-id is missing"),
+        ({"properties": {"a": 1}}, "properties.a is 1; input should be a valid string"),
+        ({"format-version": True}, "format-version is True; input should be a valid integer"),
+    ],
+    ids=str,
+)
+def test_a_document_of_another_shape_is_refused_with_the_place(change: dict[str, Any], said: str) -> None:
+    sound = new_document("s3://b/t", 2)
+    assert parse_document(json.dumps(sound).encode(), "m.json").document == sound
+    with pytest.raises(MetadataUnreadable, match=f"^metadata file m.json is not valid Iceberg table metadata: {said}"):
+        parse_document(json.dumps({**sound, **change}).encode(), "m.json")
+
+
+def test_a_document_that_verify_reports_on_is_parsed() -> None:
+    """Java refuses such a table; verify lists all its problems."""
+    odd = {"snapshot-id": 1, "timestamp-ms": 2, "sequence-number": 9, "summary": {"operation": "append", "n": 1}}
+    changed = {**new_document("s3://b/t", 2), "snapshots": [odd], "refs": {"x": {"snapshot-id": 5}}, "unknown": [1]}
+    summary: Mapping[str, Any] = parse_document(json.dumps(changed).encode(), "m.json").snapshots[1].summary
+    assert summary["n"] == 1

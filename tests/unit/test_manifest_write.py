@@ -32,12 +32,12 @@ from icekeeper.metadata.manifest_write import (
 )
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.manifests.lanes import ManifestsOfTable, SplitTask, split_entries
-from support.manifests import drawn_table, encoded
+from support.manifests import DRAWN_FIELDS, drawn_table, encoded, entries
 from support.plans import data_file, table
 
 # Entries are copied as bytes where they may be, and come out as if they had been decoded and encoded.
 
-SPEC = {
+SPEC: dict[str, Any] = {
     "spec-id": 0,
     "fields": [
         {"field-id": 1000, "source-id": 1, "name": "price", "transform": "identity"},
@@ -54,96 +54,29 @@ FIELDS = [
 ]
 
 
-def table_of(version: int, **changes: str) -> TableMetadata:
-    fields = [{**field, "type": changes.get(str(field["name"]), field["type"])} for field in FIELDS]
-    return table(version, schemas=[{"type": "struct", "schema-id": 0, "fields": fields}], **{"partition-specs": [SPEC]})
-
-
-partitions = st.tuples(
-    st.sampled_from([None, b"\x00", b"\x01\x00", b"\xff"]),
-    st.sampled_from([None, "", "eu", "é"]),
-    st.none(),
-    st.sampled_from([None, -0.0, 0.0, float("nan"), 2.5]),
-)
-longs = st.sampled_from([0, 1, 63, 64, 8191, 8192, 2**31, 2**62])
-# A row id is a first one and the records before it: their sum is a long, too.
-row_counts = st.integers(0, 2**55)
-maps = st.one_of(st.none(), st.dictionaries(st.integers(1, 300), longs, max_size=4))
-bounds = st.one_of(st.none(), st.dictionaries(st.integers(1, 300), st.binary(max_size=70), max_size=4))
-
-
-@st.composite
-def entries(draw: st.DrawFn, version: int) -> ManifestEntry:
-    status = draw(st.sampled_from(EntryStatus))
-    explicit = status is not EntryStatus.ADDED or draw(st.booleans())
-    numbers = longs.map(lambda number: number or 1) if version > 1 else st.just(0)
-    more: dict[str, Any] = {}
-    if version >= 3:
-        more |= {"content_offset": draw(st.none() | longs), "content_size_in_bytes": draw(st.none() | longs)}
-        if status is not EntryStatus.ADDED:
-            more["first_row_id"] = draw(st.none() | row_counts)
-    if version >= 2:
-        more |= {
-            "equality_ids": draw(st.sampled_from([None, (), (1, 2)])),
-            "referenced_data_file": draw(st.sampled_from([None, "", "s3://b/ü.parquet"])),
-        }
-    file = data_file(
-        draw(st.text(min_size=1, max_size=90)),
-        draw(longs),
-        draw(partitions),
-        records=draw(row_counts),
-        column_sizes=draw(maps),
-        value_counts=draw(maps),
-        null_value_counts=draw(maps),
-        nan_value_counts=draw(maps),
-        lower_bounds=draw(bounds),
-        upper_bounds=draw(bounds),
-        key_metadata=draw(st.sampled_from([None, b"", b"key"])),
-        split_offsets=draw(st.sampled_from([None, (), (4, 2**33)])),
-        sort_order_id=draw(st.none() | st.integers(0, 3)),
-        **more,
-    )
-    return ManifestEntry(
-        status,
-        draw(longs) if explicit or version == 1 else None,
-        draw(numbers) if explicit else None,
-        draw(numbers) if explicit else None,
-        file,
-    )
+def table_of(version: int, price: str = "decimal(9, 2)") -> TableMetadata:
+    return drawn_table(version, [{**FIELDS[0], "type": price}, *FIELDS[1:]], SPEC["fields"])
 
 
 @st.composite
 def stored(draw: st.DrawFn) -> tuple[TableMetadata, EncodedManifest]:
-    """A manifest of one format version, listed in a table of that or a later one."""
+    """A manifest of one format version, listed in a table of that or a later version, its decimals promoted or not."""
     version = draw(st.integers(1, 3))
-    writer = table_of(version)
     content = draw(st.sampled_from(ManifestContent)) if version > 1 else ManifestContent.DATA
-    encoded = encode_manifest(
-        writer,
-        spec_id=0,
-        content=content,
-        entries=draw(st.lists(entries(version), min_size=1, max_size=6)),
-        path="m.avro",
-        snapshot_id=77,
-        sequence_number=0 if version == 1 else 9,
-    )
-    reader = table_of(draw(st.integers(version, 3)), **draw(st.sampled_from([{}, {"price": "decimal(20, 2)"}])))
-    first_row_id = (
-        draw(st.none() | row_counts) if reader.format_version >= 3 and content is ManifestContent.DATA else None
-    )
-    return reader, replace(encoded, manifest=replace(encoded.manifest, first_row_id=first_row_id))
+    written = encoded(drawn_table(version), draw(entries(version)), content)
+    wider = draw(st.sampled_from(["decimal(9,2)", "decimal(20,2)"]))
+    fields = [{**field, "type": wider if field["type"] == "decimal(9,2)" else field["type"]} for field in DRAWN_FIELDS]
+    reader = drawn_table(draw(st.integers(version, 3)), fields)
+    has_row_ids = reader.format_version >= 3 and content is ManifestContent.DATA
+    first_row_id = draw(st.none() | st.integers(0, 2**55)) if has_row_ids else None
+    return reader, replace(written, manifest=replace(written.manifest, first_row_id=first_row_id))
 
 
 def expected(metadata: TableMetadata, manifest: EncodedManifest) -> list[ManifestEntry]:
     """Read, and written as an EXISTING entry of the table's version, and read again."""
-    live = [e for e in decode_manifest(manifest.data, manifest.manifest, SPEC) if e.is_live]
-    return [_in_version(replace(entry, status=EntryStatus.EXISTING), metadata.format_version) for entry in live]
-
-
-def _in_version(entry: ManifestEntry, version: int) -> ManifestEntry:
-    if version > 1:
-        return entry
-    return replace(entry, sequence_number=0, file_sequence_number=0)
+    live = [e for e in decode_manifest(manifest.data, manifest.manifest, metadata.specs[0]) if e.is_live]
+    numbers: dict[str, Any] = {"sequence_number": 0, "file_sequence_number": 0} if metadata.format_version == 1 else {}
+    return [replace(entry, status=EntryStatus.EXISTING, **numbers) for entry in live]
 
 
 def copied(metadata: TableMetadata, manifest: EncodedManifest) -> list[ManifestEntry]:
@@ -155,7 +88,7 @@ def copied(metadata: TableMetadata, manifest: EncodedManifest) -> list[ManifestE
         return []
     put = assembler.assemble(blocks, "new.avro")
     assert put.manifest.existing_files_count == sum(block.files for block in blocks)
-    return list(decode_manifest(put.data, put.manifest, SPEC))
+    return list(decode_manifest(put.data, put.manifest, metadata.specs[0]))
 
 
 @settings(max_examples=150)
@@ -166,19 +99,11 @@ def test_a_copied_entry_is_the_entry_with_all_that_it_inherited(found: tuple[Tab
     assert repr(copied(metadata, manifest)) == repr(expected(metadata, manifest))
 
 
-def one(version: int = 3, *, first_row_id: int | None = 100, count: int = 3) -> EncodedManifest:
+def manifest_of(version: int = 3, *, first_row_id: int | None = 100, count: int = 3) -> EncodedManifest:
     files = [data_file(f"f{i}", 10, (b"\x01", "eu", None, 1.5), records=70) for i in range(count)]
     made = [ManifestEntry(EntryStatus.ADDED, None if version > 1 else 5, None, None, file) for file in files]
-    encoded = encode_manifest(
-        table_of(version),
-        spec_id=0,
-        content=ManifestContent.DATA,
-        entries=made,
-        path="m.avro",
-        snapshot_id=77,
-        sequence_number=0 if version == 1 else 9,
-    )
-    return replace(encoded, manifest=replace(encoded.manifest, first_row_id=first_row_id))
+    written = encoded(table_of(version), made, ManifestContent.DATA)
+    return replace(written, manifest=replace(written.manifest, first_row_id=first_row_id))
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -186,22 +111,22 @@ def test_what_we_and_java_write_is_copied_without_being_decoded(version: int, mo
     def decoded(*arguments: object) -> None:
         raise AssertionError("decoded")
 
-    expected_entries = expected(table_of(version), one(version, first_row_id=None))
+    expected_entries = expected(table_of(version), manifest_of(version, first_row_id=None))
     monkeypatch.setattr(manifest_copy, "decode_manifest", decoded)
-    assert repr(copied(table_of(version), one(version, first_row_id=None))) == repr(expected_entries)
+    assert repr(copied(table_of(version), manifest_of(version, first_row_id=None))) == repr(expected_entries)
 
 
 def test_row_ids_that_were_inherited_become_explicit() -> None:
-    assert [e.file.first_row_id for e in copied(table_of(3), one())] == [100, 170, 240]
-    assert [e.file.first_row_id for e in copied(table_of(3), one(first_row_id=None))] == [None] * 3
-    deletes = one()
+    assert [e.file.first_row_id for e in copied(table_of(3), manifest_of())] == [100, 170, 240]
+    assert [e.file.first_row_id for e in copied(table_of(3), manifest_of(first_row_id=None))] == [None] * 3
+    deletes = manifest_of()
     deletes = replace(deletes, manifest=replace(deletes.manifest, content=ManifestContent.DELETES))
     assert [e.file.first_row_id for e in copied(table_of(3), deletes)] == [None] * 3
 
 
-def test_numbers_in_more_bytes_than_they_need_are_read_all_the_same() -> None:
+def test_numbers_in_more_bytes_than_needed_are_read() -> None:
     """Legal Avro: the entry is then decoded."""
-    manifest = one(2, first_row_id=None, count=1)
+    manifest = manifest_of(2, first_row_id=None, count=1)
     header = open_avro(manifest.data, "m").header
     (entry,) = decode_manifest(manifest.data, manifest.manifest, SPEC)
     block: Any = next(iter(fastavro.block_reader(io.BytesIO(manifest.data))))
@@ -215,8 +140,8 @@ def test_numbers_in_more_bytes_than_they_need_are_read_all_the_same() -> None:
     assert copied(table_of(2), again) == [replace(entry, status=EntryStatus.EXISTING)]
 
 
-def test_an_entry_without_snapshot_is_no_entry() -> None:
-    manifest = one()
+def test_an_entry_without_snapshot_is_refused() -> None:
+    manifest = manifest_of()
     orphaned = ManifestFile(manifest_path="m.avro", manifest_length=1, partition_spec_id=0, added_snapshot_id=None)
     with pytest.raises(MetadataUnreadable, match=r"m\.avro has an entry without snapshot id"):
         list(EntryCopier(table_of(3), 0).copy(manifest.data, replace(orphaned, sequence_number=9)))
@@ -227,7 +152,7 @@ def test_structure_is_what_decides_the_bytes() -> None:
     schema = manifest_schema(2, table_of(2).schemas_current_first, SPEC)
     renamed = json.loads(json.dumps(schema).replace('"we_x20ird"', '"other"').replace('"record_count"', '"rows"'))
     assert structure(renamed) == structure(schema)
-    wider = manifest_schema(2, table_of(2, price="decimal(20, 2)").schemas_current_first, SPEC)
+    wider = manifest_schema(2, table_of(2, "decimal(20, 2)").schemas_current_first, SPEC)
     assert structure(wider) != structure(schema)
     swapped = {**schema, "fields": [schema["fields"][1], schema["fields"][0], *schema["fields"][2:]]}
     assert structure(swapped) != structure(schema)
@@ -296,7 +221,7 @@ def entry(status: EntryStatus, snapshot_id: int | None, number: int | None, file
 
 @pytest.mark.parametrize("status", [EntryStatus.EXISTING, EntryStatus.DELETED])
 @pytest.mark.parametrize(("snapshot_id", "number"), [(None, 1), (1, None)])
-def test_existing_and_deleted_entries_must_say_it_all(
+def test_existing_and_deleted_entries_must_state_their_ids(
     status: EntryStatus, snapshot_id: int | None, number: int | None
 ) -> None:
     """Written null, they would inherit the numbers of the wrong snapshot (rule: carry-entries-explicitly)."""
@@ -305,8 +230,8 @@ def test_existing_and_deleted_entries_must_say_it_all(
 
 
 @pytest.mark.parametrize("status", [EntryStatus.EXISTING, EntryStatus.DELETED])
-def test_a_file_sequence_number_that_was_lost_is_carried_over_as_lost(status: EntryStatus) -> None:
-    """Writers of v2's early days lost it; Java and PyIceberg read such entries, and nobody needs the number."""
+def test_a_missing_file_sequence_number_stays_missing(status: EntryStatus) -> None:
+    """Early writers of v2 lost it; Java and PyIceberg read such entries, and no reader needs the number."""
     metadata = drawn_table(2, spec=[])
     lost = entry(status, 1, 1, None)
     written = encoded(metadata, [lost], ManifestContent.DATA)
@@ -356,7 +281,7 @@ def test_decimals_of_a_narrower_type_are_widened() -> None:
 
 
 def test_a_partition_is_the_same_before_and_after_a_promotion() -> None:
-    """Its decimal is stored wider then.  Told apart, a newer delete would miss the older file
+    """Its decimal is stored wider then.  If the two differed, a newer delete would miss the older file
     (rule: deletes-reach-one-partition, equality-keys-by-value)."""
     read = []
     for kind in ("decimal(9,2)", "decimal(9,2)", "decimal(12,2)"):

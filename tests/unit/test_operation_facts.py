@@ -1,4 +1,4 @@
-"""Whoever adds an operation to the table of facts is told, by name, what it still lacks (CONTRIBUTING.md)."""
+"""Each operation of the table of facts has its handler, job, states and exactly the rights that it needs."""
 
 from __future__ import annotations
 
@@ -18,17 +18,12 @@ from icekeeper.operation_facts import (
     STEP_FACTS,
     STEPS,
     BuiltIn,
-    GlueJob,
-    Limit,
-    Measure,
     Operation,
     Stage,
     StepFacts,
 )
 from icekeeper.policy import POLICY_KEYS
 from local_stack.template import load_template
-from support.house_plan import PURE
-from support.source_tree import MODULES, own_imports
 from support.stack_template import role_of
 from support.state_machine import LEVELS, MACHINE, tasks
 
@@ -55,7 +50,7 @@ def page(path: str) -> str:
 
 
 def rights(steps: Iterable[StepFacts]) -> set[str]:
-    """What whoever does these steps must be allowed to do to tables."""
+    """What a function or job with these steps must be allowed to do to tables."""
     done = list(steps)
     commits = {COMMIT} if any(step.commits for step in done) else set()
     deletes = {DELETE} if any(step.deletes_files for step in done) else set()
@@ -84,33 +79,16 @@ def its_work_is_registered(steps: Sequence[StepFacts]) -> Iterable[str]:
     return [f"{step.name}: not in OPERATIONS" for step in operations(steps) if step.name not in OPERATIONS]
 
 
-def its_rules_are_pure(steps: Sequence[StepFacts]) -> Iterable[str]:
-    """At least one module of its room is among those that the architecture test keeps free of I/O."""
-    modules = {str(name): f"icekeeper.operations.{paths[0].rpartition('.')[0]}" for name, paths in OPERATIONS.items()}
-    for step in operations(steps):
-        module = modules.get(step.name, "nowhere")
-        room = module.rpartition(".")[0]
-        # An operation of one file has its rules beside it.
-        near = own_imports(MODULES[module]) if room == "icekeeper.operations" else PURE
-        if not any(name in PURE for name in near if name.startswith(f"{room}.")):
-            yield f"{step.name}: no pure rules in {room}"
-
-
 def its_function_has_a_handler_that_names_it(steps: Sequence[StepFacts]) -> Iterable[str]:
     for step in steps:
         handler = ROOT / "functions" / step.function / "handler.py"
-        # Whatever cleans up does so for a whole run.
+        # The cleanup works for a whole run.
         if not handler.exists() or (step.name != CLEAN_STAGED and own_name(handler, "carry_out") != step.function):
             yield f"{step.name}: functions/{step.function}/handler.py"
 
 
-def its_function_has_a_sample_event(steps: Sequence[StepFacts]) -> Iterable[str]:
-    events = {path.stem for path in (ROOT / "events").glob("*.json")}
-    return [f"{step.name}: events/{step.function}.json" for step in steps if step.function not in events]
-
-
 def its_function_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]) -> Iterable[str]:
-    wanted = {step.function: rights(one for one in steps if one.function == step.function) for step in steps}
+    wanted = {step.function: rights(other for other in steps if other.function == step.function) for step in steps}
     wanted |= {step.lister: {READ} for step in steps if step.lister is not None}
     for function, needed in wanted.items():
         found = RESOURCES.get(f"{camel(function)}Function")
@@ -197,19 +175,10 @@ def its_rights_are_on_the_page_of_the_deployment(steps: Sequence[StepFacts]) -> 
             yield f"{doer}: docs/deployment.md, Who may do what: {needed}"
 
 
-def its_tables_are_read_by_another_engine(steps: Sequence[StepFacts]) -> Iterable[str]:
-    text = "".join(path.read_text() for path in (ROOT / "tests" / "interop").glob("*.py"))
-    for step in operations(steps):
-        if not re.search(rf"\b{step.name}\b|\bOperation\.{step.name.upper()}\b", text):
-            yield f"{step.name}: no test in tests/interop"
-
-
 CHECKS: tuple[Check, ...] = (
     its_switches_are_keys_of_the_policy,
     its_work_is_registered,
-    its_rules_are_pure,
     its_function_has_a_handler_that_names_it,
-    its_function_has_a_sample_event,
     its_function_has_exactly_the_rights_that_it_needs,
     its_job_has_a_script_that_names_it,
     its_job_has_exactly_the_rights_that_it_needs,
@@ -219,18 +188,6 @@ CHECKS: tuple[Check, ...] = (
     its_page_is_among_the_operations,
     its_line_is_in_the_readme,
     its_rights_are_on_the_page_of_the_deployment,
-    its_tables_are_read_by_another_engine,
-)
-INVENTED = StepFacts(
-    name="invent_rows",
-    description="Invent rows",
-    switches=("row_invention_enabled",),
-    commits=True,
-    function="invent_few_rows",
-    stage=Stage.SMALL,
-    job=GlueJob(
-        script="invent_many_rows", stage=Stage.COMPACTION, measure=Measure.FILES, limit=Limit.ORPHAN_REFERENCES
-    ),
 )
 
 
@@ -239,22 +196,13 @@ def test_of_every_operation(check: Check) -> None:
     assert list(check(STEP_FACTS)) == []
 
 
-@pytest.mark.parametrize(
-    "check",
-    [check for check in CHECKS if check is not its_limit_is_a_setting_of_the_stack],
-    ids=lambda check: check.__name__,
-)
-def test_what_an_operation_lacks_that_has_nothing_but_facts_is_told(check: Check) -> None:
-    assert list(check((*STEP_FACTS, INVENTED)))
-
-
 def test_every_operation_has_its_facts_in_canonical_order() -> None:
     assert tuple(FACTS) == tuple(Operation)
     assert (*map(str, Operation), CLEAN_STAGED) == STEPS
 
 
-def test_who_may_change_what_is_said_twice_on_purpose() -> None:
-    """A slip in the table would hand out the right to delete, and every test that goes by it would agree."""
+def test_the_steps_that_delete_or_commit_are_exactly_these() -> None:
+    """A slip in the table of facts would grant the right to delete, and tests that use the table would agree."""
     assert {step.name for step in STEP_FACTS if step.deletes_files} == {
         "expire_snapshots",
         "remove_orphans",
@@ -269,7 +217,7 @@ def test_who_may_change_what_is_said_twice_on_purpose() -> None:
     }
 
 
-def test_what_changes_rows_or_reads_all_of_them_is_done_on_request_only() -> None:
+def test_operations_that_change_or_read_all_rows_run_on_request_only() -> None:
     assert tuple(Operation) != ALL_OPERATIONS
     assert set(Operation) - set(ALL_OPERATIONS) == {Operation.EXPIRE_PARTITIONS, Operation.COMPUTE_STATISTICS}
 

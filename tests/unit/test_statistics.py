@@ -164,7 +164,7 @@ PUFFIN, PUFFIN_BLOBS = encode_blobs(BLOBS, {})
 FOOTER_SIZE = footer_size(PUFFIN, "x")
 
 
-def told(change: Callable[[dict[str, Any]], object] = lambda entry: None) -> StatisticsFile:
+def stated(change: Callable[[dict[str, Any]], object] = lambda entry: None) -> StatisticsFile:
     """What the table says, changed."""
     entry = statistics_entry(1, PATH, PUFFIN, PUFFIN_BLOBS)
     change(entry)
@@ -179,7 +179,7 @@ def problems(file: StatisticsFile, data: bytes = PUFFIN) -> list[tuple[ProblemKi
 
 
 def test_every_part_of_a_blob_is_compared() -> None:
-    assert problems(told()) == []
+    assert problems(stated()) == []
     unnamed = "it has a blob kind of fields [{}] that the metadata does not list"
     for change in (
         {"type": "other"},
@@ -188,24 +188,24 @@ def test_every_part_of_a_blob_is_compared() -> None:
         {"sequence-number": 9},
         {"properties": {"ndv": "4"}},
     ):
-        found = problems(told(lambda entry, change=change: entry["blob-metadata"][0].update(change)))  # type: ignore[misc]
+        found = problems(stated(lambda entry, change=change: entry["blob-metadata"][0].update(change)))  # type: ignore[misc]
         assert [kind for kind, _ in found] == [ProblemKind.STATISTICS] * 2
         assert found[0][1].startswith("the metadata lists a blob ")
         assert found[1][1] == unnamed.format(1)
-    found = problems(told(lambda entry: entry["blob-metadata"].pop()))
+    found = problems(stated(lambda entry: entry["blob-metadata"].pop()))
     assert found == [(ProblemKind.STATISTICS, unnamed.format(2))]
 
 
 def test_a_footer_of_another_size_or_with_a_blob_that_reaches_into_it() -> None:
-    longer = replace(told(), footer_size=FOOTER_SIZE + 2)
+    longer = replace(stated(), footer_size=FOOTER_SIZE + 2)
     said = f"the table says that its footer has {FOOTER_SIZE + 2} bytes, it has {FOOTER_SIZE}"
     assert problems(longer) == [(ProblemKind.WRONG_SIZE, said)]
-    assert problems(replace(told(), footer_size=FOOTER_SIZE - 2))[0][0] is ProblemKind.UNREADABLE_METADATA
-    found = problems(told(), PUFFIN.replace(b'"length": 4', b'"length": 9'))
+    assert problems(replace(stated(), footer_size=FOOTER_SIZE - 2))[0][0] is ProblemKind.UNREADABLE_METADATA
+    found = problems(stated(), PUFFIN.replace(b'"length": 4', b'"length": 9'))
     assert found == [(ProblemKind.STATISTICS, "a blob kind reaches into the footer")] * 2
     compressed = bytearray(PUFFIN)
     compressed[-8] = 1
-    assert problems(told(lambda entry: entry["blob-metadata"].clear()), bytes(compressed)) == [], "legal, not opened"
+    assert problems(stated(lambda entry: entry["blob-metadata"].clear()), bytes(compressed)) == [], "legal, not opened"
 
 
 # Files whose rows cannot be read: no statistics are better than wrong ones (rule: read-faithfully-or-not-at-all).
@@ -294,22 +294,25 @@ def file(snapshot_id: int, *blobs: dict[str, Any], path: str | None = None) -> d
     }
 
 
-def table(*operations: str, statistics: Sequence[dict[str, Any]] = (), **more: Any) -> TableMetadata:
-    """Snapshots 1, 2, … of these operations, one after the other."""
+def table(*summaries: str | Mapping[str, str], statistics: Sequence[dict[str, Any]] = (), **more: Any) -> TableMetadata:
+    """Snapshots 1, 2, … with these summaries or operations, one after the other; the long columns 1 and 2."""
     snapshots = [
-        snapshot(i, format_version=2, sequence_number=i, parent_id=i - 1 or None, summary={"operation": operation})
-        for i, operation in enumerate(operations, start=1)
-    ]
-    return TableMetadata(
-        new_document(
-            "s3://b/t",
-            2,
-            snapshots=snapshots,
-            refs={"main": {"type": "branch", "snapshot-id": len(snapshots)}} if snapshots else {},
-            statistics=list(statistics),
-            **more,
+        snapshot(
+            i,
+            format_version=2,
+            sequence_number=i,
+            parent_id=i - 1 or None,
+            summary={"operation": summary} if isinstance(summary, str) else dict(summary),
         )
-    )
+        for i, summary in enumerate(summaries, start=1)
+    ]
+    fields = [{"id": i, "name": f"c{i}", "required": False, "type": "long"} for i in (1, 2)]
+    known = {
+        "schemas": [{"schema-id": 0, "type": "struct", "fields": fields}],
+        "refs": {"main": {"type": "branch", "snapshot-id": len(snapshots)}} if snapshots else {},
+        "statistics": list(statistics),
+    }
+    return TableMetadata(new_document("s3://b/t", 2, snapshots=snapshots, **{**known, **more}))
 
 
 def plan(
@@ -482,24 +485,6 @@ def added(rows: int, total: int, operation: str = "append", **more: int) -> dict
     return {"operation": operation, **{key: str(value) for key, value in counters.items()}}
 
 
-def stale_table(*summaries: Mapping[str, str], statistics: list[dict[str, Any]], **more: Any) -> TableMetadata:
-    """Snapshots 1, 2, … one after the other, of a table with the long columns 1 and 2."""
-    snapshots = [
-        snapshot(i, format_version=2, sequence_number=i, parent_id=i - 1 or None, summary=dict(summary))
-        for i, summary in enumerate(summaries, start=1)
-    ]
-    fields = [{"id": i, "name": f"c{i}", "required": False, "type": "long"} for i in (1, 2)]
-    document = new_document(
-        "s3://b/t",
-        2,
-        snapshots=snapshots,
-        refs={"main": {"type": "branch", "snapshot-id": len(snapshots)}},
-        statistics=statistics,
-        **more,
-    )
-    return TableMetadata({**document, "schemas": [{"schema-id": 0, "type": "struct", "fields": fields}]})
-
-
 def found(metadata: TableMetadata) -> Staleness:
     head = metadata.current_snapshot
     assert head is not None
@@ -509,7 +494,7 @@ def found(metadata: TableMetadata) -> Staleness:
 def reasons(metadata: TableMetadata, **settings: str) -> list[str]:
     head = metadata.current_snapshot
     assert head is not None
-    return [one.reason for one in statistics_signals(metadata, head, policy(**settings).policy)]
+    return [signal.reason for signal in statistics_signals(metadata, head, policy(**settings).policy)]
 
 
 FIRST = added(1000, 1000)
@@ -533,28 +518,28 @@ DELETED = {"operation": "delete", "added-position-deletes": "3", "added-equality
     ],
 )
 def test_counters_tell_how_many_rows_changed(later: list[dict[str, str]], expected: Staleness) -> None:
-    assert found(stale_table(FIRST, *later, statistics=BOTH)) == expected
+    assert found(table(FIRST, *later, statistics=BOTH)) == expected
 
 
 def test_the_oldest_statistics_in_use_count() -> None:
     summaries = [added(100, 100 * number) for number in range(1, 5)]
-    assert found(stale_table(*summaries, statistics=[])) == Staleness(columns_missing=2, rows_changed=0, rows=400)
+    assert found(table(*summaries, statistics=[])) == Staleness(columns_missing=2, rows_changed=0, rows=400)
     one = [statistics_of(1, 1)]
-    assert found(stale_table(*summaries, statistics=one)) == Staleness(columns_missing=1, rows_changed=300, rows=400)
+    assert found(table(*summaries, statistics=one)) == Staleness(columns_missing=1, rows_changed=300, rows=400)
     # Of each column the newest, and of both the older.
     two = [statistics_of(1, 1, 2), statistics_of(3, 1)]
-    assert found(stale_table(*summaries, statistics=two)).rows_changed == 300
-    assert found(stale_table(*summaries, statistics=[*two, statistics_of(2, 2)])).rows_changed == 200
+    assert found(table(*summaries, statistics=two)).rows_changed == 300
+    assert found(table(*summaries, statistics=[*two, statistics_of(2, 2)])).rows_changed == 200
     # Another writer's blob holds for the snapshot that it was computed from, whatever its file is registered for.
     others = [statistics_of(4, 1, 2, kind=None)]
-    assert found(stale_table(*summaries, statistics=others)).rows_changed == 300
+    assert found(table(*summaries, statistics=others)).rows_changed == 300
 
 
 def test_partitions_have_statistics_of_their_own() -> None:
     summaries = [FIRST, added(50, 1050), added(50, 1100)]
     partitioned: dict[str, Any] = {"partition-specs": PARTITIONED, "default-spec-id": 0}
     up_to_date = [statistics_of(3, 1, 2)]
-    bare = TableMetadata({**stale_table(*summaries, statistics=up_to_date).document, **partitioned})
+    bare = TableMetadata({**table(*summaries, statistics=up_to_date).document, **partitioned})
     assert found(bare) == Staleness(partitions_missing=True, rows_changed=0, rows=1100)
     assert reasons(bare) == ["partitions have no statistics"]
     counted = {"partition-statistics": [{"snapshot-id": 2, "statistics-path": "p", "file-size-in-bytes": 1}]}
@@ -562,15 +547,15 @@ def test_partitions_have_statistics_of_their_own() -> None:
 
 
 def test_detection_says_why_statistics_are_due() -> None:
-    assert reasons(stale_table(FIRST, statistics=[])) == ["2 columns have no statistics"]
-    assert reasons(stale_table(FIRST, statistics=[statistics_of(1, 1)])) == ["1 column has no statistics"]
-    assert reasons(stale_table(FIRST, statistics=[statistics_of(1, 1)]), statistics_columns="c1") == []
-    assert reasons(stale_table(FIRST, statistics=BOTH)) == []
-    assert reasons(stale_table(FIRST, added(100, 1100), statistics=BOTH)) == []
-    grown = stale_table(FIRST, added(120, 1120), statistics=BOTH)
+    assert reasons(table(FIRST, statistics=[])) == ["2 columns have no statistics"]
+    assert reasons(table(FIRST, statistics=[statistics_of(1, 1)])) == ["1 column has no statistics"]
+    assert reasons(table(FIRST, statistics=[statistics_of(1, 1)]), statistics_columns="c1") == []
+    assert reasons(table(FIRST, statistics=BOTH)) == []
+    assert reasons(table(FIRST, added(100, 1100), statistics=BOTH)) == []
+    grown = table(FIRST, added(120, 1120), statistics=BOTH)
     assert reasons(grown) == ["120 rows changed since statistics were computed, 10.7 % of 1120"]
-    assert reasons(stale_table(FIRST, added(0, 1000), statistics=BOTH)) == []
-    (unknown,) = reasons(stale_table(FIRST, {"operation": "append"}, statistics=BOTH))
+    assert reasons(table(FIRST, added(0, 1000), statistics=BOTH)) == []
+    (unknown,) = reasons(table(FIRST, {"operation": "append"}, statistics=BOTH))
     assert unknown == "it is unknown how many rows changed since statistics were computed"
 
 
@@ -582,16 +567,16 @@ def proposal(metadata: TableMetadata, settings: Mapping[str, str], **seen: Any) 
 
 
 def test_only_a_policy_that_asks_for_statistics_has_tables_proposed_for_them() -> None:
-    """What an idle pass saw is not proposed again: of counters that are not known nobody would ever tell more."""
-    metadata = stale_table({"operation": "append"}, statistics=[])
+    """After an idle pass the table is not proposed again: a pass learns no more about counters that are missing."""
+    metadata = table({"operation": "append"}, statistics=[])
     assert proposal(metadata, {}) == ()
     assert proposal(metadata, COMPUTES) == ("2 columns have no statistics",)
     assert proposal(metadata, COMPUTES, snapshot_id=1, is_done=True) == ()
     assert proposal(metadata, COMPUTES, snapshot_id=1, is_done=False) != ()
 
 
-def test_a_pass_that_nobody_asked_for_reads_columns_anew_only_once_enough_changed() -> None:
-    metadata = stale_table(FIRST, statistics=BOTH)
+def test_a_pass_without_a_request_reads_columns_again_only_after_enough_changes() -> None:
+    metadata = table(FIRST, statistics=BOTH)
     (stored, _) = registered_blobs(metadata, list(metadata.ancestors(1)))
 
     def planned(base: Mapping[int, StoredBlob]) -> StatisticsPlan:

@@ -144,14 +144,15 @@ def _keep(findings: Path, problem: str, data: bytes) -> None:
         path.with_suffix(".txt").write_text(problem + "\n")
 
 
-def try_again(findings: Path, changes: int) -> None:
-    """Read sound files of every format, what was found, and so many changed files, without coverage and libFuzzer.
+def try_again(findings: Path, changes: int) -> bool:
+    """Read sound files of every format, findings, and so many changed files, without coverage and libFuzzer.
 
-    A line names each input before it is read, and another one how it failed against the rules.
+    A line names each input before it is read; another line says how the input broke the rules.  Return whether one did.
     """
-    from support.hostile.frames import changed
+    from support.hostile.frames import changed, split
     from support.hostile.targets import TARGETS
 
+    failed = False
     with TemporaryDirectory() as scratch:
         for target, make in TARGETS.items():
             made = make(Path(scratch))
@@ -165,8 +166,14 @@ def try_again(findings: Path, changes: int) -> None:
             for name, data in inputs.items():
                 print(f"{target}: {name}", flush=True)
                 valid, problem = unnamed(made.read, made.named, data)
-                if problem or not (valid or name[:5] != "sound"):
-                    print(f"PROBLEM {problem or 'a sound file is refused'}", flush=True)
+                if name.startswith("sound"):
+                    parts, join = split(data)
+                    problem = problem or ("" if valid else "it is refused")
+                    problem = problem or ("" if join(parts) == data else "its parts make another file")
+                if problem:
+                    print(f"PROBLEM {problem}", flush=True)
+                    failed = True
+    return failed
 
 
 def _changed_byte(seed: int) -> Callable[[bytes, int], bytes]:
@@ -260,9 +267,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, help="of all formats together")
     parser.add_argument("--runs", type=int, help="inputs of each format")
     parser.add_argument("--folder", type=Path, default=Path("build/fuzz"))
-    parser.add_argument(
-        "--again", type=Path, help="only read what is in this folder of findings, and 100 changed files"
-    )
+    parser.add_argument("--again", type=Path, help="only read this folder of findings, and changed files")
+    parser.add_argument("--changes", type=int, default=100, help="how many files of each format, with --again")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     own, options = list(arguments), []
     if "--" in own:
@@ -272,8 +278,7 @@ def main(arguments: Sequence[str]) -> int:
         _fuzz(given.targets[0], given.folder, options)
         return 0
     if given.again is not None:
-        try_again(given.again, 100)
-        return 0
+        return int(try_again(given.again, given.changes))
     from support.hostile.targets import TARGETS
 
     wanted = given.targets or list(TARGETS)

@@ -72,7 +72,7 @@ from icekeeper.rows.apply_deletes import vector_positions
 from icekeeper.rows.arrow_schema import arrow_schema
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.checks import document_problems, row_id_problems
-from support.hostile.avro import uncompressed
+from support.hostile.avro import gzipped, uncompressed
 from support.manifests import drawn_table
 from support.plans import data_file
 from support.rewrites import struct as iceberg_struct
@@ -109,7 +109,8 @@ FIELDS = iceberg_struct(
 
 
 def metadata_json(_: Path) -> Target:
-    return Target([json.dumps(_document(version)).encode() for version in (1, 2, 3)], _read_document)
+    plain = [json.dumps(_document(version)).encode() for version in (1, 2, 3)]
+    return Target([*plain, gzipped(plain[1])], _read_document)
 
 
 def _document(version: int) -> dict[str, Any]:

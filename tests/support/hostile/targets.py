@@ -1,6 +1,6 @@
 """What is fuzzed: every format that Icekeeper reads, with sound files of it, and its own readers.
 
-Here are data and delete files; metadata is in ``metadata_targets``.
+Data files, delete files and files of people; ``metadata_targets`` has metadata.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import json
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,10 +22,12 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 from pyroaring import BitMap64
 
-from icekeeper.errors import MaintenanceError, MetadataUnreadable
+from icekeeper.errors import FileUnreadable, MaintenanceError, MetadataUnreadable
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.manifest_read import decode_manifest, decode_manifest_list
 from icekeeper.model import DataFile, FileContent, ManifestFile
+from icekeeper.operations.orphans.inventory import InventoryFiles
+from icekeeper.policy.policy_file import parse_policy_file
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
 from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
@@ -36,7 +38,7 @@ from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
 from support.copied import entry_of, mixed_rows, parquet_file, target_of
 from support.deletes import commit_deletes, create_by_region, position_delete
-from support.hostile.avro import uncompressed
+from support.hostile.avro import gzipped, uncompressed
 from support.hostile.metadata_targets import (
     FIELDS,
     STORAGE,
@@ -48,7 +50,7 @@ from support.hostile.metadata_targets import (
     puffin_footer,
     sketch,
 )
-from support.maintained_table import MaintainedTable, local_path, maintained_table
+from support.maintained_table import NAME, MaintainedTable, local_path, maintained_table
 from support.rewrites import rows as rows_of
 from support.rewrites import struct as iceberg_struct
 
@@ -147,9 +149,14 @@ def data_rows(folder: Path, file_format: str) -> Target:
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        for batch in projected_rows(ReadableFile(str(path), file_format), FIELDS, STORAGE):
-            assert batch.schema.equals(arrow_schema(FIELDS))
-            batch.validate()
+        try:
+            for batch in projected_rows(ReadableFile(str(path), file_format), FIELDS, STORAGE):
+                assert batch.schema.equals(arrow_schema(FIELDS))
+                batch.validate()
+        except FileUnreadable as error:
+            if str(path) not in str(error):
+                raise AssertionError("the message does not name the file") from error
+            raise
 
     table = rows_of(FIELDS, VALUES)
     seeds = {
@@ -261,6 +268,28 @@ def _rows(path: Path) -> pa.Table | None:
         return None
 
 
+# Files of people: inventories of a bucket, and the policy.
+
+INVENTORY = b"path,size,last_modified\n" + b"s3://b/t/f,1,2026-01-01T00:00:00Z\n" * 20
+POLICY = b"rules:\n- namespace: sales\n  settings:\n    operations: compact\n    target_file_size_mb: 64\n"
+
+
+def inventory(folder: Path) -> Target:
+    def read(data: bytes) -> None:
+        ending = {b"PAR1": "parquet", b"\x1f\x8b\x08\0": "csv.gz"}.get(data[:4], "csv")
+        path = folder / f"inventory.{ending}"
+        path.write_bytes(data)
+        for _found in InventoryFiles(STORAGE, str(path), "s3://b/t").objects():
+            pass
+
+    files = pa.table({"path": ["s3://b/t/f"] * 20, "size": range(20)})
+    return Target([INVENTORY, gzipped(INVENTORY), _parquet(files)], read)
+
+
+def policy_file(_: Path) -> Target:
+    return Target([POLICY], lambda data: parse_policy_file(data.decode(errors="replace"), "P"))
+
+
 # A pass over a table of which one file is damaged: what the damage hides from it stays
 # (rule: prove-before-commit).
 
@@ -298,6 +327,9 @@ class DamagedTable:
         kind = _kind_of(data)
         self.places[kind].write_bytes(data)
         refused = _is_refused(kind, data)
+        for look in (self.table.runtime.verify, self.table.runtime.afresh.health):
+            with suppress(MaintenanceError):
+                look(NAME)
         gone = self.deleted_by_pass()
         if refused:
             assert gone <= self.may_go, f"deleted although the {kind} cannot be read: {gone - self.may_go}"
@@ -372,5 +404,7 @@ TARGETS: Mapping[str, Callable[[Path], Target]] = {
     "Parquet rows": lambda folder: data_rows(folder, "PARQUET"),
     "Parquet footer": parquet_footer,
     "ORC rows": lambda folder: data_rows(folder, "ORC"),
+    "inventory": inventory,
+    "policy file": policy_file,
     "damaged table": damaged_table,
 }
