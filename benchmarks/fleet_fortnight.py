@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python -m benchmarks.fleet_fortnight [--tables 1000] [--days 14] [--one-in 5] [--set KEY=VALUE]...
 
-Every hour writers of twelve kinds commit (``tests/support/paper_fleet.py``), the scanner assesses every table by its
+Every hour writers of twelve kinds commit (``benchmarks/paper_fleet.py``), the scanner assesses every table by its
 metadata document and a state store, and proposes at most ``max_jobs_per_detection``; workers run their passes, at most
 ``max_concurrent_jobs`` at a time, a minute each and 20 s for a GB rewritten.  ``--one-in`` plays one table in so
 many, under limits as many times tighter, and counts it as so many.
@@ -24,9 +24,9 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.paper_fleet import Member, PaperFleet, Tally
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.paper_fleet import Member, PaperFleet, Tally
 
 
 @dataclass(frozen=True)

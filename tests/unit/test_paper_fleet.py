@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.paper_fleet import LIVES, START_MS, PaperFleet
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.paper_fleet import LIVES, START_MS, PaperFleet
 
 
 def test_forty_hours_of_one_table_of_each_kind(tmp_path: Path) -> None:
@@ -27,12 +27,3 @@ def test_forty_hours_of_one_table_of_each_kind(tmp_path: Path) -> None:
     assert fleet.tallies["streaming"].worst_small <= 12
     assert fleet.tallies["idle"].useful >= 1
     assert len(fleet.tallies["crashing"].orphan_ages_ms) == 7
-
-
-def test_limits_are_shared_by_what_is_played(tmp_path: Path) -> None:
-    """One table in forty, under a fortieth of the limit: two proposals an hour."""
-    fleet = PaperFleet(SqliteStateStore(tmp_path / "state.db"), tables=480, one_in=40)
-    assert 12 <= len(fleet.members) <= 14
-    for hour in range(6):
-        fleet.hour(hour)
-    assert sum(tally.proposed for tally in fleet.tallies.values()) <= 12

@@ -36,9 +36,9 @@ from icekeeper.pipeline.wave import (
     workers_for,
 )
 from local_stack.template import TEMPLATE, load_template
-from support.lambda_functions import FUNCTIONS, sample
+from support.lambda_functions import sample
 
-# The samples of events/: each is what its function takes, and each function has one.
+# The samples of events/ (integration/test_functions.py sends each to its function), and what an input may name.
 
 EVENTS = TEMPLATE.parent / "events"
 MODELS: dict[str, type[BaseModel]] = {
@@ -52,83 +52,53 @@ MODELS: dict[str, type[BaseModel]] = {
     "report": ReportEvent,
     **dict.fromkeys(("machine_schedule", "machine_rhythm", "machine_forced", "machine_forced_wait"), MachineInput),
 }
-README = (EVENTS / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_each_is_what_it_is_a_sample_of(name: str) -> None:
-    event = parse_event(MODELS[name], sample(name))
-    assert event.model_dump(mode="json", exclude_unset=True) == sample(name)
-    assert f"`{name}.json`" in README
+def test_each_sample_is_known_documented_and_complete() -> None:
+    readme = (EVENTS / "README.md").read_text()
+    assert {path.stem for path in EVENTS.glob("*.json")} == {*MODELS, "environment"}
+    for name, model in MODELS.items():
+        event = parse_event(model, sample(name))
+        assert event.model_dump(mode="json", exclude_unset=True) == sample(name)
+        assert f"`{name}.json`" in readme
+    template = load_template()
+    assert set(sample("environment")["Parameters"]) <= set(template["Globals"]["Function"]["Environment"]["Variables"])
+    functions = {name for name, one in template["Resources"].items() if one["Type"] == "AWS::Serverless::Function"}
+    assert set(re.findall(r"\b(\w+Function)\b", readme)) == functions
 
 
-def test_every_sample_is_known_and_every_function_has_one() -> None:
-    names = {path.stem for path in EVENTS.glob("*.json")}
-    assert names == {*MODELS, "environment"}
-    for role in (path.parent.name for path in FUNCTIONS.glob("*/handler.py")):
-        assert [name for name in names if name == role or name.startswith(f"{role}_")], role
+PART = {"tables": ["shop.*"]}
+WRONG_PARTS: tuple[tuple[dict[str, object], str], ...] = (
+    ({"tables": []}, "tables is empty; leave it out to scan the whole fleet"),
+    ({"tables": "none"}, "tables is empty; leave it out to scan the whole fleet"),
+    (
+        {**PART, "table": "shop.orders"},
+        "table names one table and tables holds the patterns of a scan; set only one of them",
+    ),
+    ({**PART, "wait": True}, "wait is for a run over one table; set table"),
+    ({**PART, "in_job": True}, "in_job is for a run over one table; set table"),
+    ({**PART, "catalog": "lake"}, "catalog is set, but table is not; set both, or neither to scan the fleet"),
+    (
+        {**PART, "settings": {"table_settings": "all"}},
+        "policy key table_settings has no effect on one detection: icekeeper run reads it",
+    ),
+)
 
 
-def test_the_forced_samples_are_inputs_of_detect_too() -> None:
-    for name in ("machine_schedule", "machine_rhythm", "machine_forced", "machine_forced_wait"):
-        parsed = parse_event(DetectEvent, {**sample("detect"), "input": sample(name)})
-        assert parsed.input == parse_event(MachineInput, sample(name))
-
-
-PATTERN = "write a namespace, a dot and a name, with the wildcards * and ?, such as shop.* or *.orders_?"
-
-
-@pytest.mark.parametrize(
-    ("given", "why"),
-    [
-        ({"tables": ["orders"]}, f"'orders' can match no table: {PATTERN}"),
-        ({"tables": ["shop.*", "?orders?"]}, f"'?orders?' can match no table: {PATTERN}"),
-        ({"tables": [".orders"]}, f"'.orders' can match no table: {PATTERN}"),
-        ({"tables": ["shop."]}, f"'shop.' can match no table: {PATTERN}"),
-        ({"tables": ["shop..*"]}, f"'shop..*' can match no table: {PATTERN}"),
-        ({"tables": [""]}, f"'' can match no table: {PATTERN}"),
-        ({"tables": []}, "tables is empty; leave it out to scan the whole fleet"),
-        ({"tables": "none"}, "tables is empty; leave it out to scan the whole fleet"),
-        (
-            {"tables": ["shop.*"], "table": "shop.orders"},
-            "table names one table and tables holds the patterns of a scan; set only one of them",
-        ),
-        ({"tables": ["shop.*"], "wait": True}, "wait is for a run over one table; set table"),
-        ({"tables": ["shop.*"], "in_job": True}, "in_job is for a run over one table; set table"),
-        ({"tables": ["shop.*"], "catalog": "lake"}, "catalog is set, but table is not; set both, or neither to "
-         "scan the fleet"),
-        ({"tables": ["shop.*"], "settings": {"table_settings": "all"}}, "policy key table_settings has no effect on "
-         "one detection: icekeeper run reads it"),
-    ],
-)  # fmt: skip
-def test_a_part_of_the_fleet_that_cannot_be_meant_is_refused(given: dict[str, object], why: str) -> None:
-    with pytest.raises(PolicyError) as refused:
-        parse_event(MachineInput, given)
-    assert str(refused.value) == f"malformed event: the event: {why}"
-
-
-def test_an_input_names_a_hundred_patterns_at_most() -> None:
+def test_a_part_of_the_fleet_is_a_list_of_patterns_or_text_with_commas() -> None:
+    for given in ("*", "*.orders_?", "sh?p?orders", "shop.*", ["a.b", "*x"], "a.b, c.*"):
+        expected = tuple(given) if isinstance(given, list) else tuple(str(given).split(", "))
+        assert parse_event(MachineInput, {"tables": given}).patterns == expected
     assert len(parse_event(MachineInput, {"tables": ["shop.*"] * MAX_PATTERNS}).patterns) == MAX_PATTERNS == 100
     with pytest.raises(PolicyError, match=r"^malformed event: tables: Value should have at most 100 items"):
         parse_event(MachineInput, {"tables": ["shop.*"] * (MAX_PATTERNS + 1)})
-
-
-@pytest.mark.parametrize("given", ["*", "*.orders_?", "sh?p?orders", "shop.*", ["a.b", "*x"], "a.b, c.*"])
-def test_patterns_are_a_list_or_text_with_commas(given: object) -> None:
-    expected = tuple(given) if isinstance(given, list) else tuple(str(given).split(", "))
-    assert parse_event(MachineInput, {"tables": given}).patterns == expected
-
-
-def test_the_environment_is_that_of_the_template() -> None:
-    known = load_template()["Globals"]["Function"]["Environment"]["Variables"]
-    assert set(sample("environment")["Parameters"]) <= set(known)
-
-
-def test_the_functions_that_are_documented_exist() -> None:
-    named = set(re.findall(r"\b(\w+Function)\b", README))
-    resources = load_template()["Resources"]
-    functions = {name for name, found in resources.items() if found["Type"] == "AWS::Serverless::Function"}
-    assert named == functions
+    why = "write a namespace, a dot and a name, with the wildcards * and ?, such as shop.* or *.orders_?"
+    names = ("orders", "?orders?", ".orders", "shop.", "shop..*", "")
+    no_tables = [({"tables": ["shop.*", name]}, f"'{name}' can match no table: {why}") for name in names]
+    for part, sentence in (*no_tables, *WRONG_PARTS):
+        with pytest.raises(PolicyError) as refused:
+            parse_event(MachineInput, part)
+        assert str(refused.value) == f"malformed event: the event: {sentence}"
 
 
 # Where a step runs: in a function up to the deployment's limits, else as a Glue job, if it has one.
@@ -166,19 +136,13 @@ def test_each_step_goes_by_what_makes_its_work(measure: Measure, most: int, expe
     assert in_glue({**SMALL, measure: most + 1}) == expected
 
 
-def test_deletes_are_merged_in_the_job_only_where_compaction_has_one() -> None:
+def test_steps_without_a_known_size_or_that_a_function_could_not_finish_go_to_their_jobs() -> None:
+    assert in_glue(dict.fromkeys(Measure)) == in_glue(SMALL, *STEPS) == HAVE_JOBS
+    # Deletes are merged in the job only where compaction has a job.
     large = {**SMALL, Measure.BYTES_TO_COMPACT: 101}
     assert in_glue(large, due={"rewrite_position_deletes"}) == set()
     assert in_glue(large, due={"compact", "rewrite_position_deletes"}) == {"compact", "rewrite_position_deletes"}
     assert in_glue(large, due={"compact", "expire_snapshots"}) == {"compact"}
-
-
-def test_an_unknown_size_counts_as_too_large() -> None:
-    assert in_glue(dict.fromkeys(Measure)) == HAVE_JOBS
-
-
-def test_what_a_function_could_not_finish_is_a_jobs_if_it_has_one() -> None:
-    assert in_glue(SMALL, *STEPS) == HAVE_JOBS
 
 
 def test_by_default_every_compaction_is_sparks() -> None:
@@ -223,41 +187,37 @@ def history(
 
 
 @pytest.mark.parametrize(
-    ("commits", "expected"),
+    ("commits", "total", "expected"),
     [
-        (["append:10", "append:20"], 1000),  # no rewrite: it may be all
-        (["append:500", "replace:500", "append:10", "overwrite:20"], 30),
-        (["append:500", "replace:500"], 1),
-        (["append:500", "replace:500", "append:2000"], 1000),  # never more than the table has
-        (["append:500", "replace:500", "append:", "append:10"], 1000),  # a writer without counters
-        (["append:500", "replace:500", "append:10", "replace:", "append:7"], 17),  # manifests were rewritten
-        (["append:500", "replace:", "append:10"], 1000),
-        (["append:10", "delete:0"], 1000),
+        (["append:10", "append:20"], 1000, 1000),  # no rewrite: it may be all
+        (["append:500", "replace:500", "append:10", "overwrite:20"], 1000, 30),
+        (["append:500", "replace:500"], 1000, 1),
+        (["append:500", "replace:500", "append:2000"], 1000, 1000),  # never more than the table has
+        (["append:500", "replace:500", "append:", "append:10"], 1000, 1000),  # a writer without counters
+        (["append:500", "replace:500", "append:10", "replace:", "append:7"], 1000, 17),  # manifests were rewritten
+        (["append:500", "replace:", "append:10"], 1000, 1000),
+        (["append:10", "delete:0"], 1000, 1000),
+        # A function would take nothing, also where no compaction is a function's.
+        (["append:0"], 0, 1),
+        (["append:5", "replace:5", "append:0"], 0, 1),
+        (["append:5", "replace:5", "append:7"], None, 7),
     ],
 )
-def test_compaction_reads_what_came_since_the_last_rewrite(commits: list[str], expected: int) -> None:
-    assert table_size(*history(*commits))[Measure.BYTES_TO_COMPACT] == expected
+def test_compaction_reads_what_came_since_the_last_rewrite(
+    commits: list[str], total: int | None, expected: int
+) -> None:
+    assert table_size(*history(*commits, total=total))[Measure.BYTES_TO_COMPACT] == expected
 
 
-def test_the_size_of_a_compaction_is_never_nothing() -> None:
-    """A function would take it, also where no compaction is a function's."""
-    assert table_size(*history("append:0", total=0))[Measure.BYTES_TO_COMPACT] == 1
-    assert table_size(*history("append:5", "replace:5", "append:0", total=0))[Measure.BYTES_TO_COMPACT] == 1
-
-
-def test_a_table_without_counters_has_no_known_size() -> None:
+def test_a_table_without_counters_has_no_known_size_and_deletes_cost_the_whole_table() -> None:
     metadata, head = history("append:", total=None)
     assert table_size(metadata, head) == dict.fromkeys(Measure)
     assert table_size(metadata, None)[Measure.BYTES_TO_COMPACT] is None
-    assert table_size(*history("append:5", "replace:5", "append:7", total=None))[Measure.BYTES_TO_COMPACT] == 7
-
-
-@pytest.mark.parametrize(("deletes", "expected"), [("0", 0), ("1", 1000), (None, 1000)])
-def test_deletes_cost_the_table_unless_there_are_none(deletes: str | None, expected: int) -> None:
-    counters = {"total-data-files": "3", **({} if deletes is None else {"total-delete-files": deletes})}
-    size = table_size(*history("append:10", counters=counters))
-    assert size[Measure.BYTES_WITH_DELETES] == expected
-    assert size[Measure.FILES] == (None if deletes is None else 3 + int(deletes))
+    for deletes, expected in (("0", 0), ("1", 1000), (None, 1000)):
+        counters = {"total-data-files": "3", **({} if deletes is None else {"total-delete-files": deletes})}
+        size = table_size(*history("append:10", counters=counters))
+        assert size[Measure.BYTES_WITH_DELETES] == expected
+        assert size[Measure.FILES] == (None if deletes is None else 3 + int(deletes))
 
 
 # How large a wave is, and which tables begin: pure rules.
@@ -305,12 +265,15 @@ def test_tables_keep_the_workers_busy_and_the_driver_bounded(
 
 
 def test_no_table_begins_that_would_not_end_in_time() -> None:
-    """Of an hour; a large one needs more time than a small one, and more workers need less."""
+    """Of an hour: a large table needs more time than a small one, and more workers need less.  What no run is long
+    enough for begins early or never."""
     hour = 3600.0
     assert may_begin(1, 2, elapsed_s=3400, limit_s=hour)
     assert not may_begin(1, 2, elapsed_s=3500, limit_s=hour)
     assert not may_begin(100 * GB, 2, elapsed_s=2700, limit_s=hour)
     assert may_begin(100 * GB, 10, elapsed_s=2700, limit_s=hour)
+    assert may_begin(10**15, 2, elapsed_s=900, limit_s=hour)
+    assert not may_begin(10**15, 2, elapsed_s=901, limit_s=hour)
 
 
 def test_a_table_may_take_long_but_not_the_time_in_which_the_others_are_told_of() -> None:
@@ -334,11 +297,6 @@ def test_a_table_alone_in_its_job_has_nearly_all_of_its_time_and_the_job_ends_be
     longest = longest_s(0, 2, elapsed_s=40, limit_s=usable, is_alone=True)
     assert longest == 3200
     assert last_round_s(longest) == 3040
-
-
-def test_what_no_run_is_long_enough_for_begins_early_or_never() -> None:
-    assert may_begin(10**15, 2, elapsed_s=900, limit_s=3600)
-    assert not may_begin(10**15, 2, elapsed_s=901, limit_s=3600)
 
 
 def test_documents_of_a_later_version_can_be_read() -> None:

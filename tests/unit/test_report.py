@@ -24,7 +24,6 @@ from icekeeper.report.outcome import (
     BucketOutcome,
     OperationOutcome,
     PassOutcome,
-    Status,
     failed,
     listing_in,
     order_json,
@@ -37,12 +36,9 @@ from icekeeper.report.page import CatalogFacts, catalog_document, render_page, w
 from icekeeper.report.terminal import (
     print_bucket,
     print_detection,
-    print_loads,
     print_outcome,
     print_passes,
-    print_pins,
     print_policy,
-    print_problems,
     print_rows,
     trouble,
 )
@@ -205,16 +201,6 @@ def test_a_listing_is_for_its_owner_only_and_lies_in_its_folder(tmp_path: Path) 
     assert [*tmp_path.rglob("*")] == [folder.parent, folder, written]
     modes = [stat.filemode(path.stat().st_mode) for path in (folder.parent, folder, written)]
     assert modes == ["drwx------", "drwx------", "-rw-------"]
-
-
-def test_every_unsuccessful_outcome_says_why_and_a_summary_joins_all() -> None:
-    for outcome, status in ((SKIPPED, Status.SKIPPED), (REFUSED, Status.REFUSED), (FAILED, Status.FAILED)):
-        assert (outcome.status, outcome.reason) == (status, outcome.summary)
-    assert make_pass(COMPACTED, EXPIRED, SKIPPED).summary == (
-        "compact: compacted 15 files into 3 (across 3 bins); "
-        "expire_snapshots: expired 2 snapshot(s), deleted 1 unreferenced file(s); "
-        "rewrite_manifests: only 1 data manifests, below threshold of 5"
-    )
 
 
 def test_a_wrong_clock_is_told_once_by_the_largest_difference_that_was_met() -> None:
@@ -518,39 +504,6 @@ def test_detection_shows_proposals_then_what_was_left_out(proposed: int, beyond:
         f"12 tables scanned, {expected}",
         *["ns.a   priority 0.89  one; two"] * proposed,
         "ns.bb                 no sign of work" if proposed else "ns.bb    no sign of work",
-    ]
-
-
-def test_verification_shows_what_was_checked_and_every_problem() -> None:
-    target, stream = console()
-    problem = {"kind": "missing_file", "path": "s3://b/f", "detail": "referenced by snapshot 1"}
-    checked = {"snapshots": 3, "files": 120}
-    print_problems(target, {"table": "ns.t", "ok": False, "problems": [problem], "checked": checked})
-    print_problems(target, {"table": "ns.t", "ok": True, "problems": [], "checked": checked})
-    assert lines(stream) == [
-        "ns.t: damaged (3 snapshots, 120 files)",
-        "  missing_file s3://b/f: referenced by snapshot 1",
-        "ns.t: ok (3 snapshots, 120 files)",
-    ]
-
-
-def test_where_nothing_is_held_that_is_said() -> None:
-    target, stream = console()
-    print_pins(target, [])
-    print_loads(target, [])
-    assert lines(stream) == ["no pin holds this table", "no staged load is recorded for this table"]
-
-
-def test_a_policy_shows_value_and_source_of_every_key() -> None:
-    target, stream = console(width=300)
-    rows = resolve([Layer("--set", {"min_input_files": "3"})]).rows()
-    print_policy(target, rows)
-    shown = lines(stream)
-    assert len(shown) == 1 + len(rows)
-    assert next(line for line in shown if line.startswith("min_input_files")).split()[:3] == [
-        "min_input_files",
-        "3",
-        "--set",
     ]
 
 
