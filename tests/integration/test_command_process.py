@@ -9,11 +9,14 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stdout
 from importlib.metadata import version
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from icekeeper.cli import main
 from support.command import OPERATION_NAMES, PASS, Command, one_sentence, summaries
 from support.interrupted_process import wait_until
 
@@ -135,46 +138,50 @@ def test_verbose_logs_each_step_and_quiet_shows_no_progress(command: Command) ->
     assert (both.code, both.err) == (2, "error: --verbose and --quiet contradict each other; give one of them\n")
 
 
-def completed(shell: str, *words: str) -> str:
+def completed(command: Command, shell: str, *words: str) -> str:
     """The command's answer to a shell that completes the last word."""
-    environment = {
-        **os.environ,
-        "_ICEKEEPER_COMPLETE": f"complete_{shell}",
-        "COMP_WORDS": " ".join(["icekeeper", *words]),
-        "COMP_CWORD": str(len(words)),
-        "_TYPER_COMPLETE_ARGS": " ".join(["icekeeper", *words]),
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
-    script = [str(Path(sys.executable).parent / "icekeeper")]
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr == ""
-    return done.stdout
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "_ICEKEEPER_COMPLETE": f"complete_{shell}",
+            "COMP_WORDS": " ".join(["icekeeper", *words]),
+            "COMP_CWORD": str(len(words)),
+            "_TYPER_COMPLETE_ARGS": " ".join(["icekeeper", *words]),
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }.items():
+            patch.setenv(name, value)
+        if shell == "zsh":
+            answer = command.script()  # one real process
+            assert answer.err == ""
+            return answer.out
+        with redirect_stdout(StringIO()) as told, pytest.raises(SystemExit, match=r"^0$"):
+            main([])
+    return told.getvalue()
 
 
-def offered(*words: str) -> list[str]:
+def offered(command: Command, *words: str) -> list[str]:
     """What bash offers for the last word."""
-    return completed("bash", *words).split()
+    return completed(command, "bash", *words).split()
 
 
 def test_a_shell_completes_catalogs_tables_keys_and_operations(command: Command) -> None:
     command.table(appends=1)
     command.table("ns.u", appends=1)
-    assert offered("maintain", "ns.") == []
+    assert offered(command, "maintain", "ns.") == []
     assert not command.state.exists()
     command("detect")
-    assert offered("maintain", "--catalog", "C", "ns.") == ["ns.t", "ns.u"]
-    assert offered("show", "ns.u") == ["ns.u"]
-    assert (offered("po"), offered("request", "wi")) == (["policy"], ["withdraw"])
-    assert offered("maintain", "--catalog", "other", "ns.") == []
-    assert offered("health", "--catalog", "") == ["c"]
-    assert offered("health", "--catalog", "c", "ns.") == ["ns.t", "ns.u"]
-    assert offered("maintain", "ns.t", "--set", "min_i") == ["min_input_files="]
-    assert offered("maintain", "ns.t", "--operations", "compact,ex") == [
+    assert offered(command, "maintain", "--catalog", "C", "ns.") == ["ns.t", "ns.u"]
+    assert offered(command, "show", "ns.u") == ["ns.u"]
+    assert (offered(command, "po"), offered(command, "request", "wi")) == (["policy"], ["withdraw"])
+    assert offered(command, "maintain", "--catalog", "other", "ns.") == []
+    assert offered(command, "health", "--catalog", "") == ["c"]
+    assert offered(command, "health", "--catalog", "c", "ns.") == ["ns.t", "ns.u"]
+    assert offered(command, "maintain", "ns.t", "--set", "min_i") == ["min_input_files="]
+    assert offered(command, "maintain", "ns.t", "--operations", "compact,ex") == [
         "compact,expire_partitions",
         "compact,expire_snapshots",
     ]
     command.state.write_bytes(b"no database")
-    assert offered("show", "ns.") == []
+    assert offered(command, "show", "ns.") == []
 
 
 def test_a_name_that_a_shell_would_run_is_not_offered(command: Command) -> None:
@@ -188,5 +195,5 @@ def test_a_name_that_a_shell_would_run_is_not_offered(command: Command) -> None:
         ("zsh", """_arguments '*: :(("ns.t-1"\n"ns.t_2"))'\n"""),
         ("fish", "ns.t-1\nns.t_2\n"),
     ):
-        assert completed(shell, "maintain", "ns.") == answer
-    assert offered("maintain", "ns.t", "--operations", "'$(touch PWNED),ex'") == []
+        assert completed(command, shell, "maintain", "ns.") == answer
+    assert offered(command, "maintain", "ns.t", "--operations", "'$(touch PWNED),ex'") == []

@@ -305,9 +305,7 @@ sys.exit(icekeeper_command.main())
     ("held", "as_json", "number"),
     [
         ("typer", False, signal.SIGINT),
-        ("typer", True, signal.SIGTERM),
-        ("icekeeper.detection.detect", True, signal.SIGINT),
-        ("icekeeper.detection.detect", False, signal.SIGTERM),
+        ("icekeeper.detection.detect", True, signal.SIGTERM),
     ],
 )
 def test_an_interrupt_of_the_start_is_one_sentence(

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from contextlib import closing
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.cli.app import main
 from icekeeper.report.page import catalog_document, render_page
 from icekeeper.text import escaped, size_text
 from support.browser import AXE, Browser, chromium
+from support.command import Command
 from support.report_fleet import HOSTILE, NOW_MS, fleet
 
 pytestmark = pytest.mark.xdist_group("chromium")
-
-MOST_BYTES = 15_000_000
-# A second on a quiet machine (docs/report.md); tests share theirs.
-MOST_MS = 3000
 
 
 @pytest.fixture(scope="module")
@@ -132,42 +124,28 @@ def test_the_list_is_searched_filtered_sorted_and_turned(browser: Browser, hosti
     assert browser.run("return document.querySelector('.pager span').textContent") == "page 2 of 3"
 
 
-def test_ten_thousand_tables_are_on_one_page(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_of_so_many_tables_that_details_are_left_out_is_drawn(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``benchmarks/report_page.py`` measures a page of 10,000 tables, which reaches the real bound."""
+    monkeypatch.setattr("icekeeper.report.page.MOST_BYTES", 2_000_000)
     page = tmp_path / "page.html"
-    page.write_text(render_page([catalog_document(fleet(10_000), NOW_MS)], NOW_MS))
-    assert page.stat().st_size <= MOST_BYTES
+    page.write_text(render_page([catalog_document(fleet(1_000), NOW_MS)], NOW_MS))
+    assert 2_000_000 < page.stat().st_size < 2_000_000 + 1_000_000  # the libraries of the page are not counted
     browser.look()
     browser.open(page)
-    assert browser.run("return performance.getEntriesByType('navigation')[0].domInteractive") <= MOST_MS
     assert open_tables(browser, 1) >= 1
 
 
 # A real lake: every number is that of ``health --json``.
 
 
-@pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": tmp_path.as_uri()}
-    for key, value in properties.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
-    monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "state.db"))
-    rows = pa.table({"id": [1, 2]})
-    with closing(SqlCatalog("lake", **properties)) as catalog:
-        catalog.create_namespace("shop")
-        for name, appends in (("messy", 6), ("calm", 1), ("empty", 0)):
-            table = catalog.create_table(f"shop.{name}", rows.schema)
-            for _ in range(appends):
-                table.append(rows)
-    return tmp_path
-
-
-def test_every_number_is_that_of_health(
-    browser: Browser, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_number_is_that_of_health(browser: Browser, command: Command, tmp_path: Path) -> None:
+    for name, appends in (("messy", 6), ("calm", 1), ("empty", 0)):
+        command.table(f"ns.{name}", appends=appends)
     page = tmp_path / "lake.html"
-    assert main(["maintain", "shop.messy", "--catalog", "lake", "--engine", "local"]) == 0
-    assert main(["report", "--catalog", "lake", "--fresh", "*", "--output", str(page)]) == 0
-    capsys.readouterr()
+    assert command("maintain", "ns.messy", "--engine", "local").code == 0
+    assert command("report", "--fresh", "*", "--output", str(page)).code == 0
     browser.look()
     browser.console()
     browser.open(page)
@@ -188,10 +166,9 @@ def test_every_number_is_that_of_health(
           [...row.nextSibling.querySelectorAll('td[data-key]')].map((c) => [c.dataset.key, c.dataset.value ?? null]),
         ])"""
     shown = browser.run(script)
-    assert sorted(name for name, *_ in shown) == ["shop.calm", "shop.empty", "shop.messy"]
+    assert sorted(name for name, *_ in shown) == ["ns.calm", "ns.empty", "ns.messy"]
     for name, cells, facts in shown:
-        assert main(["health", name, "--catalog", "lake", "--json"]) == 0
-        counters = json.loads(capsys.readouterr().out)["counters"]
+        counters = command("health", name, "--json").json["counters"]
         counters.pop("lake_oldest_snapshot_age_hours", None)  # it grows
         for label, value, text in cells:
             if label in keys:

@@ -35,7 +35,8 @@ def in_processes(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 HOSTILE = """
-import os, re, sys
+import ctypes, os, sys
+MUTEX = ctypes.create_string_buffer(64)
 if "run-worker" in sys.orig_argv:
     import icekeeper.maintenance.run_pass as table_pass
     run_pass = table_pass.run_pass
@@ -70,13 +71,14 @@ def test_a_table_whose_pass_never_ends_stops_no_other_table(
 ) -> None:
     """The first run cuts it off, and the next leaves it alone; a pass that ends is the end of the wait.
 
-    An expression that backtracks for ever is C code: no signal and no thread of Python interrupts it.
+    C code that never returns and keeps Python's lock: no signal and no thread of Python interrupts it, as with a
+    regular expression that backtracks for ever.
     """
     names = [f"ns.t{number}" for number in range(3)]
     for name in names:
         command.table(name, appends=2)
     command.table(POISON, appends=9)  # the neediest is the first
-    in_its_process('re.match("(a+)+$", "a" * 64 + "b")', tmp_path, monkeypatch)
+    in_its_process("[ctypes.PyDLL(None).pthread_mutex_lock(MUTEX) for _ in range(2)]", tmp_path, monkeypatch)
     rows = {name: duckdb_rows(command.catalog.load_table(name).metadata_location) for name in names}
     first = command("run", "--once", "--engine", "local", *arguments_of(SOON))
     assert maintained(first) == {POISON: "failed", **dict.fromkeys(names, "succeeded")}

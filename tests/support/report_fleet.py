@@ -19,7 +19,7 @@ HOSTILE = '</script><script>alert("\'&")</script>\u202e<!--'
 """A name as an attacker may choose it: it ends elements, quotes, and turns the direction of text."""
 
 
-def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False, layouts: bool = True) -> CatalogFacts:
+def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False) -> CatalogFacts:
     """The facts of a catalog with so many tables, the same for the same arguments."""
     random = Random(7)
     lines = [sorted(random.randint(0, 30 * 86_400) for _ in range(40)) for _ in range(9)]
@@ -41,7 +41,7 @@ def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False, layouts:
                 )
                 for day in range(30, 0, -1)
             ]
-        if layouts and number % 5 == 0:
+        if number % 5 == 0:
             found.extend(_layout(stats, random, number, partitions[number % 9]))
         if number % 97 == 96:
             gone = Verdict(left_alone=f"metadata file s3://b/t{number}/v9.json is missing", is_unread=True)

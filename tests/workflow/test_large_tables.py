@@ -198,21 +198,9 @@ def statuses(lake: LocalLake, execution: Execution) -> dict[str, str]:
 def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
     lake: LocalLake, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A job that is killed leaves all tables due; a table that fails or never ends stops no other, and the next run
-    leaves out the endless table."""
+    """A table that fails or never ends stops no other, and the next run leaves out the endless table.  A job that is
+    killed: test_jobs_that_fail_are_repeated_once_and_told_to_the_report."""
     rows = {name: ids(lake, name) for name in TABLES}
-
-    def killed(arguments: Mapping[str, str]) -> None:
-        raise RuntimeError("it was killed before it began")
-
-    lake.stack.stand_in({}, {"compact_data_files": killed})
-    execution = lake.stack.run({})
-    assert execution.status == "SUCCEEDED"
-    assert statuses(lake, execution) == dict.fromkeys(TABLES, "partial")  # what follows is done
-    report = lake.stack.control(f"runs/{execution.name}/report.json")
-    assert all("RuntimeError: it was killed before it began" in one["summary"] for one in report["results"])
-    assert [files(lake, name) for name in TABLES] == [3, 3, 3]
-    lake.stack.stand_in({}, {"compact_data_files": job})
 
     monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 5.0)
     job.broken, job.endless = "ns.u", "ns.v"

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,20 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from rich.console import Console
 
+from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import HOUR_MS, system_clock
+from icekeeper.pipeline import glue_job
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.state.leases import end_live_run, is_scheduled, note_live_run, slot_keys
 from icekeeper.state.requests import MaintenanceRequest
 from local_stack.executions import Execution
 from local_stack.functions import Killed
+from local_stack.pipeline_run import run as pipeline_run
 from local_stack.pipeline_run.expected import surprises
 from local_stack.pipeline_run.run import run_pipeline
-from local_stack.stack import LocalStack
+from local_stack.stack import LocalStack, deployed
 from support.local_lake import POLICY_FILE, LocalLake
+from support.rights_fleet import jobs_in_this_process
 
 # The whole pipeline over real tables: the state machine of template.yaml, real functions and jobs, DynamoDB.
 
@@ -272,12 +277,22 @@ def test_a_run_does_not_begin_with_a_wrong_input_and_warns_of_a_pattern_without_
     assert all(untouched(lake, name) for name in ("ns.t", "ns.orders_1", "ns.events"))
 
 
-# ``make pipeline``, the one test with real Glue jobs: each is a process with what it needs of Spark.
+# ``make pipeline``, the one test with a real Glue job: a process with what it needs of Spark.
+
+
+@contextmanager
+def deployed_with_one_real_job(*arguments: Any, **options: Any) -> Iterator[LocalStack]:
+    """The wave is a process; the job that rewrites manifests runs here, because it differs in its name alone."""
+    with deployed(*arguments, **options) as stack:
+        stack.stand_in({}, {"rewrite_manifests": jobs_in_this_process(stack)["rewrite_manifests"]})
+        yield stack
 
 
 @pytest.mark.slow
 @pytest.mark.seaweedfs
-def test_one_compaction_fails_and_all_else_is_done(tmp_path: Path) -> None:
+def test_one_compaction_fails_and_all_else_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))
+    monkeypatch.setattr(pipeline_run, "deployed", deployed_with_one_real_job)
     text = io.StringIO()
     run = run_pipeline(tmp_path, Console(file=text, width=120, highlight=False))
     logs = [job.log for jobs in run.jobs.values() for job in jobs if job.state != "SUCCEEDED"]
