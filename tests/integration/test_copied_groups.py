@@ -221,32 +221,32 @@ def written_at(table: MaintainedTable, rows: int, *, files: int, row_groups_of: 
 
 def test_files_far_above_a_target_that_is_set_are_cut_between_row_groups(table: MaintainedTable) -> None:
     """Without a byte decoded, in their order; and once only."""
-    written_at(table, 12_000, files=3, row_groups_of=1_000)
+    written_at(table, 6_000, files=3, row_groups_of=500)
     before = table.rows()
-    assert {file.file_size_in_bytes > 4 * 104_857 for file in table.data_files()} == {True}
-    table.table.transaction().set_properties({"write.target-file-size-bytes": "104857"}).commit_transaction()
+    assert {file.file_size_in_bytes > 4 * 52_428 for file in table.data_files()} == {True}
+    table.table.transaction().set_properties({"write.target-file-size-bytes": "52428"}).commit_transaction()
 
     outcome = table.run(Operation.COMPACT)
 
     assert outcome.status is Status.SUCCEEDED, outcome
     files = table.data_files()
     assert outcome.summary == f"compacted 3 files into {len(files)} (across 3 bins)"
-    assert {file.record_count for file in files} == {3_000}
-    assert all(104_857 * 3 // 4 <= file.file_size_in_bytes <= 104_857 * 5 // 4 for file in files)
+    assert {file.record_count for file in files} == {1_500}
+    assert all(52_428 * 3 // 4 <= file.file_size_in_bytes <= 52_428 * 5 // 4 for file in files)
     assert outcome.metrics["compact.bytes_copied"] > 0.95 * sum(file.file_size_in_bytes for file in files)
-    assert {tuple(row_groups(file.file_path)) for file in files} == {(1_000, 1_000, 1_000)}
-    assert sorted(ids_of(file.file_path)[0] for file in files) == list(range(0, 36_000, 3_000))
+    assert {tuple(row_groups(file.file_path)) for file in files} == {(500, 500, 500)}
+    assert sorted(ids_of(file.file_path)[0] for file in files) == list(range(0, 18_000, 1_500))
     assert all(ids == sorted(ids) for ids in (ids_of(file.file_path) for file in files))
     assert table.rows() == before
-    assert len(table.readers_agree()) == 36_000
+    assert len(table.readers_agree()) == 18_000
     table.assert_sound()
     assert table.run(Operation.COMPACT).status is Status.SKIPPED
 
 
 def test_a_large_file_that_cannot_be_copied_is_decoded_into_as_many(table: MaintainedTable) -> None:
     """Its codec is not the table's any more."""
-    written_at(table, 12_000, files=1, row_groups_of=1_000)
-    before, target = table.rows(), {"target_file_size_mb": "0.1"}
+    written_at(table, 6_000, files=1, row_groups_of=500)
+    before, target = table.rows(), {"target_file_size_mb": "0.05"}
     table.table.transaction().set_properties({"write.parquet.compression-codec": "gzip"}).commit_transaction()
     outcome = table.run(Operation.COMPACT, **target)
     assert (outcome.status, outcome.metrics["compact.bytes_copied"]) == (Status.SUCCEEDED, 0)

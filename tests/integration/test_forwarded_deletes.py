@@ -121,7 +121,7 @@ def test_rows_deleted_meanwhile_are_deleted_in_the_outputs(
     assert (region_rows(table), deletes(table)) == (before - gone, [])
 
 
-@pytest.mark.parametrize("order", ["in_order", "sorted"])
+@pytest.mark.parametrize(("table", "order"), [(2, "in_order"), (3, "sorted")], indirect=["table"])
 def test_deletes_that_win_the_swap_are_forwarded_by_the_next_attempt(table: MaintainedTable, order: str) -> None:
     """Two deletes land between preparing and swapping; what the lost attempts wrote is removed."""
     before = region_rows(table)

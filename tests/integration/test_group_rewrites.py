@@ -116,16 +116,6 @@ def test_a_failing_group_is_reported_and_leaves_no_file(engine: Engine, tmp_path
     assert not list(tmp_path.glob("bad*"))
 
 
-def test_rows_that_the_manifest_does_not_promise_fail_the_group(tmp_path: Path) -> None:
-    """A file with another number of rows than its manifest says is not merged: something is wrong with one of them."""
-    inputs = write_inputs(tmp_path, 2, 10)
-    wrong = [replace(inputs[0], record_count=9), inputs[1]]
-    result = rewrite_group(task_of(wrong, tmp_path / "out"))
-    assert result.written == ()
-    assert result.error is not None
-    assert "has 10 rows, but its manifest says 9" in result.error
-
-
 def test_a_group_of_150_mb_is_merged_in_less_memory_than_it_has(tmp_path: Path) -> None:
     """At the worker's peak.  A buffer of the whole group, encoded or as Arrow holds it, would break the bound."""
     ids = pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})

@@ -228,14 +228,6 @@ def test_what_one_merge_decoded_the_next_one_copies(table_of_long_files: Maintai
     assert table_of_long_files.rows() == before
 
 
-def test_row_groups_that_are_small_in_memory_too_are_decoded(table_of_long_files: MaintainedTable) -> None:
-    """Those of 2 MB in memory, where more than 4 MB, a quarter of 17 MB, would be full ones."""
-    in_two(table_of_long_files)
-    with in_memory_of(17):
-        second = compact(table_of_long_files)
-    assert second.metrics["compact.bytes_copied"] == 0
-
-
 # Zeros, and NaN beside one value, are found in our files by readers that take equal bounds in a footer for a value.
 
 NAN = float("nan")

@@ -236,20 +236,6 @@ def test_rows_keep_their_ids_when_their_row_groups_are_copied_once_and_again(tab
     table_with_ids.assert_sound()
 
 
-def test_rows_keep_their_ids_when_a_large_file_is_cut(table_with_ids: MaintainedTable) -> None:
-    compacted(table_with_ids, min_row_group_copy_bytes="1")
-    before, live_rows = lineage(table_with_ids), rows(table_with_ids)
-    tiny = {"target_file_size_mb": "0.0005", "min_file_size_ratio": "0.1", "expected_scans": "none"}
-    outcome = compacted(table_with_ids, **tiny)
-    assert outcome.summary == "compacted 2 files into 6 (across 2 bins)"
-    assert outcome.metrics["compact.bytes_copied"] > 0
-    assert row_groups(table_with_ids) == [[10], [10], [10], [10], [10, 10], [10, 10]]
-    assert lineage(table_with_ids) == before
-    assert rows(table_with_ids) == live_rows
-    assert_row_ids_hold(table_with_ids)
-    table_with_ids.assert_sound()
-
-
 # Deletion vectors through compaction: which go, which stay, and those that land meanwhile or are damaged.
 
 

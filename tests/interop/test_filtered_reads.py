@@ -44,7 +44,7 @@ def test_filters_find_what_they_found_before(
     table = registered_table(before, tmp_path)
     outcome = table.maintain(operations=operations, rewrite_all="true")
     assert [part.status for part in outcome.operations] == [Status.SUCCEEDED] * (operations.count(",") + 1)
-    reads = FilteredReads.on(java, java_tables, duckdb, format_version, 45, every=3)
+    reads = FilteredReads.on(java, java_tables, duckdb, format_version, 80, every=4)
     assert reads.problems(before, table.metadata_location) == []
 
 
@@ -144,7 +144,7 @@ def test_a_bloom_filter_is_no_larger_than_the_table_allows(tmp_path: Path) -> No
 def test_filters_find_in_copies_what_they_found_before(
     spark_session: object, java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
 ) -> None:
-    assert problems_of_copies(3, java_tables, duckdb, tmp_path, step=60) == []
+    assert problems_of_copies(3, java_tables, duckdb, tmp_path, step=90) == []
 
 
 # Rows that have a column's default are found by it once they are rewritten, in files that are copied from others too.

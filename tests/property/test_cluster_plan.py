@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -416,24 +415,6 @@ def test_passes_settle(files: list[Sorted], settings: Policy, depth: int, factor
                 return
             files = after
         assert applied(files, settings, 90, new) is None
-
-
-def test_rounds_of_new_data_leave_few_files_over_a_key() -> None:
-    """A hundred rounds of a file each (nightly 2,000), sorted by default settings: a lookup opens at most a dozen."""
-    rng, settings = random.Random(3), policy(**BY_ID)
-    files: list[Sorted] = []
-    written, deepest = 0.0, 0
-    for number in range(examples(100)):
-        files = [*files, Sorted(1000 + number, rng.randrange(20), 1000 - rng.randrange(20), 12.0)]
-        after = applied(files, settings, 5000 + number, [1000 + number])
-        assert after is not None
-        written += sum(f.size for f in after if f.run == 5000 + number)
-        files = after
-        assert applied(files, settings, 9000) is None
-        over = [sum((f.low or 0) <= key < (f.high or 0) for f in files) for key in range(50, 1000, 150)]
-        deepest = max(deepest, *over)
-    assert deepest <= 12
-    assert written / sum(f.size for f in files) < 4
 
 
 def test_small_sorted_files_are_merged_with_their_like() -> None:

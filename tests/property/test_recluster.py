@@ -119,15 +119,6 @@ def test_rows_that_come_in_order_are_never_sorted_again() -> None:
     assert max(table.depths) == 2
 
 
-@pytest.mark.parametrize("factor", [2, 3, 8, 10])
-def test_the_factor_trades_bytes_rewritten_for_depth(factor: int) -> None:
-    table = Table(factor=factor)
-    for _ in range(300):
-        table.append(0, 100)
-    assert table.amplification <= 1 + math.log(300, factor)
-    assert max(table.depths) <= max(table.limit, (factor - 1) * (math.ceil(math.log(300, factor)) + 1))
-
-
 def test_which_runs_are_merged() -> None:
     piled = [piece(n, 0, 9) for n in range(4)]
     assert runs_to_merge(piled, limit=4, factor=2) == [], "within the limit"

@@ -274,7 +274,7 @@ def test_a_cdc_table_keeps_within_its_amplification_and_its_debt_is_bounded() ->
     table = PaperTable(policy())
     table.write(NOW_MS, [Arrival("p", 240 * MB)] * 12)
     table.written, worst_deletes, worst_share = 0, 0, 0.0
-    for hour in range(1, 350):
+    for hour in range(1, 200):
         now_ms = NOW_MS + hour * HOUR_MS
         table.write(now_ms, [Arrival("p", 8 * MB)], deleted_rows=8 * MB // ROW_BYTES)
         if not isinstance(plan := table.plan(now_ms), Nothing):

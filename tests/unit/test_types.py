@@ -12,14 +12,8 @@ from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.avro_schemas import record_schema
 from icekeeper.metadata.transforms import applies, is_known, parse_transform, partition_type
 from icekeeper.metadata.types import (
-    INTEGER_BITS,
-    NUMBERS,
     PRIMITIVES,
-    TIMESTAMPS,
-    UNITS_PER_DAY,
     decimal_of,
-    decode,
-    encode,
     fixed_length,
     is_primitive,
 )
@@ -36,27 +30,6 @@ def test_every_type_has_an_arrow_type_an_avro_type_and_one_of_pyiceberg(kind: st
     assert str(TypeAdapter(IcebergType).validate_python(kind)).replace(" ", "") == kind.replace(" ", "")
     [field] = record_schema("r", [{"id": 1, "name": "a", "required": False, "type": kind}])["fields"]
     assert field["type"][0] == "null"
-
-
-def test_facts_about_groups_of_types() -> None:
-    assert dict(INTEGER_BITS) == {
-        **dict.fromkeys(("int", "date"), 32),
-        **dict.fromkeys(("long", "time", "timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"), 64),
-    }
-    assert {"float", "double", *INTEGER_BITS} == NUMBERS
-    assert {"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"} == TIMESTAMPS
-    assert dict(UNITS_PER_DAY) == {
-        "date": 1,
-        **dict.fromkeys(("timestamp", "timestamptz"), 86_400_000_000),
-        **dict.fromkeys(("timestamp_ns", "timestamptz_ns"), 86_400_000_000_000),
-    }
-
-
-@pytest.mark.parametrize("kind", INTEGER_BITS)
-def test_integers_take_the_width_of_their_type(kind: str) -> None:
-    least = -(2 ** (INTEGER_BITS[kind] - 1))
-    assert len(encode(kind, least)) == PRIMITIVES[kind].width
-    assert decode(kind, encode(kind, least)) == least
 
 
 def test_parameters_of_types() -> None:
