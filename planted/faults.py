@@ -128,7 +128,7 @@ _DELETION = (
         "storage/s3_objects.py",
         'if _goes_on(page) and not (page.get("IsTruncated") and page.get("NextContinuationToken")):',
         "if page is None:",
-        ("tests/unit/test_store_failures.py",),
+        ("tests/unit/test_foreign_answers.py",),
     ),
     Fault(
         "any 404 proves that a table is gone",

@@ -157,7 +157,7 @@ def test_a_table_that_cannot_be_swept_safely_is_refused_and_others_go_on(command
 
 
 def test_each_table_loses_its_own_orphans_only(command: Command) -> None:
-    """Nested tables, a second entry, and imported files: only the other table's manifests tell of those."""
+    """Nested tables, a second entry, and imported files, which only the other table's manifests name."""
     outer, host = command.table("ns.outer", appends=1), command.table("ns.a", appends=1)
     inner = command.catalog.create_table("ns.inner", outer.schema(), location=f"{outer.location()}/inner")
     source = next(iter(host.scan().plan_files())).file.file_path
@@ -234,7 +234,7 @@ def test_a_commit_between_listing_and_deletion_protects(command: Command, monkey
     assert local_path(adopted).exists()
 
 
-# A data path outside of the table's location: swept where it is named and nobody else's
+# A data path outside of the table's location: swept where it is named and no other table's
 # (rule: sweep-only-table-folders).
 
 

@@ -31,7 +31,7 @@ from support.maintained_table import ID_AND_PART, NAME, MaintainedTable, new_tab
 from support.readers import pyiceberg_rows
 from support.served import age_everything, files_of, ids, maintain
 
-# Where a table has files stays known although its catalog entry goes back to an older state
+# The folders of a table stay known although its catalog entry returns to an older state
 # (rule: ask-neighbours-before-deleting).
 
 GUEST = "ns.guest"
@@ -59,7 +59,7 @@ def four_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 
 def test_expiry_spares_what_a_guest_took_in_after_a_look(four_appends: MaintainedTable) -> None:
-    """Whatever its writer's clock says (rule: look-at-every-served-table)."""
+    """With any clock of its writer (rule: look-at-every-served-table)."""
     table, catalog, guests = four_appends, four_appends.pyiceberg, dict[str, Table]()
     for name, (version, _) in GUESTS.items():
         guests[name] = catalog.create_table(name, schema=ID_AND_PART, properties={"format-version": version})
@@ -103,7 +103,9 @@ def test_a_manifest_is_read_by_one_look_only(
             maintain(table, table.pyiceberg, name, operations="compact", min_input_files="9")
         snapshot = guest.refresh().current_snapshot()
         assert snapshot is not None
-        assert sorted(read) == sorted(one.manifest_path for one in snapshot.manifests(guest.io))
+        maintain(table, table.pyiceberg, "ns.t")  # a pass over another table looks at this one, too
+        of_guest = [path for path in read if f"/ns/v{version}/" in path]
+        assert sorted(of_guest) == sorted(manifest.manifest_path for manifest in snapshot.manifests(guest.io))
 
 
 def test_expiry_spares_what_a_guest_took_in_after_it_went_back(four_appends: MaintainedTable) -> None:
@@ -334,8 +336,8 @@ def test_the_refusal_names_the_command_that_ends_it(command: Command) -> None:
         ("gone", "ns.inside"),
     ]
     assert "ns.guest" in command("claims", "list", "ns.t").out
-    told = shlex.split(refused["reason"].partition("icekeeper claims forget ")[2])
-    forgotten = command("claims", "forget", *told, "--json", catalog=None)
+    arguments = shlex.split(refused["reason"].partition("icekeeper claims forget ")[2])
+    forgotten = command("claims", "forget", *arguments, "--json", catalog=None)
     assert forgotten.code == 0, forgotten.err
     assert forgotten.json["forgotten"] == [
         {

@@ -112,7 +112,7 @@ def test_every_batch_is_preceded_by_another_look(table: MaintainedTable) -> None
     assert not [path for path in paths if Path(path).exists()]
 
 
-def test_what_is_adopted_staged_or_pinned_before_its_batch_stays(table: MaintainedTable) -> None:
+def test_files_adopted_staged_or_pinned_before_their_batch_stay(table: MaintainedTable) -> None:
     """A load or a pin is in the state only: no metadata of the table show it (rule: one-object-decides-deletions)."""
     source = Path(normalise(table.data_files()[0].file_path))
     paths = planted(table, 8)
@@ -152,7 +152,7 @@ def test_batches_are_deleted_side_by_side(table: MaintainedTable, monkeypatch: p
     assert sorted(deleted(table, paths).deleted) == paths
 
 
-def test_what_passes_is_tried_again_and_what_is_refused_is_not(
+def test_temporary_failures_are_tried_again_and_refusals_are_not(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = planted(table, 4)
@@ -207,7 +207,7 @@ def test_a_store_that_is_down_is_not_asked_a_million_times(
 
 
 def test_a_process_that_must_end_leaves_the_rest_to_the_next_pass(table: MaintainedTable) -> None:
-    """It is asked before each batch; a function that is ended by its timeout would tell nobody what it did."""
+    """The time is read before each batch; a function that its timeout ends could not report what it did."""
     paths = planted(table, 6)
     looks = iter((900.0, 61.0, *[59.0] * 5))
     result = deleted(table, paths, time_left_s=lambda: next(looks))
@@ -219,7 +219,7 @@ def test_a_process_that_must_end_leaves_the_rest_to_the_next_pass(table: Maintai
     assert [Path(path).exists() for path in paths] == [False] * 4 + [True] * 2
 
 
-def test_a_table_that_forbids_deletions_meanwhile_keeps_the_rest(table: MaintainedTable) -> None:
+def test_a_table_that_comes_to_forbid_deletions_keeps_the_rest(table: MaintainedTable) -> None:
     def forbid() -> None:
         table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
 

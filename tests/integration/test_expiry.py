@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,8 +19,6 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
-from icekeeper.model import EntryStatus, ManifestContent
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.findings import RETRY_MS
@@ -31,10 +28,8 @@ from support.command import EVERYTHING_IS_OLD, Command, local_path
 from support.maintained_table import EAGER, NAME, MaintainedTable, maintained_table, outcome_of, registered_table
 from support.readers import canonical, duckdb_rows
 from support.scripted_catalog import once
-from support.v3 import live as live_entries
 
-# A snapshot whose metadata is lost stops expiry and sweeps until a person gives it up
-# .
+# A snapshot whose metadata is lost stops expiry and sweeps until a person gives it up.
 
 EXPIRY, SWEEP = Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS
 
@@ -155,7 +150,7 @@ def test_a_refused_expiry_is_remembered_and_tried_again_weekly(overwritten_table
 
 
 def test_a_change_of_refs_or_snapshots_has_the_expiry_tried_again(overwritten_table: MaintainedTable) -> None:
-    """The sentence that names the tag would be wrong without it."""
+    """Without the tag the remembered sentence would be wrong."""
     table, named = overwritten_table, ids(overwritten_table)[0]
     table.table.manage_snapshots().create_tag(named, "old").commit()
     list_of(table, 0).unlink()
@@ -165,8 +160,8 @@ def test_a_change_of_refs_or_snapshots_has_the_expiry_tried_again(overwritten_ta
     table.table.manage_snapshots().remove_tag("old").commit()
     reasons, warning, _ = detected(table)
     assert (reasons != (), warning) == (True, None)
-    told = f"give up the snapshots that need it: --set snapshot_give_up_ids={named}"
-    assert told in table.run(EXPIRY).summary
+    sentence = f"give up the snapshots that need it: --set snapshot_give_up_ids={named}"
+    assert sentence in table.run(EXPIRY).summary
     assert detected(table)[0] == ()
     table.table.maintenance.expire_snapshots().by_id(named).commit()
     reasons, warning, _ = detected(table)
@@ -174,7 +169,7 @@ def test_a_change_of_refs_or_snapshots_has_the_expiry_tried_again(overwritten_ta
     assert "expired " in table.run(EXPIRY).summary
 
 
-def test_what_readable_metadata_proves_unneeded_goes(overwritten_table: MaintainedTable) -> None:
+def test_files_that_readable_metadata_proves_unneeded_are_deleted(overwritten_table: MaintainedTable) -> None:
     """Of two manifests that only the given up snapshots list, one can be read."""
     ((manifest, data),) = files_of(overwritten_table, 0).values()
     lost, unknown = next(found for found in files_of(overwritten_table, 1).values() if found[0] != manifest)
@@ -194,7 +189,7 @@ def test_a_damaged_manifest_proves_nothing_by_its_first_entries(overwritten_tabl
     assert data.exists()
 
 
-def test_what_the_others_need_stays_and_one_that_cannot_be_read_either_is_named(
+def test_files_of_other_snapshots_stay_and_a_second_unreadable_snapshot_is_named(
     overwritten_table: MaintainedTable,
 ) -> None:
     table, before = overwritten_table, overwritten_table.files()
@@ -218,7 +213,7 @@ def test_what_the_others_need_stays_and_one_that_cannot_be_read_either_is_named(
     table.assert_sound()
 
 
-def test_the_command_takes_what_its_refusal_spells_out(command: Command) -> None:
+def test_the_command_that_the_refusal_prints_works(command: Command) -> None:
     table = command.table(appends=3)
     oldest = table.snapshots()[0]
     local_path(oldest.manifest_list).unlink()
@@ -258,27 +253,7 @@ def table(tmp_path: Path) -> Iterator[MaintainedTable]:
         yield made
 
 
-def test_tags_and_branches_keep_theirs_and_read_as_before(table: MaintainedTable) -> None:
-    """What compaction freed goes in the same pass."""
-    first, tagged, branch, head = [s.snapshot_id for s in table.table.snapshots()]
-    with table.table.manage_snapshots() as refs:
-        refs.create_tag(tagged, "release").create_branch(branch, "audit")
-    before = {i: table.rows(i) for i in (tagged, branch, head)}
-    outcome = table.maintain(operations="compact,expire_snapshots")
-    assert outcome.status.value == "succeeded"
-    metadata = table.loaded.metadata
-    assert {tagged, branch} < set(metadata.snapshots)
-    assert {first, head}.isdisjoint(metadata.snapshots)
-    assert set(metadata.refs) == {"main", "release", "audit"}
-    for snapshot_id in (tagged, branch):
-        assert table.rows(snapshot_id) == before[snapshot_id]
-        assert canonical(duckdb_rows(table.loaded.metadata_location, snapshot_id)) == before[snapshot_id]
-    assert table.rows() == before[head]
-    assert table.unreferenced() == set()
-    table.assert_sound()
-
-
-def test_appends_share_manifests_so_only_lists_and_statistics_go(table: MaintainedTable) -> None:
+def test_of_appends_only_manifest_lists_and_statistics_are_deleted(table: MaintainedTable) -> None:
     data = {path for path in table.files() if path.endswith(".parquet")}
     statistics = _with_statistics(table)
     head = table.loaded.metadata.refs["main"].snapshot_id
@@ -310,20 +285,6 @@ def _with_statistics(table: MaintainedTable) -> dict[int, Path]:
         updates.append({"action": "set-statistics", "statistics": statistics})
     table.catalog.inner.commit(loaded, [], updates)
     return written
-
-
-def test_files_outside_the_tables_locations_stay(table: MaintainedTable, tmp_path: Path) -> None:
-    """Files taken in by add_files belong to whoever wrote them (rule: delete-below-own-locations)."""
-    import pyarrow.parquet as pq
-
-    theirs = tmp_path / "theirs.parquet"
-    pq.write_table(ROWS, theirs)
-    table.table.add_files([theirs.as_uri()])
-    table.table.overwrite(ROWS)
-    outcome = table.maintain()
-    assert outcome.status.value == "succeeded"
-    assert theirs.exists()
-    assert table.unreferenced() == set()
 
 
 def test_refs_that_the_catalog_drops_are_put_back(table: MaintainedTable) -> None:
@@ -439,56 +400,6 @@ def test_a_dry_run_plans_what_a_run_frees_and_asks_for_no_object(table: Maintain
     table.assert_sound()
     again = expired(table)
     assert (again.status, again.summary) == (Status.SKIPPED, "no snapshots to expire")
-
-
-def test_a_manifest_that_spells_paths_otherwise_keeps_its_files(table: MaintainedTable) -> None:
-    """Engines that share a table mix spellings: the file is one all the same."""
-    before = table.rows()
-    for snapshot_id, spelled in ((7, "file:"), (8, "")):
-        live = [entry.file.file_path for _, entry in live_entries(table)]
-        respelled(table, snapshot_id, {path: f"{spelled}{normalise(path)}" for path in live})
-        outcome = expired(table)
-        assert outcome.status is Status.SUCCEEDED
-        assert not [path for path in outcome.files_deleted if path.endswith(".parquet")]
-        assert len([path for path in table.files() if path.endswith(".parquet")]) == 4
-        assert table.rows() == before
-
-
-def respelled(table: MaintainedTable, snapshot_id: int, paths: Mapping[str, str]) -> None:
-    """Another engine rewrites the manifests of the head into one that spells paths its own way."""
-    loaded = table.loaded
-    head = loaded.metadata.current_snapshot
-    assert head is not None
-    entries = [
-        replace(e, status=EntryStatus.EXISTING, file=replace(e.file, file_path=paths[e.file.file_path]))
-        for _, e in live_entries(table)
-    ]
-    folder, number = loaded.metadata.metadata_directory, loaded.metadata.last_sequence_number + 1
-    manifest, manifest_list = (f"{folder}/{name}theirs-{snapshot_id}.avro" for name in ("", "snap-"))
-    written = encode_manifest(
-        loaded.metadata,
-        spec_id=0,
-        content=ManifestContent.DATA,
-        entries=entries,
-        path=manifest,
-        snapshot_id=snapshot_id,
-        sequence_number=number,
-    )
-    listed = encode_manifest_list(
-        2, [written.manifest], snapshot_id=snapshot_id, parent_snapshot_id=head.snapshot_id, sequence_number=number
-    )
-    storage = Storage(loaded.io_properties)
-    storage.write(manifest, written.data)
-    storage.write(manifest_list, listed)
-    raw = {
-        **head.raw,
-        "snapshot-id": snapshot_id,
-        "parent-snapshot-id": head.snapshot_id,
-        "sequence-number": number,
-        "manifest-list": manifest_list,
-    }
-    ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
-    table.catalog.inner.commit(loaded, [], [{"action": "add-snapshot", "snapshot": raw}, ref])
 
 
 # On request: named snapshots, and specs and schemas that nothing uses.

@@ -12,7 +12,6 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import declare_load, list_loads, stage_load
-from icekeeper.deletion.shared_references import HeldFiles
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS, system_clock
@@ -21,8 +20,7 @@ from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, StagedOutcome, Status
 from icekeeper.runtime import Runtime
-from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
-from icekeeper.state.store import Pin
+from icekeeper.state.staging import LoadState, StagedLoad
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.command import ABOUT, Command, local_path, one_sentence
@@ -63,8 +61,8 @@ class StagedTable(MaintainedTable):
 
     def sweep(self, operations: str = "compact", *, dry_run: bool = False, **settings: Any) -> PassOutcome:
         """A pass with a grace period of a day."""
-        told = {**GRACE, **settings}
-        return self.maintain(operations, clock=self.clock, dry_run=dry_run, **told)
+        chosen = {**GRACE, **settings}
+        return self.maintain(operations, clock=self.clock, dry_run=dry_run, **chosen)
 
     def cleaned(self, **more: Any) -> StagedOutcome:
         staged = self.sweep(**more).staged
@@ -143,22 +141,6 @@ def test_failed_loads_are_cleaned_after_the_grace_period_from_the_record(
     assert unrecorded in table.files()
     assert table.states() == {}
     assert table.sweep().staged is None
-
-
-def test_a_clock_that_runs_backwards_deletes_nothing(table: StagedTable) -> None:
-    path, other = table.plant("data/load.parquet"), table.plant("data/job.parquet")
-    job = StagedLoad(
-        identity=table.stage("L", path, state=LoadState.FAILED).identity,
-        name="run:compact",
-        origin=LoadOrigin.JOB,
-        changed_ms=START_MS,
-        expires_ms=START_MS + 2 * HOUR_MS,
-    )
-    table.state.staging.stage(job, [f"file://{other}"])
-    table.clock.now_ms -= 1000 * GRACE_MS
-    assert table.sweep("all").staged is None
-    assert {path, other} <= table.files()
-    assert table.states() == {"L": LoadState.FAILED, "run:compact": LoadState.PENDING}
 
 
 def test_unreadable_references_delete_nothing_and_fail_no_operation(table: StagedTable) -> None:
@@ -287,7 +269,7 @@ def test_detection_proposes_a_table_whose_failed_load_can_be_cleaned(table: Stag
         assert proposal.reasons == ("files of 1 failed load can be cleaned",)
 
 
-def test_a_pass_that_cannot_be_recorded_is_still_told(table: StagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_cannot_be_recorded_is_still_reported(table: StagedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise StorageError("the disk is full")
 
@@ -303,7 +285,7 @@ def test_a_pass_that_cannot_be_recorded_is_still_told(table: StagedTable, monkey
 
 
 def test_a_file_that_something_references_is_never_deleted(table: StagedTable) -> None:
-    """Someone adopted it in spite of what was said; also under another spelling of its path."""
+    """A writer committed it although its load was declared failed; also under another spelling of its path."""
     data = [normalise(file.file_path) for file in table.data_files()]
     gone = table.plant("data/gone.parquet")
     table.stage("L", data[0], data[1].replace("/data/", "//data/"), gone, state=LoadState.FAILED)
@@ -334,7 +316,7 @@ def test_a_file_that_is_referenced_at_the_last_moment_is_spared(table: StagedTab
 
 
 def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table: StagedTable) -> None:
-    """The record is of another UUID, whatever lies at the path by now."""
+    """The record is of another UUID, whatever is at the path by now."""
     location = table.metadata.location
 
     def replace() -> None:
@@ -463,7 +445,7 @@ def test_wrong_loads_are_one_sentence_and_record_nothing(command: Command, tmp_p
     assert command("stage", "list", "ns.t", "--json").json["loads"] == []
 
 
-def test_what_was_cleaned_is_in_the_document_of_the_pass(command: Command) -> None:
+def test_the_document_of_the_pass_has_the_cleaned_files(command: Command) -> None:
     location = command.table(appends=1).location()
     path = local_path(location) / "data" / "f.parquet"
     path.write_bytes(b"?")
@@ -483,53 +465,3 @@ def test_what_was_cleaned_is_in_the_document_of_the_pass(command: Command) -> No
     assert [part["operation"] for part in answer.json["operations"]] == ["compact"]
     assert "staged files: deleted 1 staged file(s) of 1 failed load(s)" in answer.err
     assert not path.exists()
-
-
-def test_orphan_removal_leaves_staged_files_alone(table: StagedTable) -> None:
-    """Staged files that await adoption stay, however old they are: the record is read again
-    right before every batch, and a load that is staged after the listing counts."""
-    staged, old, orphan = (table.plant(f"data/{name}.parquet") for name in ("staged", "old", "orphan"))
-    inside, beside = table.plant("data/load-1/a.parquet"), table.plant("data/load-10/a.parquet")
-    adopted = table.plant("data/adopted.parquet")
-    stage_load(table.handle, "L", [f"file:{staged}"], [f"{table.metadata.location}/data/load-1/"])
-    table.stage("A", adopted, state=LoadState.ADOPTED)
-    with at(Moment.DELETION_DECIDED, lambda: table.stage("late", old)):
-        outcome = table.run(Operation.REMOVE_ORPHANS)
-    assert set(map(normalise, outcome.files_planned)) == {old, orphan, beside}
-    assert set(map(normalise, outcome.files_deleted)) == {orphan, beside}
-    assert outcome.metrics["remove_orphans.files_protected"] == 3
-    assert {staged, inside, adopted, old} <= table.files()
-
-
-def test_expiry_spares_what_a_load_stages(table: StagedTable) -> None:
-    """A file that compaction replaced is being added anew."""
-    data = normalise(table.data_files()[0].file_path)
-    table.run(Operation.COMPACT)
-    with at(Moment.BEFORE_COMMIT, lambda: table.stage("L", data)):
-        outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
-    assert outcome.status is Status.SUCCEEDED
-    assert data in set(map(normalise, outcome.files_planned)) - set(map(normalise, outcome.files_deleted))
-    assert data in table.files()
-
-
-def test_every_look_sees_what_was_staged_and_pinned_since(table: StagedTable) -> None:
-    """The guard before each batch of deletions, also after the first."""
-    memory, metadata = table.handle.memory(table.loaded), table.metadata
-    held = HeldFiles(memory, table.storage.read)
-    paths = [table.plant(f"data/{number}.parquet") for number in range(3)]
-    for number, path in enumerate(paths):
-        held.look(metadata)
-        assert [held.hold(one) for one in paths] == [one in paths[:number] for one in paths]
-        table.stage(f"L{number}", path)
-    declare_load(table.handle, "L0", LoadState.FAILED)
-    held.look(metadata)
-    assert [held.hold(one) for one in paths] == [False, True, True]
-    assert metadata.current_snapshot is not None
-    location = f"{metadata.location}/metadata/old.metadata.json"
-    assert not held.hold(location)
-    snapshot_id = metadata.current_snapshot.snapshot_id
-    table.state.add_pin(
-        Pin(identity=memory.identity, name="p", snapshot_id=snapshot_id, metadata_location=location, expires_ms=2**62)
-    )
-    held.look(metadata)
-    assert held.hold(normalise(location))

@@ -47,18 +47,6 @@ def table(three_appends: MaintainedTable) -> MaintainedTable:
 
 
 class TestOtherTables:
-    @pytest.mark.parametrize("in_other_catalog", [False, True])
-    def test_expiry_spares_what_another_entry_of_the_same_table_needs(
-        self, table: MaintainedTable, tmp_path: Path, *, in_other_catalog: bool
-    ) -> None:
-        """Under another name, or in another catalog: a migration, of which the older entry is expired."""
-        catalog = second_catalog(tmp_path) if in_other_catalog else table.pyiceberg
-        twin = catalog.register_table("ns.twin", table.loaded.metadata_location)
-        if in_other_catalog:
-            maintain(table, catalog, "ns.twin", operations="compact", min_input_files="9")
-        maintain(table, table.pyiceberg, "ns.t", served=catalog)
-        assert ids(twin) == [0, 1, 10, 11, 20, 21]
-
     def test_expiry_spares_the_files_of_guests(self, table: MaintainedTable, tmp_path: Path) -> None:
         """A pass has looked at one here, at one in another catalog and at one that was renamed since; at one, none."""
         table.maintain(maintenance_enabled="false")
@@ -81,25 +69,7 @@ class TestOtherTables:
         assert {name: ids(guest) for name, guest in guests.items()} == rows
         assert sorted(i for found in rows.values() for i in found) == ids(table.table) == [0, 1, 10, 11, 20, 21, 30, 31]
 
-    def test_the_metadata_that_another_entry_is_at_outlives_the_log(self, table: MaintainedTable) -> None:
-        with table.table.transaction() as transaction:
-            transaction.set_properties(
-                {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
-            )
-        twin = table.pyiceberg.register_table("ns.twin", table.loaded.metadata_location)
-        maintain(table, table.pyiceberg, "ns.twin", operations="compact", min_input_files="9")
-        for number in range(3):
-            maintain(
-                table,
-                table.pyiceberg,
-                "ns.t",
-                operations="compact",
-                rewrite_all="true",
-                target_file_size_mb=f"{number + 1}",
-            )
-        assert ids(twin) == [0, 1, 10, 11, 20, 21]
-
-    def test_a_guest_that_let_go_keeps_nothing(self, table: MaintainedTable) -> None:
+    def test_files_that_a_guest_dropped_are_deleted_by_their_owner(self, table: MaintainedTable) -> None:
         guest = table.pyiceberg.create_table("ns.guest", schema=ID_AND_PART)
         files = files_of(table.table)
         guest.add_files(files)
@@ -109,7 +79,7 @@ class TestOtherTables:
         assert not any(Path(normalise(path)).exists() for path in files)
         assert ids(guest) == ids(table.table) == [0, 1, 10, 11, 20, 21]
 
-    def test_a_table_whose_data_lie_elsewhere_is_still_cleaned(self, table: MaintainedTable, tmp_path: Path) -> None:
+    def test_a_table_with_data_elsewhere_is_still_cleaned(self, table: MaintainedTable, tmp_path: Path) -> None:
         elsewhere = tmp_path / "elsewhere"
         honest = table.create_beside(
             "ns.honest", f"{table.folder.parent.as_uri()}/honest", **{"write.data.path": elsewhere.as_uri()}
@@ -166,7 +136,7 @@ class TestAnotherTenant:
 class TestStaleEntries:
     """The catalog's entry is older than the table."""
 
-    def test_nothing_is_deleted_while_a_newer_head_lies_there(self, table: MaintainedTable, tmp_path: Path) -> None:
+    def test_nothing_is_deleted_while_there_is_a_newer_head(self, table: MaintainedTable, tmp_path: Path) -> None:
         """However it is written: some catalogs write the UUID behind the snapshots; v1 tables may have none."""
         newest = restored(table, tmp_path / "catalog.db")
         documents = {file: file.read_text() for file in Path(normalise(newest)).parent.glob("*.metadata.json")}
@@ -198,9 +168,7 @@ class TestStaleEntries:
         assert rows(newest) == [0, 1, 10, 11, 20, 21, 30, 40]
         assert table.ids() == [0, 1, 10, 11, 20, 21]
 
-    def test_an_older_head_that_went_its_own_way_loses_nothing_to_expiry(
-        self, table: MaintainedTable, tmp_path: Path
-    ) -> None:
+    def test_expiry_is_refused_beside_a_diverged_head(self, table: MaintainedTable, tmp_path: Path) -> None:
         """All that it has is in the entry, too, until the expiry."""
         other = second_catalog(tmp_path).register_table("ns.t", table.loaded.metadata_location)
         for number in range(2):
@@ -240,7 +208,7 @@ class TestFolders:
         imported = take_in("imported/day=1/x.parquet")
         table.maintain(operations="compact,expire_snapshots")
         assert not imported.exists()
-        take_in("taken/deadbeef/x.parquet")  # named like a hash; what lies beside it may be another table's
+        take_in("taken/deadbeef/x.parquet")  # named like a hash; files beside it may be another table's
         theirs = table.plant("tenant/data/live.parquet")
         beside = table.plant("taken/theirs/live.parquet")
         ours = {
@@ -303,7 +271,7 @@ def assert_refused(table: MaintainedTable, operation: Operation, newest: str, **
 
 
 @pytest.mark.parametrize("gives_up", [False, True])
-def test_it_is_seen_where_the_table_keeps_its_metadata_elsewhere(
+def test_a_newer_head_is_found_where_the_table_keeps_its_metadata_elsewhere(
     local_catalog: SqlCatalog, tmp_path: Path, *, gives_up: bool
 ) -> None:
     """Also where the newer head has given the property up."""
@@ -355,7 +323,7 @@ def test_orphan_removal_spares_what_a_guest_has_taken_in_since(owner: Maintained
 
 
 def test_a_manifest_that_is_gone_hides_no_other_one(owner: MaintainedTable) -> None:
-    """Nobody can read the guest's old snapshot any more; its head is whole."""
+    """The guest's old snapshot is lost; its head is whole."""
     guest = owner.pyiceberg.create_table("ns.guest", schema=ID_AND_PART)
     guest.append(owner.new_rows(99))
     head = guest.current_snapshot()
@@ -379,8 +347,8 @@ def test_a_manifest_that_is_gone_hides_no_other_one(owner: MaintainedTable) -> N
 # A table inside the location of another one, which took some of its files in.
 
 
-def test_expiry_spares_what_the_table_around_it_took_in(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Once a pass has seen the table around it, only what is recorded of that one tells where it lies
+def test_expiry_spares_files_that_the_table_around_it_took_in(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Sweeps spare it, too.  A pass has seen the outer table before, so only its claims show where its files are
     (rule: ask-neighbours-before-deleting)."""
     inner = new_table(local_catalog, tmp_path)
     inner.fill(3)
@@ -390,6 +358,7 @@ def test_expiry_spares_what_the_table_around_it_took_in(local_catalog: SqlCatalo
     outcomes = maintain(inner, local_catalog, "ns.t")
     assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
     assert outcomes["expire_snapshots"].metrics["expire_snapshots.snapshots_expired"] > 0
+    assert outcomes["remove_orphans"].status is Status.SUCCEEDED
     assert ids(outer) == ids(inner.table) == [0, 1, 10, 11, 20, 21]
 
 
@@ -398,7 +367,7 @@ def test_expiry_spares_what_the_table_around_it_took_in(local_catalog: SqlCatalo
 
 def steps(pipeline: Pipeline, item: Item, *operations: str) -> dict[str, str]:
     """The status of each step."""
-    return {step: told.partition(":")[0] for step, told in pipeline.run(item, *operations).items()}
+    return {step: status.partition(":")[0] for step, status in pipeline.run(item, *operations).items()}
 
 
 def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipeline, tmp_path: Path) -> None:
@@ -425,7 +394,10 @@ def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipelin
 
 
 def test_the_functions_of_a_run_share_one_look_at_the_other_tables(pipeline: Pipeline, loads: Counter[str]) -> None:
-    """Each function has a process of its own, so it is the state that tells (rule: look-at-every-served-table)."""
+    """Each function has a process of its own, so the state has to record the look.
+
+    (rule: look-at-every-served-table)
+    """
     pipeline.table.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART)
     item, _ = pipeline.begin()
     for step in ("compact", "expire_snapshots", "remove_orphans"):
@@ -441,8 +413,8 @@ def test_the_bound_of_the_deployment_holds_in_functions_and_jobs(pipeline: Pipel
     pipeline.deployment = pipeline.open(**{ALLOWED_PREFIXES: f"local={bound}"})
     item, _ = pipeline.begin()
     if by_job:
-        told = pipeline.gather()["compaction"]
-        work = Work.model_validate(pipeline.deployment.control.read(told["key"], told["digest"]))
+        gathered = pipeline.gather()["compaction"]
+        work = Work.model_validate(pipeline.deployment.control.read(gathered["key"], gathered["digest"]))
         assert set(run_work(pipeline.deployment, work, LocalEngine(1)).values()) == {End.DONE}
         assert pipeline.document(item, "compact.json")["status"] == "refused"
     else:
@@ -523,7 +495,7 @@ def test_what_one_newer_state_of_a_guest_needs_is_spared(owner: MaintainedTable,
     assert rows(newest) == before
 
 
-def test_nothing_goes_while_a_guest_has_a_newer_head(owner: MaintainedTable, guest: Guest) -> None:
+def test_nothing_is_deleted_while_a_guest_has_a_newer_head(owner: MaintainedTable, guest: Guest) -> None:
     second, third = files_of(owner.table)[1:]
 
     def go_on() -> None:

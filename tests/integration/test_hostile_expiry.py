@@ -33,21 +33,6 @@ from support.scripted_catalog import ScriptedCatalog, once
 EXPIRE = Operation.EXPIRE_SNAPSHOTS
 
 
-def test_a_file_that_was_added_twice_stays_while_a_tag_needs_it(table: MaintainedTable) -> None:
-    """One snapshot lists the file in two manifests; the tag keeps one of them, the other expires."""
-    table.append(1, 2)
-    kept = table.metadata.current_snapshot
-    assert kept is not None
-    table.table.manage_snapshots().create_tag(kept.snapshot_id, "kept").commit()
-    (file,) = table.data_files()
-    table.table.add_files([file.file_path], check_duplicate_files=False)
-    table.table.delete("id > 0")
-    outcome = table.run(EXPIRE)
-    assert outcome.status is Status.SUCCEEDED
-    assert file.file_path not in outcome.files_deleted
-    assert table.ids(kept.snapshot_id) == [1, 2]
-
-
 class PowerCutError(BaseException):
     """No code under test catches it."""
 
@@ -136,7 +121,7 @@ def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: Ma
         "and remove the pin when it is no longer needed"
     )
     assert outcome.metrics["expire_snapshots.refs_lost"] == 1
-    assert outcome.files_deleted, "what the tag does not need goes"
+    assert outcome.files_deleted, "files that the tag does not need are deleted"
     # No later pass takes the files until a person decides; afterwards they are orphans.
     year = 366 * 86_400_000
     table.append(99)
@@ -175,7 +160,7 @@ def test_a_run_that_dies_right_after_such_a_commit_leaves_the_tags_files_to_no_l
     outcome = table.run(EXPIRE, run_id="run-2", max_snapshots_to_keep="9")
     assert_tag_is_held(table, oldest)
     assert outcome.status is Status.REFUSED
-    assert outcome.metrics["expire_snapshots.files_resumed"] > 0, "the rest goes"
+    assert outcome.metrics["expire_snapshots.files_resumed"] > 0, "the rest is deleted"
     assert table.run(EXPIRE, run_id="run-3", max_snapshots_to_keep="9").status is Status.SKIPPED
 
 
@@ -196,7 +181,7 @@ def test_a_catalog_without_a_metadata_log_loses_no_tag(compacted: MaintainedTabl
             return self.load(base.name)
 
         def load(self, name: TableName) -> LoadedTable:
-            with reading_anew():  # the file was changed where it lies
+            with reading_anew():  # the file was changed in place
                 return super().load(name)
 
     before = table.files()
@@ -289,7 +274,7 @@ def interrupted(merged_table: MaintainedTable, moment: Moment, **settings: str) 
         merged_table.run(EXPIRE, **settings)
 
 
-def test_what_a_crash_after_the_commit_left_goes_in_the_next_pass(merged_table: MaintainedTable) -> None:
+def test_the_next_pass_deletes_what_a_crash_after_the_commit_left(merged_table: MaintainedTable) -> None:
     expected, snapshots = merged_table.run(EXPIRE, dry_run=True), len(merged_table.metadata.snapshots)
     interrupted(merged_table, Moment.AFTER_COMMIT)
     (kept,) = merged_table.metadata.snapshots.values()
@@ -348,7 +333,7 @@ def test_an_expiry_that_does_not_commit_deletes_nothing(merged_table: Maintained
     assert (outcome.status, outcome.reason) == (Status.FAILED, "StorageError: the state file is full")
     assert table.loaded.metadata_location == before
 
-    # After a crash before the commit, every file on the list is still referenced: only the list goes.
+    # After a crash before the commit, every file on the list is still referenced: only the list is removed.
     interrupted(table, Moment.BEFORE_COMMIT)
     assert len(table.metadata.snapshots) == 5
     assert pending(table) != set()
@@ -385,7 +370,7 @@ def test_a_snapshot_that_came_back_keeps_its_files(merged_table: MaintainedTable
     assert all(Path(normalise(path)).exists() for path in left)
 
 
-def test_what_could_not_be_deleted_is_tried_again_by_the_next_pass(
+def test_the_next_pass_deletes_what_could_not_be_deleted(
     merged_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, locked = Storage.delete, [True]

@@ -116,11 +116,11 @@ def test_errors_progress_and_waiting_are_escaped(
         show(f"[link=x]{HOSTILE}", 1, 2)
     with waiting(HOSTILE) as show_news:
         show_news(f"{HOSTILE} again")
-    told = capfd.readouterr().err
+    printed = capfd.readouterr().err
     for raw in ("\x1b[2J", "\x9b", "\u202e", "\u2066", "\u200e", "\u200b", "\u061c", "\x85", "\u2028", "\r" + FORGED):
-        assert raw not in told
-    assert f"\n{FORGED}" not in told
-    assert r"\u202e" in told
+        assert raw not in printed
+    assert f"\n{FORGED}" not in printed
+    assert r"\u202e" in printed
 
 
 def test_log_lines_are_escaped_with_their_tracebacks(hostile: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,15 +154,17 @@ app.main(["detect"])
     assert done.stderr == ""
 
 
-def test_what_spark_logs_begins_no_line_of_its_own(spark_session: SparkSession) -> None:
+def test_messages_that_spark_logs_begin_no_line_of_their_own(spark_session: SparkSession) -> None:
     """Its messages quote the exceptions of Python workers, which quote names and paths."""
     java = spark_session._jvm
     assert java is not None
-    told = java.java.util.Properties()
-    told.load(java.java.io.StringReader((Path(spark.__file__).parent / "log4j2.properties").read_text()))
+    settings = java.java.util.Properties()
+    settings.load(java.java.io.StringReader((Path(spark.__file__).parent / "log4j2.properties").read_text()))
     log4j = java.org.apache.logging.log4j
-    builder = log4j.core.layout.PatternLayout.newBuilder().withPattern(told["appender.stderr.layout.pattern"])
-    layout = builder.withAlwaysWriteExceptions(told["appender.stderr.layout.alwaysWriteExceptions"] == "true").build()
+    builder = log4j.core.layout.PatternLayout.newBuilder().withPattern(settings["appender.stderr.layout.pattern"])
+    layout = builder.withAlwaysWriteExceptions(
+        settings["appender.stderr.layout.alwaysWriteExceptions"] == "true"
+    ).build()
     event = log4j.core.impl.Log4jLogEvent.newBuilder().setLoggerName("Executor").setLevel(log4j.Level.ERROR)
     event = event.setMessage(log4j.message.SimpleMessage(f"failed: {HOSTILE}"))
     first, *rest = layout.toSerializable(event.setThrown(java.java.lang.RuntimeException(HOSTILE)).build()).split("\n")

@@ -64,7 +64,7 @@ def configure(patch: pytest.MonkeyPatch, catalog: str, properties: dict[str, str
 
 
 @pytest.mark.parametrize("spell", [renamed, under_another_catalog, in_another_case, with_another_warehouse])
-def test_what_is_pinned_or_pending_stays_whatever_the_table_is_called(
+def test_pinned_and_pending_files_stay_under_every_name_of_the_table(
     command: Command, monkeypatch: pytest.MonkeyPatch, spell: Callable[[Command, pytest.MonkeyPatch], Spelling]
 ) -> None:
     """A table is its UUID, whatever its name and location (rule: table-identity-is-its-uuid)."""
@@ -121,7 +121,7 @@ def guest(command: Command, owner: Table) -> Table:
     return guest
 
 
-def test_none_makes_the_other_ones_files_forgotten(command: Command, owner: Table, guest: Table) -> None:
+def test_tables_whose_names_read_alike_keep_their_own_files(command: Command, owner: Table, guest: Table) -> None:
     rows = ids(guest)
     for _ in range(3):  # whichever was recorded last
         command(*RUN)
@@ -131,7 +131,7 @@ def test_none_makes_the_other_ones_files_forgotten(command: Command, owner: Tabl
     assert len(owner.refresh().snapshots()) == 1
 
 
-def test_none_makes_the_other_one_wait(command: Command, guest: Table) -> None:
+def test_tables_whose_names_read_alike_wait_for_themselves(command: Command, guest: Table) -> None:
     warehouse = command.properties["warehouse"]
     entry = Entry(CatalogId(CATALOG, warehouse), TableName(("victim",), "x.t").key)
     cut = CutOff(entry=entry, work=CutWork.LOOK, times=1, cut_ms=system_clock(), why="it hangs")

@@ -1,4 +1,4 @@
-"""Passes over a real table record where they had nothing more to do, and detection goes by it."""
+"""Passes over a real table record where no work was left, and detection uses the record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def told(table: MaintainedTable) -> tuple[str, ...] | str:
+def answer_of(table: MaintainedTable) -> tuple[str, ...] | str:
     """The reasons for a pass, or why there is none."""
     runtime = table.runtime_with()
     loaded, now_ms = table.loaded, runtime.clock()
@@ -50,7 +50,7 @@ def test_passes_are_proposed_when_they_have_work_and_not_before(table: Maintaine
     table.fill(5)
     done = []
     for number in range(100, 113):
-        if isinstance(told(table), tuple):
+        if isinstance(answer_of(table), tuple):
             done.append([one == "succeeded" for one in maintained(table)])
         table.append(number)
     assert done == [[True, False, False], [True, False, False], [True, False, False], [True, False, True]]
@@ -59,16 +59,16 @@ def test_passes_are_proposed_when_they_have_work_and_not_before(table: Maintaine
 def test_an_idle_pass_is_remembered_across_small_commits(table: MaintainedTable) -> None:
     table.fill(1)
     assert maintained(table) == ["skipped"] * 3
-    assert told(table) == "nothing came since the last pass"
+    assert answer_of(table) == "nothing came since the last pass"
     table.append(50)
     table.append(51)
     assert (
-        told(table)
+        answer_of(table)
         == "2 data files came since the last pass, fewer than 4; 2 commits came since the last pass, fewer than 5"
     )
     table.append(52)
     table.append(53)
-    assert isinstance(told(table), tuple)
+    assert isinstance(answer_of(table), tuple)
     assert maintained(table)[0] == "succeeded"
 
 

@@ -41,7 +41,7 @@ def data_files(table: MaintainedTable) -> list[Path]:
 
 
 def misname(path: Path) -> str:
-    """A faulty copy: the file lies under a name one character off."""
+    """A faulty copy: the file has a name that differs in one character."""
     return str(path.rename(path.with_name("x" + path.name[1:])))
 
 
@@ -68,7 +68,7 @@ def test_a_default_pass_keeps_the_last_copies_of_a_damaged_table(table: Maintain
     assert copies <= table.files()
 
 
-def test_a_copy_stays_and_is_named_the_rest_goes_and_the_pass_is_partial(
+def test_a_copy_stays_and_is_named_and_the_pass_is_partial(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers find the same as this process."""
@@ -117,7 +117,7 @@ def test_the_guard_of_shares_counts_for_few_files_where_one_is_missing(table: Ma
     assert len(sweep(table, orphan_max_delete_ratio="1").files_deleted) == 40
 
 
-def test_what_another_writer_has_expired_meanwhile_is_not_missing(table: MaintainedTable) -> None:
+def test_files_that_another_writer_has_expired_are_not_missing(table: MaintainedTable) -> None:
     gone = data_files(table)
     table.table.overwrite(table.new_rows(1))
     rubbish = table.plant("data/rubbish.parquet")
@@ -160,7 +160,7 @@ def test_an_inventory_has_the_stores_own_sizes_and_misses_what_is_newer(table: M
 def test_a_sweep_of_the_bucket_spares_copies_of_one_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What lies in another table's folder, which nobody sweeps, is not missing."""
+    """A file in another table's folder, which is not swept, is not missing."""
     command = Command(tmp_path, monkeypatch, capsys)
     damaged, sound = command.table("ns.damaged", appends=2), command.table("ns.sound", appends=2)
     lender = command.table("ns.lender", appends=3, properties={"icekeeper.maintenance_enabled": "false"})
@@ -197,7 +197,7 @@ def test_how_many_may_be_missing(in_head: int, files: int, limit: Fraction, refu
         missing.refuse_too_many(limit, "default")
 
 
-def test_what_was_asked_for_is_remembered() -> None:
+def test_hashes_remember_which_were_asked_for() -> None:
     kept = Hashes()
     kept.add([5, 1, 3, 1])
     assert list(kept.never_found()) == [1, 3, 5]

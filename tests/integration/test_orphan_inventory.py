@@ -152,7 +152,7 @@ def test_a_text_file_has_no_ages(tmp_path: Path) -> None:
         ("manifest.json", b"[", "not a manifest"),
     ],
 )
-def test_what_is_no_inventory_is_said_in_one_sentence(name: str, data: bytes, words: str, tmp_path: Path) -> None:
+def test_a_malformed_inventory_is_an_error_of_one_sentence(name: str, data: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(PolicyError, match=words) as refusal:
         read(tmp_path / name)
@@ -292,7 +292,7 @@ def in_order(candidates: OrphanCandidates) -> tuple[object, ...]:
 
 @given(st.lists(LISTED, max_size=30), st.lists(REFERENCES, max_size=10))
 @settings(max_examples=40)
-def test_workers_come_to_the_same(listed: list[ListedObject], references: list[str]) -> None:
+def test_workers_find_the_same_candidates(listed: list[ListedObject], references: list[str]) -> None:
     here = find_candidates(listed, ReferencedPaths(HOME, references), LIMIT_MS)
     assert in_order(by_engine(LocalEngine(1), Given(listed), references)) == in_order(here)
 

@@ -42,7 +42,7 @@ def copy_of_live(table: MaintainedTable, name: str) -> Path:
     return Path(table.plant(f"data/{name}.parquet", source.read_bytes()))
 
 
-def test_files_that_are_referenced_meanwhile_are_spared(old_table: MaintainedTable) -> None:
+def test_files_that_others_reference_during_the_sweep_stay(old_table: MaintainedTable) -> None:
     """Also in the plan of a dry run (rule: orphans-outlive-the-grace-period)."""
     table = old_table
 
@@ -65,19 +65,6 @@ def test_files_that_are_referenced_meanwhile_are_spared(old_table: MaintainedTab
     with at(Moment.AFTER_LISTING, old.unlink):
         assert sweep(table).status is Status.SUCCEEDED
 
-    orphan = table.plant("data/orphan.parquet")
-
-    def append_torn() -> None:
-        table.append(99)
-        newest = table.metadata.current_snapshot
-        assert newest is not None
-        Path(normalise(newest.manifest_list or "")).unlink()
-
-    with at(Moment.DELETION_DECIDED, append_torn):
-        outcome = sweep(table)
-    assert outcome.status is Status.REFUSED
-    assert orphan in table.files()
-
 
 @pytest.mark.parametrize("moment", [Moment.AFTER_LISTING, Moment.DELETION_DECIDED])
 def test_a_table_replaced_by_another_is_left_alone(old_table: MaintainedTable, moment: Moment) -> None:
@@ -99,7 +86,7 @@ def test_a_table_replaced_by_another_is_left_alone(old_table: MaintainedTable, m
 def test_a_table_replaced_by_one_with_metadata_elsewhere_is_left_alone(
     local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:
-    """Then no metadata file in the listing tells the two apart."""
+    """Then no metadata file in the listing shows the difference."""
     aside = {"write.metadata.path": (tmp_path / "aside").as_uri()}
     table = new_table(local_catalog, tmp_path, allowed=tmp_path, properties=aside)
     table.append(1)
@@ -134,14 +121,18 @@ def test_gc_disabled_forbids_deletion_at_any_moment(old_table: MaintainedTable) 
 
 
 def test_a_table_that_shares_the_location_is_read_before_each_batch(old_table: MaintainedTable) -> None:
-    """Its second entry adopts a file between plan and deletion."""
+    """Its second entry has appended by itself, and adopts a file between plan and deletion."""
     table = old_table
-    again = table.pyiceberg.register_table("ns.again", table.loaded.metadata_location)
+    again, before = table.pyiceberg.register_table("ns.again", table.loaded.metadata_location), table.files()
+    again.append(table.new_rows(7))
+    appended = table.files() - before
+    grow_old(map(Path, appended))
     adopted, orphan = copy_of_live(table, "adopted"), table.plant("data/orphan.parquet")
     with at(Moment.DELETION_DECIDED, lambda: again.add_files([adopted.as_uri()])):
         outcome = sweep(table)
     assert set(map(normalise, outcome.files_planned)) == {str(adopted), orphan}
     assert set(map(normalise, outcome.files_deleted)) == {orphan}
+    assert (len(appended), appended <= table.files()) == (4, True)
 
 
 @pytest.mark.parametrize("moment", [Moment.AFTER_LISTING, Moment.DELETION_DECIDED])
@@ -172,7 +163,7 @@ def test_an_empty_listing_is_no_proof_that_there_is_no_newer_head(
     assert three_appends.run(Operation.EXPIRE_SNAPSHOTS).status.value == "succeeded"
 
 
-def test_a_metadata_file_that_is_gone_by_now_is_not_missed(
+def test_a_metadata_file_that_the_catalog_dropped_is_not_missed(
     three_appends: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many commits of others later the catalog has dropped it."""
@@ -187,7 +178,7 @@ def test_a_metadata_file_that_is_gone_by_now_is_not_missed(
     assert len(list_beside(three_appends.storage, loaded)) == 3
 
 
-# Orphan removal among file names and listings that nobody expects.
+# Orphan removal among unexpected file names and listings.
 
 
 def test_orphans_of_any_name_go_and_are_counted_once(three_appends: MaintainedTable) -> None:
@@ -213,7 +204,7 @@ def test_orphans_of_any_name_go_and_are_counted_once(three_appends: MaintainedTa
     assert table.verify().ok
 
 
-@pytest.mark.parametrize("location", ["t", "t/", "t%20", "t 2", "ä"])
+@pytest.mark.parametrize("location", ["t/", "t%20", "ä 2"])
 def test_siblings_whose_names_begin_alike_are_left_alone(
     local_catalog: SqlCatalog, tmp_path: Path, location: str
 ) -> None:
@@ -237,7 +228,7 @@ def test_siblings_whose_names_begin_alike_are_left_alone(
 
 
 def test_a_table_nested_in_another_is_never_swept_with_it(old_table: MaintainedTable) -> None:
-    """What lies below its location is its own business, orphans too; they are only counted."""
+    """Files below its location are left to its own sweeps, even orphans; they are only counted."""
     nested = old_table.create_beside("ns.nested", f"{old_table.metadata.location}/sub/nested")
     nested.append(old_table.new_rows(1))
     theirs = old_table.plant("sub/nested/data/orphan.parquet")
@@ -251,20 +242,8 @@ def test_a_table_nested_in_another_is_never_swept_with_it(old_table: MaintainedT
     assert outcome.metrics["remove_orphans.files_of_other_tables"] == 1
 
 
-def test_a_table_around_another_protects_its_files_in_it(old_table: MaintainedTable) -> None:
-    """Our location lies inside theirs, and they put files into ours."""
-    theirs = old_table.create_beside("ns.around", str(old_table.folder.parent.as_uri()))
-    source = Path(normalise(old_table.data_files()[0].file_path))
-    adopted = old_table.plant("data/of-the-outer-table.parquet", source.read_bytes())
-    theirs.add_files([Path(adopted).as_uri()])
-    orphan = old_table.plant("data/orphan.parquet")
-    grow_old(Path(path) for path in old_table.files())
-    assert set(map(normalise, sweep(old_table).files_deleted)) == {orphan}
-    assert adopted in old_table.files()
-
-
 def test_a_table_that_moved_away_protects_what_it_left_here(old_table: MaintainedTable) -> None:
-    """Its folders are elsewhere by now; only the files that its document names tell of us."""
+    """Its folders are elsewhere by now; only the files that its metadata names are here."""
     moved = old_table.create_beside("ns.moved", f"{old_table.metadata.location}/sub")
     moved.append(old_table.new_rows(1))
     newest = Path(normalise(moved.metadata_location))
@@ -278,20 +257,7 @@ def test_a_table_that_moved_away_protects_what_it_left_here(old_table: Maintaine
     assert old_table.files() == before - {orphan}
 
 
-def test_one_table_registered_twice_keeps_what_either_entry_needs(old_table: MaintainedTable) -> None:
-    """The second entry has moved on by itself."""
-    again = old_table.pyiceberg.register_table("ns.again", old_table.loaded.metadata_location)
-    before = old_table.files()
-    again.append(old_table.new_rows(7))
-    theirs = old_table.files() - before
-    orphan = old_table.plant("data/orphan.parquet")
-    grow_old(Path(path) for path in old_table.files())
-    assert set(map(normalise, sweep(old_table).files_deleted)) == {orphan}
-    assert theirs < old_table.files()
-    assert len(theirs) == 4
-
-
-def test_what_another_table_may_need_is_refused(old_table: MaintainedTable) -> None:
+def test_a_sweep_is_refused_where_another_table_may_need_files(old_table: MaintainedTable) -> None:
     """Without orphans no other table is loaded."""
     table, location = old_table, old_table.metadata.location
 
@@ -317,16 +283,15 @@ def test_what_another_table_may_need_is_refused(old_table: MaintainedTable) -> N
     guest = table.create_beside("ns.guest", f"{location}-guest")
     guest.transaction().set_properties({"write.data.path": location}).commit_transaction()
     assert_refused(table, "ns.guest", str(guest.metadata.table_uuid))
+    table.pyiceberg.drop_table("ns.guest")
+
+    # Two tables in one location; the metadata of the other one is elsewhere, so only the catalog shows it.
+    aside = {"write.metadata.path": (table.folder.parent / "aside").as_uri()}
+    twin = table.create_beside("ns.twin", location, **aside)
+    assert_refused(table, "ns.twin", str(twin.metadata.table_uuid), table.metadata.uuid or "")
 
 
-def test_two_tables_in_one_location_are_refused(old_table: MaintainedTable) -> None:
-    """The other table's metadata is elsewhere: only the catalog knows."""
-    aside = {"write.metadata.path": (old_table.folder.parent / "aside").as_uri()}
-    twin = old_table.create_beside("ns.twin", old_table.metadata.location, **aside)
-    assert_refused(old_table, "ns.twin", str(twin.metadata.table_uuid), old_table.metadata.uuid or "")
-
-
-# Tables of other formats in a folder of ours: no metadata of Iceberg tells of their files.
+# Tables of other formats in a folder of ours: no Iceberg metadata names their files.
 
 MARKERS = [
     *("_delta_log/00000000000000000000.json", ".hoodie/hoodie.properties", "schema/schema-0"),

@@ -70,7 +70,7 @@ def stage(
 
 
 def test_a_sweep_deletes_exactly_the_old_and_unreferenced_files(old_table: MaintainedTable) -> None:
-    """The oldest snapshot is 15 days old; everything planted is 20 days old unless the line says otherwise."""
+    """The oldest snapshot is 15 days old; everything planted is 20 days old unless a line has another age."""
     table = old_table
     before = table.files()
 

@@ -1,43 +1,37 @@
-"""Every table of every served catalog is known before the first file goes (rule: partial-listings-delete-nothing)."""
+"""Every table of every served catalog is known before the first deletion (rule: partial-listings-delete-nothing)."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import ServerError
 from pyiceberg.table import Table
 
-from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.rest import RestCatalog
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.cycle.service import Service
 from icekeeper.deletion.other_tables import know_every_table
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import PartlyListed, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_policy import TablePolicies
-from icekeeper.policy import Operation, Policy
 from icekeeper.report.outcome import Status
-from icekeeper.state.open import open_state
 from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
-from icekeeper.storage.storage import Storage
-from support.command import CATALOG, EVERYTHING_IS_OLD, Command, in_this_process, local_path
+from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.scripted_rest import scripted_rest
 from support.served import age_everything, files_of, grow_old_in_history, ids, maintain, open_ours, second_catalog
 from support.table_functions import Functions
 from support.tables import new_document
 
-# Every table of every served catalog is known up to its newest head before the first file of another one goes.
+# Every table of every served catalog is known up to its newest head before a file of another table is deleted.
 
 RUN = ("run", "--once", "--engine", "local", "--set", "min_input_files=2", "--set", "max_snapshots_to_keep=1")
 NEVER_PASSED_OVER = [{"icekeeper.maintenance_enabled": "false"}, {"gc.enabled": "false"}]
@@ -53,7 +47,7 @@ def owner(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 @pytest.fixture
 def other(tmp_path: Path) -> SqlCatalog:
-    """A second catalog; a pass over a table of it has told the state of it."""
+    """A second catalog; a pass over a table of it has recorded it in the state."""
     return second_catalog(tmp_path)
 
 
@@ -69,33 +63,8 @@ def history(table: Table) -> list[list[int]]:
 
 
 class TestNeverPassedOver:
-    @pytest.mark.parametrize("properties", NEVER_PASSED_OVER)
-    def test_a_run_over_two_catalogs_keeps_a_clone(
-        self, command: Command, monkeypatch: pytest.MonkeyPatch, properties: dict[str, str]
-    ) -> None:
-        """No pass ever looks at it: the run does."""
-        at = {
-            "type": "sql",
-            "uri": f"sqlite:///{command.folder / 'd.db'}",
-            "warehouse": (command.folder / "d").as_uri(),
-        }
-        for key, value in at.items():
-            monkeypatch.setenv(f"PYICEBERG_CATALOG__D__{key.upper()}", value)
-        monkeypatch.setenv(ALLOWED_PREFIXES, f"D={command.folder}")
-        there = SqlCatalog("D", **at)
-        there.create_namespace("ns")
-        table = command.table()
-        clone = there.create_table("ns.clone", table.schema(), properties=properties)
-        clone.add_files(files_of(table))
-        before = ids(clone)
-        table.overwrite(table.scan().to_arrow())
-        grow_old_in_history(table)
-        assert command(*RUN, "--catalog", "D").code == 0
-        assert [len(table.refresh().snapshots()), ids(clone)] == [1, before]
-
-    @pytest.mark.parametrize("in_other_catalog", [False, True])
-    @pytest.mark.parametrize("properties", NEVER_PASSED_OVER)
-    def test_expiry_spares_what_it_took_in_since_the_last_look(
+    @pytest.mark.parametrize(("properties", "in_other_catalog"), [*zip(NEVER_PASSED_OVER, (True, False), strict=True)])
+    def test_expiry_spares_files_that_a_clone_took_in_since_the_last_look(
         self, owner: MaintainedTable, other: SqlCatalog, properties: dict[str, str], *, in_other_catalog: bool
     ) -> None:
         catalog = other if in_other_catalog else owner.pyiceberg
@@ -150,34 +119,29 @@ class TestOneHead:
             maintain(owner, owner.pyiceberg, "ns.t", served=other)
             assert len([path for path in owner.files() if path.endswith(".parquet")]) == left
 
-    def test_the_metadata_file_of_an_entry_that_nobody_has_seen_outlives_the_log(
-        self, owner: MaintainedTable, other: SqlCatalog
+    @pytest.mark.parametrize("is_seen", [False, True])
+    def test_the_metadata_file_of_another_entry_outlives_the_log(
+        self, owner: MaintainedTable, other: SqlCatalog, *, is_seen: bool
     ) -> None:
+        """A pass has seen the entry, or no pass has seen an entry of another catalog."""
         known(owner, other)
-        with owner.table.transaction() as transaction:
-            transaction.set_properties(
-                {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
-            )
-        twin = other.register_table("ns.twin", owner.loaded.metadata_location)
-        for number in range(3):
-            size = f"{number + 1}"
-            maintain(
-                owner,
-                owner.pyiceberg,
-                "ns.t",
-                served=other,
-                operations="compact",
-                rewrite_all="true",
-                target_file_size_mb=size,
-            )
+        log = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
+        owner.table.transaction().set_properties(log).commit_transaction()
+        catalog = owner.pyiceberg if is_seen else other
+        twin = catalog.register_table("ns.twin", owner.loaded.metadata_location)
+        if is_seen:
+            maintain(owner, catalog, "ns.twin", operations="compact", min_input_files="9")
+        for size in "123":
+            rewrite: dict[str, Any] = {"operations": "compact", "rewrite_all": "true", "target_file_size_mb": size}
+            maintain(owner, owner.pyiceberg, "ns.t", served=other, **rewrite)
         assert ids(twin) == [0, 1, 10, 11, 20, 21]
 
 
 class TestOneLook:
     """Loads and manifests: what a look costs."""
 
-    def test_the_passes_of_a_run_share_it(self, command: Command, loads: Counter[str]) -> None:
-        """Detection loads each table once; one that nobody knows is loaded once more, whatever number of passes a
+    def test_the_passes_of_a_run_share_a_look(self, command: Command, loads: Counter[str]) -> None:
+        """Detection loads each table once; an unknown table is loaded once more, whatever number of passes a
         process runs."""
         run = (*RUN, "--concurrency", "1")
         for number in range(4):
@@ -191,7 +155,7 @@ class TestOneLook:
         assert command(*run).code == 0
         assert {loads[f"ns.quiet{number}"] for number in range(3)} == {1}
 
-    def test_what_a_run_that_lasts_for_hours_has_seen_is_old(self, owner: MaintainedTable, loads: Counter[str]) -> None:
+    def test_a_run_that_lasts_for_hours_looks_again(self, owner: MaintainedTable, loads: Counter[str]) -> None:
         """The same run id: steps of one execution, or an execution that is begun anew days later."""
         owner.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART).append(owner.new_rows(1))
         for hours, looks in ((0, 1), (5, 1), (7, 2)):
@@ -200,30 +164,7 @@ class TestOneLook:
             owner.maintain("remove_orphans", run_id="r1")
             assert loads["ns.quiet"] == looks
 
-    def test_it_reads_the_manifests_that_came_since(
-        self, owner: MaintainedTable, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        quiet = owner.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART)
-        quiet.append(owner.new_rows(1))
-        reads: list[str] = []
-        read = Storage.read
-
-        def reading(storage: Storage, path: str) -> bytes:
-            reads.append(path)
-            return read(storage, path)
-
-        monkeypatch.setattr(Storage, "read", reading)
-        for appends, manifests in ((1, 2), (0, 0), (1, 1)):  # the first look reads those of all appends
-            if appends:
-                quiet.append(owner.new_rows(2))
-            owner.plant("data/orphan.parquet")
-            reads.clear()
-            owner.maintain("remove_orphans")
-            read_now = {path for path in reads if "/quiet/" in path and path.endswith("-m0.avro")}
-            assert len(read_now) == manifests
-            assert len(reads) == len(set(reads))
-
-    def test_near_a_table_in_a_bucket_of_its_own_nobody_is_looked_for(self, owner: MaintainedTable) -> None:
+    def test_a_table_in_a_bucket_of_its_own_has_no_neighbours(self, owner: MaintainedTable) -> None:
         """S3 made that bucket for it alone (platform: buckets-have-second-names)."""
         alone = replace(owner.loaded, metadata=TableMetadata(new_document("s3://0a1b2c--table-s3", 2)))
         runtime = owner.runtime_with()
@@ -231,13 +172,6 @@ class TestOneLook:
         assert know_every_table(context, alone) == ()
         assert list(owner.state.claims.looks()) == []
         assert len(know_every_table(context, owner.loaded)) == 1
-
-    def test_a_pass_of_its_own_loads_each_table_once(self, owner: MaintainedTable, loads: Counter[str]) -> None:
-        for number in range(3):
-            owner.pyiceberg.create_table(f"ns.quiet{number}", schema=ID_AND_PART).append(owner.new_rows(1))
-        owner.plant("data/orphan.parquet")
-        maintain(owner, owner.pyiceberg, "ns.t")
-        assert {loads[f"ns.quiet{number}"] for number in range(3)} == {1}
 
 
 class TestUnreadable:
@@ -255,7 +189,7 @@ class TestUnreadable:
 
         return damage
 
-    def test_never_looked_at_it_stops_deletion_until_it_is_excluded(
+    def test_a_table_never_looked_at_stops_deletions_until_it_is_excluded(
         self, command: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A table that was never looked into stops deletions in its bucket, and no further
@@ -277,7 +211,7 @@ class TestUnreadable:
         done = {one["operation"]: one["status"] for one in command(*pass_over).json["operations"]}
         assert (done["expire_snapshots"], done["remove_orphans"]) == ("succeeded", "succeeded")
 
-    def test_what_lies_under_an_excluded_one_stays(self, command: Command) -> None:
+    def test_files_below_an_excluded_table_stay(self, command: Command) -> None:
         table = command.table(appends=1)
         nested = command.catalog.create_table("ns.nested", table.schema(), location=f"{table.location()}/sub/nested")
         nested.append(table.scan().to_arrow())
@@ -291,14 +225,10 @@ class TestUnreadable:
         assert not orphan.exists()
         assert theirs <= command.contents().keys()
 
-    def test_a_table_that_can_be_loaded_is_not_excluded(self, command: Command) -> None:
-        command.table()
-        answer = command("claims", "exclude", "ns.t")
-        assert answer.code == 1
-        assert "can be read" in answer.err
-
-    def test_one_that_is_excluded_counts_again_once_it_can_be_read(self, command: Command) -> None:
+    def test_an_excluded_table_counts_again_once_it_can_be_read(self, command: Command) -> None:
         table = command.table()
+        answer = command("claims", "exclude", "ns.t")
+        assert (answer.code, "can be read" in answer.err) == (1, True)
         broken = command.table("ns.broken", appends=1)
         broken.add_files(files_of(table)[:1])
         before, path = ids(broken), Path(normalise(broken.metadata_location))
@@ -309,7 +239,7 @@ class TestUnreadable:
         assert command("maintain", "ns.t", *EVERYTHING_IS_OLD, "--set", "min_input_files=2").code == 0
         assert ids(broken) == before
 
-    def test_what_its_last_look_recorded_is_spared(
+    def test_files_that_its_last_look_recorded_stay(
         self, owner: MaintainedTable, lost: Callable[[bytes | None], None]
     ) -> None:
         theirs = Path(owner.plant("imported/theirs.parquet"))
@@ -324,7 +254,9 @@ class TestUnreadable:
         assert outcome.status is Status.SUCCEEDED
         assert [theirs.exists(), orphan.exists()] == [True, False]
 
-    def test_it_stops_nothing_in_another_bucket(self, owner: MaintainedTable, other: SqlCatalog) -> None:
+    def test_an_unreadable_table_stops_nothing_in_another_bucket(
+        self, owner: MaintainedTable, other: SqlCatalog
+    ) -> None:
         """On a local disk a catalog's warehouse stands for one."""
         known(owner, other)
         broken = other.create_table("ns.broken", schema=ID_AND_PART)
@@ -361,30 +293,18 @@ class TestUnreadable:
         assert "its tables cannot be listed: it does not answer; nothing was deleted" in str(refused.reason)
         assert ids(clone) == [0, 1, 10, 11, 20, 21]
 
-    def test_a_listing_that_lacks_the_table_itself_is_not_complete(
-        self, owner: MaintainedTable, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """An empty page of a proxy, or no right to list (rule: trust-only-own-answers)."""
-        clone = owner.pyiceberg.create_table("ns.clone", schema=ID_AND_PART)
-        clone.add_files(files_of(owner.table))
-        monkeypatch.setattr(OurSqlCatalog, "list_tables", lambda catalog: iter(()))
-        outcome = maintain(owner, owner.pyiceberg, "ns.t")["expire_snapshots"]
-        assert outcome.status is Status.REFUSED
-        assert "the listing of catalog local lacks ns.t, which can be loaded" in str(outcome.reason)
-        assert ids(clone) == [0, 1, 10, 11, 20, 21]
-
-    @pytest.mark.parametrize("operation", ["expire_snapshots", "remove_orphans"])
-    def test_one_whose_metadata_file_is_gone_stops_nothing(
-        self, owner: MaintainedTable, lost: Callable[[bytes | None], None], operation: str
+    def test_a_table_whose_metadata_file_is_gone_stops_nothing(
+        self, owner: MaintainedTable, lost: Callable[[bytes | None], None]
     ) -> None:
         lost(None)
         orphan = Path(owner.plant("data/orphan.parquet"))
         age_everything(owner)
-        outcome = maintain(owner, owner.pyiceberg, "ns.t", operations=operation)[operation]
-        assert outcome.status is Status.SUCCEEDED
-        assert orphan.exists() == (operation != "remove_orphans")
+        for operation in ("expire_snapshots", "remove_orphans"):
+            outcome = maintain(owner, owner.pyiceberg, "ns.t", operations=operation)[operation]
+            assert outcome.status is Status.SUCCEEDED
+            assert orphan.exists() == (operation != "remove_orphans")
 
-    def test_what_lies_under_a_gone_one_is_spared(self, owner: MaintainedTable) -> None:
+    def test_files_below_a_table_whose_metadata_file_is_gone_stay(self, owner: MaintainedTable) -> None:
         nested = owner.create_beside("ns.nested", f"{owner.metadata.location}/sub/nested")
         nested.append(owner.new_rows(5))
         Path(normalise(nested.metadata_location)).unlink()
@@ -399,7 +319,7 @@ class TestUnreadable:
 
 
 class TestNeverRead:
-    """A catalog of the run of which nobody has ever read a table."""
+    """A catalog of the run of which no table was ever read."""
 
     @pytest.fixture
     def second(self, command: Command, monkeypatch: pytest.MonkeyPatch) -> SqlCatalog:
@@ -420,29 +340,32 @@ class TestNeverRead:
         grow_old_in_history(table)
         return table
 
-    def test_all_of_its_tables_are_damaged(self, command: Command, second: SqlCatalog, expirable: Table) -> None:
+    def test_a_catalog_of_damaged_tables_stops_deletions(
+        self, command: Command, second: SqlCatalog, expirable: Table
+    ) -> None:
         broken = second.create_table("ns.broken", expirable.schema())
         Path(normalise(broken.metadata_location)).write_text("{")
-        told = command(*RUN, "--catalog", "D").out
-        assert "expire_snapshots: ns.broken of catalog D may need files of ns.t, because it cannot be read" in told
+        printed = command(*RUN, "--catalog", "D").out
+        assert "expire_snapshots: ns.broken of catalog D may need files of ns.t, because it cannot be read" in printed
 
-    def test_it_cannot_be_opened(
+    def test_a_catalog_that_cannot_be_opened_stops_deletions_while_it_is_named(
         self, command: Command, monkeypatch: pytest.MonkeyPatch, expirable: Table, second: SqlCatalog
     ) -> None:
-        """Who no longer names it waits for it no longer."""
+        """A run that does not name it does not wait for it."""
         monkeypatch.setenv("PYICEBERG_CATALOG__D__TYPE", "rest")
         monkeypatch.setenv("PYICEBERG_CATALOG__D__URI", "http://127.0.0.1:9/")
-        told = command(*RUN, "--catalog", "D").out
-        assert "expire_snapshots: a table of catalog D may need files of ns.t, because " in told
+        printed = command(*RUN, "--catalog", "D").out
+        assert "expire_snapshots: a table of catalog D may need files of ns.t, because " in printed
         assert len(expirable.refresh().snapshots()) > 1
         assert command(*RUN).code == 0
         assert len(expirable.refresh().snapshots()) == 1
 
-    def test_a_filter_leaves_it_out(
+    def test_a_clone_in_a_catalog_that_a_filter_leaves_out_keeps_its_files(
         self, command: Command, second: SqlCatalog, expirable: Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """No pass ever looks at the clone, which is not maintained: the run does."""
         monkeypatch.setenv("PYICEBERG_CATALOG__D__WAREHOUSE", (command.folder / "d").as_uri())
-        clone = second.create_table("ns.clone", expirable.schema())
+        clone = second.create_table("ns.clone", expirable.schema(), properties=NEVER_PASSED_OVER[0])
         old = expirable.snapshots()[0]
         clone.add_files([task.file.file_path for task in expirable.scan(snapshot_id=old.snapshot_id).plan_files()])
         before = ids(clone)
@@ -457,72 +380,14 @@ class TestNeverRead:
 HIDDEN = "access to the tables of 1 database(s) is denied (hr)"
 
 
-def test_where_tables_may_be_hidden_files_are_merged_and_none_deleted(
-    local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A hidden table may need any of them (rule: ask-neighbours-before-deleting)."""
-    table = new_table(local_catalog, tmp_path)
-    table.fill(5)
-    listed = OurSqlCatalog.list_tables
-
-    def half(self: OurSqlCatalog) -> Iterator[TableName]:
-        yield from listed(self)
-        raise PartlyListed(HIDDEN)
-
-    monkeypatch.setattr(OurSqlCatalog, "list_tables", half)
-    before = table.files()
-    assert table.run(Operation.COMPACT).status.value == "succeeded"
-    planted = table.plant("data/orphan.parquet")
-    for operation in (Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS):
-        outcome = table.run(operation, snapshot_retention_hours="0", max_snapshots_to_keep="1")
-        assert outcome.status.value == "refused"
-        assert f"cannot be listed: {HIDDEN}; nothing was deleted" in str(outcome.reason)
-    assert {*before, planted} <= table.files()
-    assert table.ids() == [0, 1, 10, 11, 20, 21, 30, 31, 40, 41]
-
-
-def test_a_service_tells_of_an_empty_catalog_when_it_becomes_one(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not with every detection, and again when it happens again."""
-    read = Service._read_rules
-
-    def at_once(self: Service) -> tuple[TablePolicies, Policy]:
-        policies, policy = read(self)
-        return policies, policy.model_copy(update={"detection_interval_s": 0})
-
-    monkeypatch.setattr(Service, "_read_rules", at_once)
-    lines: list[str] = []
-    between: list[Callable[[], object]] = [
-        lambda: None,
-        lambda: command.table(appends=1),
-        lambda: command.catalog.drop_table("ns.t"),
-    ]
-
-    def tell(line: str) -> None:
-        lines.append(line.partition(" ")[2])
-        if " scanned, " in line:
-            (between.pop(0) if between else service.stop)()
-
-    run_pass = in_this_process(LocalEngine(1))
-    service = Service(open_state(os.environ), run_pass, tell, catalogs=[CATALOG], environment=os.environ)
-    service.run()
-    empty = (
-        f"catalog {CATALOG} lists no tables; if it has any, the right to list them is missing, such as an AWS Lake "
-        "Formation grant"
-    )
-    looked = [f"{count} scanned, 0 need maintenance" for count in ("0 tables", "1 table")]
-    assert lines == [empty, looked[0], looked[0], looked[1], empty, looked[0]]
-
-
 def test_a_deployment_counts_catalogs_without_tables(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The alarm CatalogsEmptyAlarm goes by it."""
+    """The alarm CatalogsEmptyAlarm uses this count."""
     monkeypatch.setenv("METRICS", "all")
     functions.table.pyiceberg.drop_table("ns.t")
-    told = functions.send("detect")
-    values = told.values("service")
+    answer = functions.send("detect")
+    values = answer.values("service")
     assert (values["CatalogsEmpty"], values["TablesScanned"], values["TablesNotReadable"]) == (1, 0, 0)
-    assert [line["message"] for line in told.lines if line.get("level") == "WARNING"] == [
+    assert [line["message"] for line in answer.lines if line.get("level") == "WARNING"] == [
         "catalog local lists no tables; if it has any, the right to list them is missing, such as an AWS Lake "
         "Formation grant"
     ]
@@ -581,27 +446,3 @@ def test_a_sweep_of_the_bucket_goes_on_where_rules_keep_the_hidden_apart(
     assert answer.json["warnings"] == [HIDDEN]
     assert [one["status"] for one in answer.json["tables"]] == ["succeeded" if apart else "refused"]
     assert orphan.exists() != apart
-
-
-def test_a_table_that_the_catalog_fails_for_stops_nobody_that_rules_keep_apart(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that answers 500 for one table."""
-    table, load = command.table(appends=1), OurSqlCatalog.load
-    command.catalog.create_namespace("hr")
-    command.table("hr.broken", appends=1)
-    orphan = local_path(table.location()) / "data/orphan.parquet"
-
-    def failing(self: OurSqlCatalog, name: TableName) -> LoadedTable:
-        if name.namespace == ("hr",):
-            raise StorageError(f"catalog C answered HTTP 500 about {name}: no")
-        return load(self, name)
-
-    monkeypatch.setattr(OurSqlCatalog, "load", failing)
-    rules = ";".join(f"C.{name}={command.warehouse.as_uri()}/{name}/" for name in ("ns", "hr"))
-    swept = ("maintain", "ns.t", "--operations", "remove_orphans", *EVERYTHING_IS_OLD)
-    for said in ("", rules):
-        monkeypatch.setenv("ICEKEEPER_ALLOWED_PREFIXES", said)
-        orphan.write_bytes(b"1")
-        assert command(*swept).code == (0 if said else 1)
-        assert orphan.exists() == (not said)

@@ -1,8 +1,9 @@
-"""Settings that break while ``icekeeper run`` works: said once, the last good ones hold until that is mended."""
+"""What ``icekeeper run`` reports between its cycles: each change of settings, of a catalog or of a listing once."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,10 +23,14 @@ GOOD = (
     "rules:\n- settings:\n    min_input_files: {}\n    min_manifests_to_rewrite: 100\n    max_snapshots_to_keep: 100\n"
 )
 HOLD = "; until this is corrected, the last good settings apply"
+SCANNED = " scanned, "
+"""Part of the last line of a detection."""
+DEADLINE_S = 60.0
+"""Of all cycles of a test."""
 
 
 class Cycles:
-    """A service that does something before each cycle but the first, and is stopped after the last."""
+    """A service that calls a function before each cycle but the first, and stops after the last cycle."""
 
     def __init__(self, opened: Callable[[str], Catalog] = open_catalog) -> None:
         self.lines: list[str] = []
@@ -33,21 +38,32 @@ class Cycles:
         self._service = Service(
             open_state(os.environ),
             in_this_process(LocalEngine(1), opened),
-            self._told,
+            self._report,
             catalogs=[CATALOG],
             environment=os.environ,
             open_catalog=opened,
         )
 
     def run(self, *between: Callable[[], object]) -> list[str]:
-        """The lines without times, a detection more than there are actions."""
-        self._between = list(between)
-        self._service.run()
+        """The lines without times, of one detection more than there are functions; fail with them at the deadline."""
+        self._between, is_late = list(between), threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            self._service.stop()
+
+        deadline = threading.Timer(DEADLINE_S, end)
+        deadline.start()
+        try:
+            self._service.run()
+        finally:
+            deadline.cancel()
+        assert not is_late.is_set(), f"no line has {SCANNED!r}: {self.lines[-50:]}"
         return self.lines
 
-    def _told(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         self.lines.append(line.partition(" ")[2].partition(" in ")[0])
-        if " scanned, " in line:
+        if SCANNED in line:
             (self._between.pop(0) if self._between else self._service.stop)()
 
 
@@ -72,7 +88,7 @@ def file(command: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_policy_file_that_breaks_is_told_once_and_the_last_good_one_holds(command: Command, file: Path) -> None:
+def test_a_policy_file_that_breaks_is_reported_once_and_the_last_good_one_holds(command: Command, file: Path) -> None:
     """Six files need a pass by the default settings and by the mended file, not by the one that held at first."""
 
     def mend() -> None:
@@ -88,19 +104,20 @@ def test_a_policy_file_that_breaks_is_told_once_and_the_last_good_one_holds(comm
         file.mkdir,
         mend,
     )
-    told = [line.replace(str(file), "FILE") for line in lines if " scanned, " not in line]
-    assert told[0].startswith("unknown policy key 'nope' (from policy file FILE rule 1 (*/*/*))")
-    assert told[1].startswith("policy file FILE: line 1: ")
-    assert told[2].startswith("policy file FILE does not exist (ICEKEEPER_POLICY_FILE names it)")
-    assert told[3].startswith("the policy file cannot be read: ")
-    assert all(line.endswith(HOLD) for line in told[:4])
-    assert told[4:] == ["the settings can be read again, and apply"]
-    looked = [line for line in lines if " scanned, " in line]
-    assert looked == ["1 table scanned, 0 need maintenance"] * 6 + ["1 table scanned, 1 needs maintenance"]
+    reported = [line.replace(str(file), "FILE") for line in lines if SCANNED not in line]
+    assert reported[0].startswith("unknown policy key 'nope' (from policy file FILE rule 1 (*/*/*))")
+    assert reported[1].startswith("policy file FILE: line 1: ")
+    assert reported[2].startswith("policy file FILE does not exist (ICEKEEPER_POLICY_FILE names it)")
+    assert reported[3].startswith("the policy file cannot be read: ")
+    assert all(line.endswith(HOLD) for line in reported[:4])
+    assert reported[4:] == ["the settings can be read again, and apply"]
+    assert [line for line in lines if SCANNED in line] == ["1 table scanned, 0 need maintenance"] * 6 + [
+        "1 table scanned, 1 needs maintenance"
+    ]
 
 
 def test_a_catalog_whose_configuration_breaks_is_opened_as_before(command: Command) -> None:
-    """One that does not answer is another matter: it is told with every detection."""
+    """A catalog that does not answer is reported with every detection."""
     command.table(appends=1)
     problems: list[Exception | None] = [None, None, PolicyError("bad"), PolicyError("bad"), StorageError("gone"), None]
 
@@ -122,6 +139,17 @@ def test_a_catalog_whose_configuration_breaks_is_opened_as_before(command: Comma
         "the settings can be read again, and apply",
         looked,
     ]
+
+
+def test_a_catalog_that_lists_no_table_is_reported_when_it_becomes_empty(command: Command) -> None:
+    """Not with every detection, and again when it happens again."""
+    lines = Cycles().run(lambda: None, lambda: command.table(appends=1), lambda: command.catalog.drop_table("ns.t"))
+    empty = (
+        f"catalog {CATALOG} lists no tables; if it has any, the right to list them is missing, such as an AWS Lake "
+        "Formation grant"
+    )
+    looked = [f"{count} scanned, 0 need maintenance" for count in ("0 tables", "1 table")]
+    assert lines == [empty, looked[0], looked[0], looked[1], empty, looked[0]]
 
 
 @pytest.mark.parametrize("text", ["rules: [", "rules:\n- settings:\n    nope: 1\n"])

@@ -74,16 +74,14 @@ def swept(command: Command, kind: str, *more: str) -> tuple[set[str], dict[str, 
     return before - command.contents().keys(), {"metrics": answer.get("metrics"), **outcome}
 
 
-@pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["", "dry"])
 @pytest.mark.parametrize("kind", SWEEPS)
-def test_a_lance_dataset_that_is_registered_as_an_iceberg_table_keeps_its_files(
-    command: Command, kind: str, more: tuple[str, ...]
-) -> None:
+def test_a_lance_dataset_that_is_registered_as_an_iceberg_table_keeps_its_files(command: Command, kind: str) -> None:
     table = command.table(appends=0, properties={"table_type": "lance", "managed_by": "storage"})
     put(table, *DATASET)
-    gone, outcome = swept(command, kind, *more)
-    assert (gone, outcome["status"], outcome["files"]["planned"]) == (set(), "refused", [])
-    assert outcome["reason"].startswith("table property table_type is 'lance': ")
+    for more in (["--dry-run"], []):
+        gone, outcome = swept(command, kind, *more)
+        assert (gone, outcome["status"], outcome["files"]["planned"]) == (set(), "refused", [])
+        assert outcome["reason"].startswith("table property table_type is 'lance': ")
 
 
 @pytest.mark.parametrize("kind", SWEEPS)
@@ -110,8 +108,10 @@ def test_names_that_no_iceberg_writer_gives_stay_and_are_counted(command: Comman
     gone, outcome = swept(command, kind)
     assert gone == orphan
     assert outcome["metrics"]["remove_orphans.files_of_other_names"] == 4
-    told = "data/a.lance, have names that no Iceberg writer gives (.lance 2, .bin 1, no ending 1): they stay, unless"
-    assert told in outcome["summary"]
+    sentence = (
+        "data/a.lance, have names that no Iceberg writer gives (.lance 2, .bin 1, no ending 1): they stay, unless"
+    )
+    assert sentence in outcome["summary"]
     more = put(table, "data/c.bin") | {str(local_path(table.location()) / "data/model.bin")}
     assert swept(command, kind, "--set", "orphan_file_endings=bin")[0] == more
 

@@ -1,4 +1,4 @@
-"""This machine's clock is wrong: ages are those of the store, and nothing in flight goes."""
+"""This machine's clock is wrong: ages are those of the store, and no file in flight is deleted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 
 def test_a_file_in_flight_stays_when_our_clock_is_days_ahead(table: MaintainedTable) -> None:
-    """More than the grace period: nothing is judged at all, and the sentence says what to do."""
+    """By more than the grace period: no file is judged, and the sentence names a remedy."""
     in_flight = table.plant("data/in-flight.parquet", days_old=0)
     table.plant("data/old.parquet")
     outcome = table.maintain("remove_orphans", clock=ahead(HOURS_4_DAYS), store_clock=store_now_ms, **GRACE)
@@ -55,7 +55,7 @@ def test_a_file_in_flight_stays_when_our_clock_is_days_ahead(table: MaintainedTa
 
 
 @pytest.mark.parametrize("hours", [-48, 48])
-def test_ages_are_those_of_the_store_and_the_difference_is_told(table: MaintainedTable, hours: float) -> None:
+def test_ages_are_those_of_the_store_and_the_difference_is_reported(table: MaintainedTable, hours: float) -> None:
     in_flight, old = table.plant("data/in-flight.parquet", days_old=2), table.plant("data/old.parquet", days_old=4)
     for dry_run in (True, False):
         outcome = table.maintain(
@@ -74,7 +74,7 @@ def test_ages_are_those_of_the_store_and_the_difference_is_told(table: Maintaine
     assert (in_flight in table.files(), old in table.files()) == (True, False)
 
 
-def test_a_clock_that_is_right_is_not_spoken_of_and_leaves_no_trace(table: MaintainedTable) -> None:
+def test_a_correct_clock_is_not_reported_and_leaves_no_trace(table: MaintainedTable) -> None:
     before = {path: os.stat(path).st_mtime_ns for path in (table.folder, table.folder / "metadata")}
     outcome = table.maintain("remove_orphans", **GRACE)
     assert outcome.warnings == ()
@@ -102,7 +102,7 @@ def test_a_failed_load_waits_by_the_clock_of_the_store(table: MaintainedTable) -
     stage_load(handle, "load", [f"file://{staged}"], ())
     declare_load(handle, "load", LoadState.FAILED)
     two_days: dict[str, Any] = {"orphan_older_than_hours": "47"}
-    for hours in (46, 48):  # told, and refused
+    for hours in (46, 48):  # the first is reported, the second refused
         outcome = table.maintain("rewrite_position_deletes", clock=ahead(hours), store_clock=store_now_ms, **two_days)
         assert staged in table.files()
     assert outcome.staged is None
@@ -125,7 +125,7 @@ def test_a_load_is_declared_by_the_clock_of_the_store(table: MaintainedTable) ->
     assert abs(load.changed_ms - system_clock()) < 60_000
 
 
-def test_our_commits_do_not_lie_in_the_future(
+def test_our_commits_have_the_time_of_the_store(
     table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writers with a right clock would be refused until then."""
@@ -143,7 +143,7 @@ def test_our_commits_do_not_lie_in_the_future(
 
 
 def test_a_bucket_is_swept_by_the_clock_of_the_store(table_bucket: dict[str, str], tmp_path: Path) -> None:
-    """S3 says what the time is with each answer; a table's pass and a bucket's ask for nothing more."""
+    """S3 sends the time with each answer; passes over a table and over a bucket need no request for it."""
     rows = pa.table({"id": pa.array(range(5), pa.int64())})
     writer = load_catalog("writer", **table_bucket)
     writer.create_namespace("ns")
@@ -172,7 +172,7 @@ def test_a_bucket_is_swept_by_the_clock_of_the_store(table_bucket: dict[str, str
 
 @pytest.mark.parametrize("hours", [48, 240])
 def test_a_clock_that_is_set_during_a_pass_is_compared_again(table: MaintainedTable, hours: float) -> None:
-    """What the store said at the beginning of the pass was about another clock of ours."""
+    """The difference at the beginning of the pass was that of another clock of this machine."""
     in_flight, wrong_by = table.plant("data/in-flight.parquet", days_old=1.5), [0.0]
     catalog = ScriptedCatalog(table.catalog, after_commit=once(lambda: wrong_by.__setitem__(0, hours)))
     outcome = table.maintain(

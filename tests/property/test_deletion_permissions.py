@@ -1,7 +1,6 @@
 """What permits a deletion: every answer that a catalog or a store can give, to every question that a deletion asks.
 
-Each row says which answers are replaced, and whether a file that a neighbour adopted may then be deleted.  The table of
-docs/deletion.md ("What permits a deletion") says the same in words.
+Each row says which answers are replaced, and whether a file that a neighbour adopted may then be deleted.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ from typing import Any, TypeAlias
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.file_needs import FileNeeds
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MaintenanceError, StorageError
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.model import TableName
+from icekeeper.policy import ResolvedPolicy
 from icekeeper.pyiceberg_private import rest_session
 from icekeeper.runtime import Runtime
 from icekeeper.state.claims import TableClaims
@@ -31,6 +31,7 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.maintained_table import ID_AND_PART, new_table
+from support.model.process import in_one_thread
 from support.scripted_rest import Answer, AskedRest, asked_rest, error_document, listed_namespaces, listed_tables
 from support.served import files_of, open_ours
 
@@ -49,6 +50,9 @@ BODIES: dict[str, Callable[[int], Any]] = {
     "empty": lambda status: b"",
     "truncated": lambda status: json.dumps(error_document(status, "NoSuchTabularError"))[:-4].encode(),
 }
+OF_EVERY_BODY = (200, 204, 400, 404, 410, 503)
+"""Statuses on which the code decides: success, no nested namespaces, denial, and failures near them."""
+IN_ANY_STATUS = (ENVELOPE, "Iceberg's error document of another code", "HTML")
 Said: TypeAlias = dict[str, list[Answer]]
 LATE: Answer = (None, b"")
 DENIED: Answer = (404, error_document(404, "NoSuchTabularError"))
@@ -74,8 +78,8 @@ class Row:
 
 def every_answer() -> Iterator[tuple[str, Answer]]:
     for status in STATUSES:
-        for name, body in BODIES.items():
-            yield f"{status} with {name}", (status, body(status))
+        for name in BODIES if status in OF_EVERY_BODY else IN_ANY_STATUS:
+            yield f"{status} with {name}", (status, BODIES[name](status))
     yield "no answer in time", LATE
 
 
@@ -181,7 +185,7 @@ def stores() -> Iterator[Row]:
     for name, failure in FAILURES.items():
         for kind in ("snap-", "-m0.avro"):
             for is_known in (True, False):
-                # What nobody can read any more needs nothing, unless it was looked at before.
+                # A table whose files are gone needs nothing, unless it was looked at before.
                 permits = (name, is_known) == ("404", False)
                 script, known = failing_reads(failure, kind), "" if is_known else ", never looked at"
                 yield Row(f"{kind} {name}{known}", {}, permits, None, is_known, script)
@@ -189,7 +193,10 @@ def stores() -> Iterator[Row]:
     changes: dict[str, tuple[Callable[[World, list[ListedObject]], list[ListedObject]], bool]] = {
         "whole": (lambda world, found: found, True),
         "repeated": (lambda world, found: [*found, *found], True),
-        "without the head": (lambda world, found: [one for one in found if one.path != world.head], False),
+        "without the head": (
+            lambda world, found: [one for one in found if one.path != world.owner.metadata_location],
+            False,
+        ),
         "empty": (lambda world, found: [], False),
         **{name: (_fails(failure), False) for name, failure in FAILURES.items()},
     }
@@ -207,7 +214,8 @@ class World:
     """Waits a tenth of a second for each answer."""
     state: SqliteStateStore
     adopted: str
-    head: str
+    owner: LoadedTable
+    policy: ResolvedPolicy
     known: TableClaims | None = None
 
     def permits(self, row: Row) -> bool:
@@ -221,11 +229,10 @@ class World:
         is_late = any(LATE in answers for answers in row.said.values())
         catalog = self.hasty if is_late else self.catalog
         runtime = Runtime(catalog, self.state, environment={}, other_catalog=lambda recorded: None)
-        loaded = self.catalog.load(OWNER)
-        context = runtime.context(loaded, runtime.policy(loaded, {}), LocalEngine(1))
+        context = runtime.context(self.owner, self.policy, LocalEngine(1))
         try:
             with self.state.kept_open():
-                needs = FileNeeds(context, loaded)
+                needs = FileNeeds(context, self.owner)
                 needs.ask([self.adopted])
                 needs.look_again()
         except MaintenanceError:
@@ -248,18 +255,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     assert first is not None
     made.table.overwrite(made.new_rows(2))
     made.table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in made.table.snapshots()[:-1]]).commit()
-    with ExitStack() as opened, pytest.MonkeyPatch.context() as patch:
+    with ExitStack() as opened, pytest.MonkeyPatch.context() as patch, in_one_thread():
         server = opened.enter_context(asked_rest(open_ours(theirs)))
         catalog = server.open()
         patch.setattr(rest_session, "REQUEST_TIMEOUT_S", (5.0, 0.1))
-        found = World(
-            server,
-            catalog,
-            server.open(),
-            SqliteStateStore(folder / "permissions.db"),
-            adopted,
-            made.metadata_location,
-        )
+        state, owner = SqliteStateStore(folder / "permissions.db"), catalog.load(OWNER)
+        policy = Runtime(catalog, state, environment={}).policy(owner, {})
+        found = World(server, catalog, server.open(), state, adopted, owner, policy)
         assert not found.permits(Row("as it is"))
         found.known = found.state.claims.of_entry(Entry(catalog.id, GUEST.key))
         assert found.known is not None

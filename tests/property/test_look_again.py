@@ -94,7 +94,7 @@ def test_no_work_is_missed_for_more_than_a_day_and_none_that_enough_files_made(
     looked_hours: int,
     hours: int,
 ) -> None:
-    """Files come and leave, hours pass; while nobody commits, the bound is the age that the head had at the look."""
+    """Files are added and removed, hours pass; without commits the bound is the age of the head at the look."""
     found = grown(history, written_anew, hours=3)
     looked_ms = now_ms = HEAD_MS + looked_hours * HOUR_MS
     assume(isinstance(found.plan(resolved.policy, now_ms=looked_ms), Nothing))

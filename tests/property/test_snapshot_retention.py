@@ -43,7 +43,7 @@ def history(
     format_version: int = 2,
     marks: Mapping[int, Mapping[str, str]] | None = None,
 ) -> TableMetadata:
-    """Snapshots 1, 2, … of these ages in hours, each the child of the one before unless ``parents`` says otherwise;
+    """Snapshots 1, 2, … of these ages in hours, each the child of the one before unless ``parents`` names others;
     the last one is current.  ``marks`` are what writers left in the summaries of some."""
     raw = [
         snapshot(
@@ -150,8 +150,15 @@ def expired(metadata: TableMetadata, *, pinned: Sequence[int] = (), **settings: 
 
 
 @given(cases())
-def test_what_no_setting_may_expire(case: Case) -> None:
+def test_no_setting_expires_what_must_stay(case: Case) -> None:
     planned = expire(case)
+    heads_and_newest_stay(case, planned)
+    ancestors_stay_by_the_settings_of_branches(case, planned)
+    nothing_at_or_above_a_pin_expires(case, planned)
+    writers_find_their_last_commit(case, planned)
+
+
+def heads_and_newest_stay(case: Case, planned: ExpiryPlan) -> None:
     kept = case.metadata.snapshots.keys() - set(planned.snapshot_ids)
     surviving = [ref for name, ref in case.metadata.refs.items() if name not in planned.refs]
     assert "main" not in planned.refs
@@ -164,9 +171,7 @@ def test_what_no_setting_may_expire(case: Case) -> None:
         assert {i for i, age in age_of.items() if age <= case.settings.snapshot_retention_ms} <= kept
 
 
-@given(cases())
-def test_branch_settings_keep_their_ancestors(case: Case) -> None:
-    planned = expire(case)
+def ancestors_stay_by_the_settings_of_branches(case: Case, planned: ExpiryPlan) -> None:
     for name, ref in case.metadata.refs.items():
         if ref.type != "branch" or name in planned.refs:
             continue
@@ -179,7 +184,7 @@ def test_branch_settings_keep_their_ancestors(case: Case) -> None:
             assert ancestor.snapshot_id not in planned.snapshot_ids
 
 
-def kept_one_by_one(case: Case) -> set[int]:
+def kept_branch_by_branch(case: Case) -> set[int]:
     """What branches keep, each walked for itself."""
     kept: set[int] = set()
     for ref in case.metadata.refs.values():
@@ -203,7 +208,7 @@ def test_walking_branches_together_keeps_what_walking_each_does(case: Case) -> N
     }
     case = Case(TableMetadata(document), case.settings, (), case.now_ms)
     changes = {"snapshot_retention_hours": -1_000, "writer_mark_retention_hours": 0, "snapshot_expire_limit": None}
-    kept = kept_one_by_one(case)
+    kept = kept_branch_by_branch(case)
     for newest in newest_first(case), committed_last_first(case):
         kept |= set(newest[: case.settings.max_snapshots_to_keep])
     assert set(expire(case, **changes).snapshot_ids) == case.metadata.snapshots.keys() - kept
@@ -235,15 +240,13 @@ def test_thousands_of_branches_are_planned_in_seconds(of_branch: dict[str, int])
     assert len(planned.refs) == count - 1
 
 
-@given(cases())
-def test_nothing_at_or_above_the_oldest_pin_expires(case: Case) -> None:
-    """Above by time, by sequence number, or by ancestry, of whatever is above."""
+def nothing_at_or_above_a_pin_expires(case: Case, planned: ExpiryPlan) -> None:
+    """Above by time, by sequence number, or by ancestry of any snapshot that is above."""
     snapshots = case.metadata.snapshots
     there = [snapshots[i] for i in case.pinned if i in snapshots]
-    expired = expire(case).snapshot_ids
-    for one in (snapshots[i] for i in expired):
-        assert one.snapshot_id not in case.pinned
-        for ancestor in case.metadata.ancestors(one.snapshot_id):
+    for snapshot_id in planned.snapshot_ids:
+        assert snapshot_id not in case.pinned
+        for ancestor in case.metadata.ancestors(snapshot_id):
             assert ancestor.parent_id not in case.pinned
             assert all(ancestor.timestamp_ms <= pinned.timestamp_ms for pinned in there)
             assert all(
@@ -339,7 +342,7 @@ def test_the_newest_are_those_committed_last_and_those_dated_last() -> None:
 def test_parents_expire_before_their_children_whatever_their_times(version: int) -> None:
     line = history([800, 800 + SKEW_H, 800 + 2 * SKEW_H, 1], format_version=version)
     assert expired(line, max_snapshots_to_keep=1, snapshot_expire_limit=2) == (1, 2)
-    assert [one.snapshot_id for one in line.in_commit_order] == [1, 2, 3, 4]
+    assert [snapshot.snapshot_id for snapshot in line.in_commit_order] == [1, 2, 3, 4]
     runs = {2: {RUN_ID_KEY: "first"}, 3: {RUN_ID_KEY: "second"}}
     assert newest_run(history([9, 1, 1 + SKEW_H], marks=runs, format_version=version)) == (3, "second")
 
@@ -347,12 +350,11 @@ def test_parents_expire_before_their_children_whatever_their_times(version: int)
 def test_the_order_of_commits_survives_parents_in_a_circle() -> None:
     """Forged metadata: the order is of any kind, and the search for it ends."""
     circle = history([3, 2, 1], parents=[3, 1, 2], format_version=1)
-    assert {one.snapshot_id for one in circle.in_commit_order} == {1, 2, 3}
+    assert {snapshot.snapshot_id for snapshot in circle.in_commit_order} == {1, 2, 3}
     assert expired(circle, pinned=[2], max_snapshots_to_keep=1, snapshot_retention_hours=0) == ()
 
 
 def test_refs_age_by_their_snapshot_and_main_never_does() -> None:
-    """Refs age by their snapshot, and main never does."""
     old = {"max-ref-age-ms": 100 * HOUR_MS}
     refs = {
         "main": {"type": "branch", "snapshot-id": 3, **old},
@@ -417,7 +419,7 @@ def test_named_snapshots_expire_whatever_their_age_and_nothing_else_does() -> No
         settings = policy(snapshot_expire_ids=",".join(map(str, ids)))
         check_retention(metadata, settings)
         assert plan_expiry(metadata, settings, now_ms=NOW_MS) == ExpiryPlan(expected, ())
-    # On a newer head that lost one of them to somebody else:
+    # On a newer head, from which another writer has removed one of them:
     assert plan_expiry(metadata, policy(snapshot_expire_ids="77,3"), now_ms=NOW_MS) == ExpiryPlan((3,), ())
 
 
@@ -429,7 +431,7 @@ def test_named_snapshots_that_cannot_expire_are_bad_usage(ids: str, what: str) -
     assert plan_expiry(metadata, settings, now_ms=NOW_MS) == ExpiryPlan((3,), ())
 
 
-def test_named_snapshots_that_are_pinned_or_became_a_head_meanwhile_are_refused() -> None:
+def test_named_snapshots_that_were_pinned_or_became_a_head_are_refused() -> None:
     """A pin is a horizon: also what is newer than the pinned snapshot stays."""
     metadata = history([900, 800, 700, 2, 1])
     for ids in ("3", "4"):
@@ -451,7 +453,7 @@ def test_no_name_overrules_heads_and_pins(case: Case, ids: set[int]) -> None:
         assert planned.refs == ()
 
 
-def test_a_named_snapshot_on_a_writers_way_is_refused() -> None:
+def test_a_named_snapshot_that_a_writer_needs_is_refused() -> None:
     metadata = history([9, 8, 7, 6], marks={2: flink_mark("a", 1)})
     settings = policy(snapshot_expire_ids="1,3")
     with pytest.raises(
@@ -465,7 +467,7 @@ def test_a_named_snapshot_on_a_writers_way_is_refused() -> None:
     assert plan_expiry(metadata, gone, now_ms=NOW_MS) == ExpiryPlan((3,), ())
 
 
-# What stays for streaming writers: the way to each one's newest mark, for as long as that is young.
+# What stays for streaming writers: the path to the newest mark of each, while that is young.
 
 
 def last_commit(
@@ -482,10 +484,8 @@ def last_commit(
     return None
 
 
-@given(cases())
-def test_a_writer_finds_its_last_commit_while_that_is_young(case: Case) -> None:
-    """Whatever caps the count; and it never finds an older one."""
-    planned = expire(case)
+def writers_find_their_last_commit(case: Case, planned: ExpiryPlan) -> None:
+    """While that is young, whatever caps the count; a writer never finds an older commit."""
     horizon_ms = case.now_ms - case.settings.writer_mark_retention_ms
     for name, ref in case.metadata.refs.items():
         for job in "abc" if ref.type == "branch" and name not in planned.refs else "":
@@ -497,7 +497,7 @@ def test_a_writer_finds_its_last_commit_while_that_is_young(case: Case) -> None:
 
 
 @given(cases())
-def test_the_cost_of_writers_is_told_exactly(case: Case) -> None:
+def test_the_plan_counts_what_stays_for_writers(case: Case) -> None:
     def planned(hours: int) -> ExpiryPlan:
         changes = {"writer_mark_retention_hours": hours, "snapshot_expire_limit": None}
         settings = case.settings.model_copy(update=changes)
@@ -509,18 +509,18 @@ def test_the_cost_of_writers_is_told_exactly(case: Case) -> None:
     assert without.kept_for_writers == 0
 
 
-def test_the_way_to_each_writers_newest_mark_stays_and_nothing_before_it() -> None:
+def test_the_path_to_each_writers_newest_mark_stays_and_nothing_before_it() -> None:
     """The path from the head to a streaming writer's last commit stays (rule: carry-streaming-marks)."""
     ages = [9, 8, 7, 6, 5, 4, 3, 2, 1]
     marks = {2: flink_mark("a", 1), 3: flink_mark("a", 2), 5: flink_mark("b", 9), 6: flink_mark("b", 10)}
     metadata = history(ages, marks=marks)
     settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0, "snapshot_retain_max": 1}
     assert expired(metadata, **settings) == (1, 2)
-    assert expired(metadata, **settings, writer_mark_retention_hours=6) == (1, 2, 3, 4, 5), "job a is taken for dead"
+    assert expired(metadata, **settings, writer_mark_retention_hours=6) == (1, 2, 3, 4, 5), "job a counts as dead"
     assert expired(metadata, **settings, writer_mark_retention_hours=0) == (1, 2, 3, 4, 5, 6, 7, 8)
 
 
-def test_a_carried_mark_is_as_old_as_the_commit_and_frees_what_lies_before_it() -> None:
+def test_a_carried_mark_is_as_old_as_the_commit_and_frees_the_snapshots_before_it() -> None:
     settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}
     marks = {1: flink_mark("a", 1), 3: flink_mark("a", 1, carried_age_h=8)}
     metadata = history([8, 7, 6, 5], marks=marks)

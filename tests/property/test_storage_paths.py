@@ -56,7 +56,7 @@ def test_a_child_is_under_its_location_and_a_sibling_is_not(location: list[str],
 
 
 @given(st.one_of(AWKWARD, st.text()), st.one_of(AWKWARD, st.text()))
-def test_what_is_surely_under_is_also_possibly_under(path: str, location: str) -> None:
+def test_a_path_surely_under_is_also_possibly_under(path: str, location: str) -> None:
     if is_under(path, location):
         assert may_be_under(path, location)
 
@@ -89,7 +89,7 @@ def test_a_set_of_paths_says_what_its_members_say(path: str, locations: list[str
         "s3:/b/t/f",
     ],
 )
-def test_what_might_name_another_object_is_not_surely_under(path: str) -> None:
+def test_a_path_that_may_name_another_object_is_not_surely_under(path: str) -> None:
     assert not is_under(path, "s3://b/t")
 
 
@@ -166,7 +166,7 @@ def test_a_link_to_a_file_is_its_target(tmp_path: Path) -> None:
     assert normalise(str(tmp_path / "c")) == str(tmp_path / "a")
 
 
-def test_what_a_link_puts_outside_is_not_surely_under(tmp_path: Path) -> None:
+def test_a_path_that_a_link_leads_outside_is_not_surely_under(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "t/data").symlink_to(tmp_path / "elsewhere")

@@ -10,7 +10,7 @@ from icekeeper.storage.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class ReadTwice:
-    """What to read, and whom to tell between the two times that the keys have expired."""
+    """The file, and the endpoint that lets the keys expire between the two reads."""
 
     io_properties: dict[str, str]
     path: str

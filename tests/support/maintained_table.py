@@ -153,7 +153,7 @@ class MaintainedTable:
         """Another table of the catalog."""
         return self.pyiceberg.create_table(name, schema=ID_AND_PART, location=location, properties=properties)
 
-    def append(self, *ids: int, part: str = "p") -> None:
+    def append(self, *ids: int, part: str | None = "p") -> None:
         """One file (per value of ``part``) with these ids."""
         self.table.append(self.new_rows(*ids, part=part))
 
@@ -170,7 +170,7 @@ class MaintainedTable:
         else:
             ready_tables.fill(self.pyiceberg, table, ("fill", files, part, start), write)
 
-    def new_rows(self, *ids: int, part: str = "p") -> pa.Table:
+    def new_rows(self, *ids: int, part: str | None = "p") -> pa.Table:
         """Rows that may be appended to this table or another of its columns."""
         return pa.table({"id": list(ids), "part": [part] * len(ids)}, schema=ID_AND_PART)
 
@@ -208,15 +208,15 @@ class MaintainedTable:
         Without a ``run_id``, as a command makes it: a run of its own, which a pipeline's lease keeps out.
         """
         runtime = self.runtime_with(catalog=catalog, clock=clock, store_clock=store_clock)
-        told = {**EAGER, **settings}
+        chosen = {**EAGER, **settings}
         if operations != "all":
-            told["operations"] = operations
+            chosen["operations"] = operations
         if self._sweeps_all:
-            told.setdefault("orphan_sweep_prefixes", self.metadata.location)
+            chosen.setdefault("orphan_sweep_prefixes", self.metadata.location)
         if run_id is None:
-            return runtime.maintain(NAME, told, engine or self.engine, dry_run=dry_run, unsafe=True, names_table=True)
+            return runtime.maintain(NAME, chosen, engine or self.engine, dry_run=dry_run, unsafe=True, names_table=True)
         loaded = runtime.catalog.load(NAME)
-        resolved = runtime.policy(loaded, told, unsafe=True)
+        resolved = runtime.policy(loaded, chosen, unsafe=True)
         return run_pass(runtime.context(loaded, resolved, engine or self.engine, run_id=run_id, dry_run=dry_run))
 
     def run(self, operation: Operation, **more: Any) -> OperationOutcome:
@@ -399,10 +399,10 @@ def assert_agree(would: PassOutcome, did: PassOutcome) -> None:
     """
     assert [one.operation for one in would.operations] == [one.operation for one in did.operations]
     for planned, done in zip(would.operations, did.operations, strict=True):
-        told = f"{planned.operation.value}: {planned.summary} / {done.summary}"
-        assert planned.status == done.status, told
-        assert figures(planned) == figures(done)[: len(figures(planned))], told
-        assert set(planned.files_planned) <= set(done.files_planned), told
+        sentences = f"{planned.operation.value}: {planned.summary} / {done.summary}"
+        assert planned.status == done.status, sentences
+        assert figures(planned) == figures(done)[: len(figures(planned))], sentences
+        assert set(planned.files_planned) <= set(done.files_planned), sentences
 
 
 # Sweeps of a table for orphans.

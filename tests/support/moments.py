@@ -1,6 +1,6 @@
-"""Says where our code is when another writer acts: by what it does at its seams, not by how often it loads the table.
+"""Moments at which another writer acts: what our code does at its seams, not how often it loads the table.
 
-A number of loads changes with every refactoring and says nothing; what a store, a state or a catalog is asked does not.
+A number of loads changes with every refactoring; the requests to a store, a state or a catalog do not.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Moment(Enum):
 
     OPERATION_STARTED = "an operation has logged that it starts; it has not yet loaded the table"
     OPERATIONS_DONE = "all operations of the pass are done; staged files are not yet cleaned, nothing is recorded"
-    MAY_DELETE_ASKED = "the store has said whether it deletes; nothing of the table was read yet to plan a deletion"
+    MAY_DELETE_ASKED = "the store has answered whether it deletes; nothing of the table was read yet to plan a deletion"
     BEFORE_LISTING = "what the table references has been read; its files are about to be listed"
     AFTER_LISTING = "a listing has come to its end; what it found has not yet been judged"
     AFTER_EXCHANGE = "an engine's workers have listed and compared; as AFTER_LISTING"
-    DELETION_DECIDED = "it is decided what is to be deleted; nobody has looked again, nothing is deleted"
+    DELETION_DECIDED = "the files to delete are decided; references were not read again, nothing is deleted"
     AFTER_DELETION = "the store has deleted, one batch if there are several"
-    PIN_RECORDED = "the state has a new pin; nobody has looked whether its snapshot is still there"
+    PIN_RECORDED = "the state has a new pin; it was not checked whether its snapshot is still there"
     BEFORE_COMMIT = "the catalog is about to be asked for a commit"
-    AFTER_COMMIT = "the catalog has committed, and nobody knows yet"
+    AFTER_COMMIT = "the catalog has committed, and its answer has not arrived"
 
 
 @contextmanager

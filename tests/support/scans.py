@@ -25,7 +25,7 @@ from support.settings import NOW_MS, policy, resolved
 
 
 class PreparedCatalog:
-    """An exception in place of metadata is raised by ``load``; ``loads`` says what was asked for, in order."""
+    """An exception in place of metadata is raised by ``load``; ``loads`` has the requested tables in order."""
 
     def __init__(
         self,

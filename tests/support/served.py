@@ -40,7 +40,7 @@ def maintain(
 ) -> dict[str, OperationOutcome]:
     """A pass as the command makes it, over any table; ``served`` is another catalog with the same state.
 
-    It is ``table.late_ms`` later than the system's clock says.
+    Its clock is ``table.late_ms`` ahead of the system's.
     """
     others = {one.name: one for one in (table.pyiceberg, served) if one is not None and one.name != catalog.name}
     runtime = Runtime(
@@ -73,7 +73,7 @@ def files_of(table: Table) -> list[str]:
 
 
 def grow_old_in_history(table: Table) -> None:
-    """Let all that the table's history tells have happened a month ago."""
+    """Date all snapshots and logs of the table back by a month."""
     path = Path(normalise(table.refresh().metadata_location))
     path.write_text(re.sub(r'("(?:timestamp-ms|last-updated-ms)" *: *)(\d+)', _a_month_ago, path.read_text()))
 

@@ -268,7 +268,7 @@ class TestPaths:
 
 
 class TestRefusal:
-    def test_it_prints_the_whole_rule_of_a_default(self) -> None:
+    def test_a_refusal_prints_the_whole_rule_of_a_default(self) -> None:
         refusing = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", "other.x=s3://o; ")
         refusing.require(["s3://lake/wh/t/f"])
         with pytest.raises(LocationRefused) as refused:
@@ -355,7 +355,7 @@ class TestRefusal:
         assert f"set {ALLOWED_PREFIXES}" not in str(refused.value)
 
 
-# A store within a table's bound: no method reaches outside, and no link that appears meanwhile leads there.
+# A store within a table's bound: no method reaches outside, and no link that appears during a call leads there.
 
 METHODS: dict[str, Callable[[Storage, str], object]] = {
     "read": lambda s, path: s.read(path),
@@ -457,7 +457,7 @@ def test_deletion_reports_what_is_outside_and_leaves_it(tmp_path: Path) -> None:
     assert [path.name for path in inside.iterdir()] == ["link"]
 
 
-def test_the_clock_of_a_store_outside_is_not_asked_and_a_pipe_keeps_nobody_waiting(tmp_path: Path) -> None:
+def test_the_clock_of_a_store_outside_is_not_read_and_a_pipe_is_refused(tmp_path: Path) -> None:
     private = tmp_path / "private"
     private.mkdir()
     assert store_now_ms(bounded(str(tmp_path / "wh")), str(private), may_write=True) is None
@@ -467,7 +467,7 @@ def test_the_clock_of_a_store_outside_is_not_asked_and_a_pipe_keeps_nobody_waiti
         bounded(str(tmp_path)).read(str(tmp_path / "f.parquet"))
 
 
-def test_a_warehouse_behind_a_link_is_honest(tmp_path: Path) -> None:
+def test_a_warehouse_behind_a_link_is_inside(tmp_path: Path) -> None:
     real, link = tmp_path / "disk" / "wh", tmp_path / "wh"
     (real / "t").mkdir(parents=True)
     link.symlink_to(real)

@@ -83,7 +83,7 @@ def test_a_pass_takes_the_longest_failed_first_and_never_divides_a_load() -> Non
         (f"{HOME}/metadata/v1.gz.metadata.json", False),
     ],
 )
-def test_only_what_lies_below_the_tables_own_locations_can_be_staged(path: str, allowed: bool) -> None:
+def test_only_files_below_the_tables_own_locations_can_be_staged(path: str, allowed: bool) -> None:
     metadata = TableMetadata(
         {"format-version": 2, "location": HOME, "properties": {"write.data.path": "s3://elsewhere/d"}}
     )
@@ -112,7 +112,7 @@ def test_times_to_live(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "6", "h", "0s", "-1h", "1.5h", "6H", "1h30m", "367d", "99999999999999s", "٣h"])
-def test_what_is_no_time_to_live(text: str) -> None:
+def test_a_malformed_time_to_live_is_bad_usage(text: str) -> None:
     with pytest.raises(PolicyError, match=r"^--ttl takes a time like 90s, 30m, 6h or 7d, at most 366d, not '"):
         time_ms(text, "--ttl")
 

@@ -39,7 +39,7 @@ NOW_MS = 1_000_000_000_000
 
 
 class Looks:
-    """Looks under a limit; every one hangs until the time is said to be over."""
+    """Looks under a limit; each hangs until its time is over."""
 
     def __init__(self, folder: Path, limit_s: int, patch: pytest.MonkeyPatch) -> None:
         self.state = SqliteStateStore(folder / "state.db")
@@ -70,9 +70,9 @@ def test_beside_many_tables_that_hang_the_others_have_a_short_time(
     """A function ends after 15 minutes; a table that got a short time is not taken for one that hangs."""
     looks = Looks(tmp_path, 300, monkeypatch)
     for number in range(20):
-        told = looks.hang(f"t{number}")
+        reason = looks.hang(f"t{number}")
     assert looks.limits == [300.0] * 16 + [5.0] * 4
-    assert told == "ns.t19 is not read: 19 other tables took too long"
+    assert reason == "ns.t19 is not read: 19 other tables took too long"
     assert len(looks.cuts()) == 16
     short = Looks(tmp_path / "short", 59, monkeypatch)
     assert short.hang("t") == "ns.t is not read: reading it did not end within detection_timeout_s 59"
@@ -94,7 +94,7 @@ def test_a_table_that_waits_is_not_read_and_one_that_ends_in_time_is_forgotten(
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), TimeoutError("of the store")])
-def test_what_the_work_raises_is_raised(error: Exception) -> None:
+def test_errors_of_the_work_are_raised(error: Exception) -> None:
     def fails() -> None:
         raise error
 
@@ -109,7 +109,7 @@ STORAGE = Storage({})
 
 
 def write(folder: Path, name: str, at_s: int) -> str:
-    """A metadata file that says its own name, as old as told."""
+    """A metadata file of this age whose properties have its name."""
     path = folder / "metadata" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(render_document(TableMetadata(new_document(folder.as_uri(), 2, properties={"name": name}))))
@@ -127,7 +127,7 @@ def names(found: LoadedTable) -> set[str]:
     return {metadata.properties["name"] for metadata in newer_metadata(STORAGE, found)}
 
 
-def test_what_is_unknown_and_not_older_than_the_current_file_is_read(tmp_path: Path) -> None:
+def test_unknown_metadata_files_that_are_not_older_than_the_current_file_are_read(tmp_path: Path) -> None:
     logged = write(tmp_path, "00001-b.metadata.json", 2_000)
     current = write(tmp_path, "00002-c.metadata.json", 3_000)
     write(tmp_path, "00000-a.metadata.json", 1_000)
@@ -199,23 +199,23 @@ def test_a_file_that_follows_on_another_unknown_one_is_another_head(log: list[st
         refuse_other_head(table_at(), [stray(7, log, [5, 6, 7])])
 
 
-def test_a_head_that_went_its_own_way_is_seen_beside_commits_of_the_entry() -> None:
+def test_a_diverged_head_is_found_beside_commits_of_the_entry() -> None:
     """The entry, which was stale at 5, has been moved on by maintenance since."""
     with pytest.raises(OperationRefused):
         refuse_other_head(table_at(8), [stray(7, [path(5), path(6, "theirs")], [5, 61, 71], "theirs")])
 
 
 def test_a_swap_that_lost_against_later_commits_needs_nothing() -> None:
-    """What a crash left behind goes once the table has moved on."""
+    """Files that a crash left behind are orphans once the table has moved on."""
     lost = stray(6, [path(5)], [5, 61], "lost")
     assert refuse_other_head(table_at(8), [lost]) == []
 
 
-def test_what_shows_no_more_than_the_table_knows_is_nothing_to_care_about() -> None:
+def test_metadata_without_new_snapshots_needs_nothing() -> None:
     assert refuse_other_head(table_at(), [stray(4, [path(3)], [1, 2, 3, 4], "again")]) == []
 
 
-def test_what_lost_a_swap_before_the_log_begins_is_past() -> None:
+def test_a_swap_that_lost_before_the_log_begins_is_past() -> None:
     entry = table_at(6, log=[3, 4, 5])
     assert refuse_other_head(entry, [stray(3, [path(2)], [2, 31], "lost")]) == []
 
@@ -226,14 +226,14 @@ def test_a_head_that_shows_less_but_follows_on_another_unknown_one_is_another_he
         refuse_other_head(table_at(8), [stray(5, [path(3), path(4, "theirs")], [1, 2, 3], "theirs")])
 
 
-def test_what_a_catalog_left_out_of_its_log_is_the_tables_own_past() -> None:
+def test_metadata_that_a_catalog_left_out_of_its_log_is_past() -> None:
     """Its snapshots have expired, so the table does not know them any more."""
     own_past = stray(3, [path(2)], [1, 2, 3])
     entry = table_at(6, log=[0, 1, 4, 5], snapshots=[6])
     assert refuse_other_head(entry, [own_past]) == []
 
 
-def test_numbers_that_begin_anew_tell_the_past_too() -> None:
+def test_metadata_is_past_where_numbers_begin_anew() -> None:
     """Of a table that another catalog has taken over, which names its files otherwise."""
     taken_over = [f"{FOLDER}/v{number}.metadata.json" for number in (4, 6, 8)]
     metadata = document(9, taken_over, [9])
@@ -256,7 +256,7 @@ def test_numbers_that_begin_anew_tell_the_past_too() -> None:
     ],
     ids=["old", "young", "unknown age", "in the log", "newer", "beside the log", "no number", "no number, young"],
 )
-def test_only_what_is_older_than_the_whole_log_is_surely_past(
+def test_only_metadata_older_than_the_whole_log_is_surely_past(
     file: str, modified_hour: int | None, *, past: bool
 ) -> None:
     modified_ms = None if modified_hour is None else modified_hour * HOUR_MS
@@ -298,7 +298,7 @@ PATHS = st.builds(
 
 
 @given(st.lists(PATHS, max_size=30), st.lists(PATHS, max_size=10))
-def test_it_holds_what_a_set_of_normalised_paths_holds(added: list[str], asked: list[str]) -> None:
+def test_referenced_paths_hold_what_a_set_of_normalised_paths_holds(added: list[str], asked: list[str]) -> None:
     kept = ReferencedPaths(HOME, added)
     keys = set(map(_key, added))
     elsewhere = {without_authority(key) for key in keys if authority(key) != authority(HOME)}
@@ -312,7 +312,7 @@ def _key(path: str) -> str:
     return merged_spelling(normalise(path))
 
 
-def test_it_stays_right_while_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_referenced_paths_stay_correct_while_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sorted again and again, asked in between, repetitions dropped."""
     monkeypatch.setattr(referenced_paths, "_UNSORTED", 10)
     order, kept, added = random.Random(1), ReferencedPaths(HOME), set[str]()
@@ -322,13 +322,6 @@ def test_it_stays_right_while_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
         added.update(some)
         assert len(kept) == len(added)
         assert all((f"{HOME}/data/{n}" in kept) == (f"{HOME}/data/{n}" in added) for n in range(200))
-
-
-@pytest.mark.parametrize("reference", ["s3://b/t/%41", "s3://b/t/A", "s3://b/t/%2541"])
-@pytest.mark.parametrize("key", ["%41", "A", "%2541"])
-def test_a_key_that_is_really_percent_encoded_is_kept_by_either_spelling(reference: str, key: str) -> None:
-    """``%41`` and ``A`` are two objects; a writer who names one of them may mean the other."""
-    assert f"s3://b/t/{key}" in ReferencedPaths(HOME, [reference])
 
 
 def test_a_path_has_the_same_hash_in_every_process() -> None:

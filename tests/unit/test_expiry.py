@@ -32,7 +32,7 @@ from support.tables import new_document, snapshot
 
 
 def freed(table: ListedManifests, *expired: int) -> set[str]:
-    """Names of what goes, below the location."""
+    """Names of the freed files, below the location."""
     return names(found(table, *expired))
 
 
@@ -150,7 +150,7 @@ def test_appends_open_the_first_manifest_that_stays_and_none_without_live_entrie
     assert table.read_manifests() == {}
 
 
-def test_what_was_listed_beside_a_dropped_manifest_is_opened_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifests_listed_beside_a_dropped_manifest_are_opened_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most likely "rewritten" holds what the dropped manifest held."""
     monkeypatch.setattr("icekeeper.metadata.table_reader._PARALLEL_READS", 1)
     table = ListedManifests()
@@ -165,7 +165,7 @@ def test_what_was_listed_beside_a_dropped_manifest_is_opened_last(monkeypatch: p
     assert "beside" not in table.read_manifests()
 
 
-def test_nothing_more_is_opened_once_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_manifests_are_opened_once_no_candidate_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("icekeeper.metadata.table_reader._PARALLEL_READS", 1)
     table = ListedManifests()
@@ -177,7 +177,7 @@ def test_nothing_more_is_opened_once_nothing_is_left(monkeypatch: pytest.MonkeyP
     assert table.read_manifests().keys() == {"old", "n0"}
 
 
-def test_the_guard_does_not_ask_again_what_is_proven_and_asks_what_is_new() -> None:
+def test_the_guard_reads_only_new_manifests_again() -> None:
     table = ListedManifests()
     kept, gone = table.manifest("kept", ["data/k"]), table.manifest("gone", ["data/1", "data/2"])
     table.snapshot(1, kept, gone)
@@ -186,12 +186,12 @@ def test_the_guard_does_not_ask_again_what_is_proven_and_asks_what_is_new() -> N
     assert table.read_manifests() == {"gone": 1, "kept": 1}
     table.snapshot(3, kept, table.manifest("adopted", ["data/1"]))
     table.snapshot(4, kept, gone, table.manifest("adopted", ["data/1"]))
-    told = set(freed_now.references.follow(table.reader, table.metadata.snapshots.values()))
-    assert {path_of("data/1"), path_of("data/2"), path_of("metadata/gone.avro")} < told
+    needed = set(freed_now.references.follow(table.reader, table.metadata.snapshots.values()))
+    assert {path_of("data/1"), path_of("data/2"), path_of("metadata/gone.avro")} < needed
     assert table.read_manifests() == {"gone": 2, "kept": 1, "adopted": 1}
 
 
-def test_after_a_lost_swap_only_what_is_new_is_read() -> None:
+def test_after_a_lost_swap_only_new_metadata_is_read() -> None:
     table = ListedManifests()
     table.snapshot(1, table.manifest("gone", ["data/1", "data/2"]))
     table.snapshot(2, table.manifest("kept", ["data/k"]))
@@ -215,7 +215,7 @@ def test_manifests_that_v1_lists_inline_are_read_once() -> None:
 
 def test_a_candidate_costs_little_more_than_its_path() -> None:
     """A million of them fit beside everything else: no second copy of a path, no object per file."""
-    count = 20_000
+    count = 4_000
     paths = [f"file:///warehouse/ns/t/data/part-{number:08d}-{'x' * 60}.parquet" for number in range(count)]
     candidates = Candidates(["file:///warehouse/ns/t"])
     tracemalloc.start()
@@ -232,7 +232,7 @@ def test_a_candidate_costs_little_more_than_its_path() -> None:
     assert (candidates.files_left, candidates.size, candidates.paths()) == (0, 0, ())
 
 
-def test_candidates_of_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_with_the_same_hash_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icekeeper.operations.expiry.unreferenced.hash", lambda text: 7, raising=False)
     candidates = Candidates([LOCATION])
     for name in ("a", "b", "c", "b", "d"):
@@ -409,14 +409,14 @@ def test_spellings_are_one_file_and_statistics_count() -> None:
     assert costs[2][1:] == (2, sizes(table, "b", "snap-2"))
 
 
-def test_it_is_json_and_a_table_without_snapshots_costs_nothing(table: ListedManifests) -> None:
-    told = json.loads(json.dumps(cost_of_refs(table.reader).to_json()))
-    assert {ref["name"] for ref in told["refs"]} == {"main", "audit", "first"}
-    assert told["snapshots"][0]["refs"] == ["first"]
+def test_costs_are_json_and_a_table_without_snapshots_has_none(table: ListedManifests) -> None:
+    document = json.loads(json.dumps(cost_of_refs(table.reader).to_json()))
+    assert {ref["name"] for ref in document["refs"]} == {"main", "audit", "first"}
+    assert document["snapshots"][0]["refs"] == ["first"]
     assert cost_of_refs(ListedManifests().reader) == TableCosts((), (), 0, 0, 0)
 
 
-def test_what_cannot_be_read_is_not_guessed(table: ListedManifests) -> None:
+def test_an_unreadable_manifest_raises_an_error(table: ListedManifests) -> None:
     del table.objects[path_of("metadata/staged.avro")]
     with pytest.raises(MetadataUnreadable, match="staged"):
         cost_of_refs(table.reader)
@@ -445,7 +445,7 @@ def table_with_refs(refs: dict[str, dict[str, object]]) -> TableMetadata:
 
 @pytest.mark.parametrize("name", REFS)
 def test_every_known_ref_must_be_where_it_was_in_the_same_table(name: str) -> None:
-    """Some catalogs drop a ref together with its snapshot: a ref that moved meanwhile may need what goes
+    """Some catalogs drop a ref together with its snapshot: a ref that has moved may need such a snapshot
     (rule: assert-refs-on-expiry)."""
     commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
     check_requirements(table_with_refs(REFS), commit.requirements)
@@ -458,7 +458,7 @@ def test_every_known_ref_must_be_where_it_was_in_the_same_table(name: str) -> No
 
 
 def test_snapshots_go_with_their_statistics_and_aged_refs() -> None:
-    """Said by updates of their own: a catalog need not know what goes with a snapshot."""
+    """Each has an update of its own, because a catalog may not know what belongs to a snapshot."""
     commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
     assert [update["action"] for update in commit.updates] == [
         "remove-snapshot-ref",
@@ -490,7 +490,7 @@ def test_thousands_of_statistics_go_in_seconds() -> None:
     assert list(after.snapshots) == [9_001]
 
 
-def test_a_past_is_not_given_up_for_a_present_that_cannot_be_read() -> None:
+def test_an_unreadable_kept_snapshot_stops_the_expiry() -> None:
     """The manifest decides nothing, but every snapshot that would stay needs it."""
     table = ListedManifests()
     a, b = table.manifest("a", ["data/1"]), table.manifest("b", ["data/2"])
@@ -510,7 +510,7 @@ def test_the_same_path_under_another_bucket_is_refused() -> None:
 
 
 @pytest.mark.parametrize("lost", ["snap-1", "snap-2", "gone", "late", "beside"])
-def test_what_decides_must_be_readable(lost: str) -> None:
+def test_metadata_that_decides_must_be_readable(lost: str) -> None:
     table = ListedManifests()
     beside = table.manifest("beside", ["data/b"])
     table.snapshot(1, beside, table.manifest("gone", ["data/1"]))
@@ -521,7 +521,7 @@ def test_what_decides_must_be_readable(lost: str) -> None:
         freed(table, 1)
 
 
-def test_files_elsewhere_and_held_ones_are_nobody_s_to_delete() -> None:
+def test_files_elsewhere_and_held_files_stay() -> None:
     table = ListedManifests()
     table.snapshot(1, table.manifest("old", ["s3://b/t2/data/1", "s3://b/t/../u/data/2", "data/staged", "data/3"]))
     table.snapshot(2, table.manifest("new", ["data/4"]))
@@ -583,7 +583,7 @@ def histories(draw: st.DrawFn) -> tuple[list[dict[str, set[int]]], set[int]]:
 
 
 @given(histories(), st.sampled_from([2, 3]))
-def test_what_goes_is_exactly_what_no_kept_snapshot_holds(
+def test_expiry_frees_exactly_the_files_that_no_kept_snapshot_needs(
     history: tuple[list[dict[str, set[int]]], set[int]], version: int
 ) -> None:
     """Branches, rewrites of manifests, files that come back: the shortcuts change nothing
@@ -641,7 +641,7 @@ def unused(table_of_versions: ListedManifests, *expired: int) -> UnusedMetadata:
     return unused_metadata(table_of_versions.metadata, set(expired), found.kept_specs, found.keeps_deletes)
 
 
-def test_what_only_expired_snapshots_used_goes(table_of_versions: ListedManifests) -> None:
+def test_specs_and_schemas_that_only_expired_snapshots_used_are_removed(table_of_versions: ListedManifests) -> None:
     assert unused(table_of_versions, 1) == UnusedMetadata((0,), (0,))
     assert unused(table_of_versions, 1, 2) == UnusedMetadata((0, 1), (0, 1))
     kept = table_of_versions.manifest("m4", ["data/4"], spec_id=0)
@@ -666,7 +666,7 @@ def test_schemas_stay_while_a_spec_or_order_means_a_dropped_column(
     assert unused(table_of_versions, 1).schema_ids == ()
 
 
-def test_what_is_not_known_is_in_use(table_of_versions: ListedManifests) -> None:
+def test_a_schema_or_spec_of_unknown_use_stays(table_of_versions: ListedManifests) -> None:
     raw = table_of_versions.document["snapshots"][1]
     del raw["schema-id"]
     assert unused(table_of_versions, 1) == UnusedMetadata((0,), ())

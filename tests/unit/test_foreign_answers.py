@@ -1,23 +1,22 @@
-"""Answers that no store or catalog has given, or that refuse: nothing is believed (rule: trust-only-own-answers)."""
+"""Answers that no store, state or catalog gave, that break off, or that refuse (rule: trust-only-own-answers)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 from botocore.awsrequest import AWSResponse
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, PaginationError
 
 from icekeeper.catalogs.glue import GLUE
 from icekeeper.catalogs.s3tables import S3_TABLES
 from icekeeper.errors import StorageError
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
 from icekeeper.state.identity import TableAddress
-from icekeeper.storage import s3
 from icekeeper.storage.multipart import bounded_output
-from icekeeper.storage.storage import DeleteReport, Storage
+from icekeeper.storage.s3_objects import can_delete_s3, can_list_s3, few_if_allowed, list_s3
+from icekeeper.storage.storage import Storage
 
 # Answers of success that a proxy gives for a store, the state or a catalog: nothing is believed
 # (rule: trust-only-own-answers).
@@ -39,33 +38,44 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("botocore.endpoint.time.sleep", lambda seconds: None)
 
 
-def answering(client: Any, bodies: Callable[[str], bytes], **headers: str) -> None:
-    """Have requests answered with status 200, each with what ``bodies`` gives for its operation."""
+def answering(client: Any, bodies: Callable[[str], tuple[int, bytes]], **headers: str) -> None:
+    """Answer each request with the status and body that ``bodies`` returns for its operation."""
 
     def answer(event_name: str, **_: Any) -> AWSResponse:
-        found = AWSResponse("http://127.0.0.1:1", 200, headers, None)
-        found._content = bodies(event_name.rpartition(".")[2])
+        operation = event_name.rpartition(".")[2]
+        status, body = bodies(operation)
+        found = AWSResponse("http://127.0.0.1:1", status, headers, None)
+        found._content = b"" if operation == "HeadObject" else body
         return found
 
     client.meta.events.register("before-send", answer)
 
 
-def store(bodies: Callable[[str], bytes], **headers: str) -> Storage:
+def store(*answers: bytes | tuple[int, bytes], of: Mapping[str, bytes] | None = None, etag: bool = False) -> Storage:
+    """A store that gives these answers in turn, the last again and again; bodies alone have status 200, as those of
+    the operations in ``of``."""
+    left = [(200, answer) if isinstance(answer, bytes) else answer for answer in answers]
+
+    def next_of(operation: str) -> tuple[int, bytes]:
+        if of and operation in of:
+            return 200, of[operation]
+        return left.pop(0) if len(left) > 1 else left[0]
+
     made = Storage({**PROPERTIES, "s3.region": "us-east-1"})
-    answering(made.s3, bodies, **headers)
+    answering(made.s3, next_of, Location="http://127.0.0.1:2/", **({"ETag": '"1"'} if etag else {}))
     return made
 
 
-def written_in_parts(storage: Storage) -> None:
-    with storage.translated(TO), bounded_output(storage, TO, 40) as sink:
-        sink.write(bytes(50))
+def upload(storage: Storage) -> None:
+    with storage.translated(TO), bounded_output(storage, TO, 4) as sink:
+        sink.write(bytes(9))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=["empty", "page"])
-def test_what_a_page_answers_is_not_written(page: bytes) -> None:
+def test_a_write_that_a_page_answers_fails(page: bytes) -> None:
     with pytest.raises(StorageError, match=f"{TO} failed with NoETag: .* look for a proxy"):
-        store(lambda operation: page).write(TO, b"metadata")
-    store(lambda operation: page, ETag='"of the object"').write(TO, b"metadata")
+        store(page).write(TO, b"metadata")
+    store(page, etag=True).write(TO, b"metadata")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=["empty", "page"])
@@ -76,31 +86,30 @@ def test_what_a_page_answers_is_not_written(page: bytes) -> None:
         ("CompleteMultipartUpload", "CompleteMultipartUploadResult"),
     ],
 )
-def test_an_upload_in_parts_that_a_page_answers_is_none(answered: str, lacks: str, page: bytes) -> None:
-    told = {"CreateMultipartUpload": UPLOAD, answered: page}
+def test_an_upload_in_parts_that_a_page_answers_fails(answered: str, lacks: str, page: bytes) -> None:
+    answers = {"CreateMultipartUpload": UPLOAD, answered: page}
     with pytest.raises(StorageError, match=f"{TO} failed with No{lacks}"):
-        written_in_parts(store(lambda operation: told.get(operation, b""), ETag='"of a part"'))
+        upload(store(b"", of=answers, etag=True))
 
 
-def test_a_part_that_a_page_answers_is_not_sent() -> None:
+def test_a_part_that_a_page_answers_fails() -> None:
     with pytest.raises(StorageError, match=f"{TO} failed with NoETag"):
-        written_in_parts(store(lambda operation: UPLOAD))
+        upload(store(UPLOAD))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=["empty", "page"])
 def test_a_page_does_not_end_a_listing(page: bytes) -> None:
     """Files that were not listed could be signs that others are needed (rule: unreadable-deletes-less)."""
-    answers = iter((LISTED % (b"true", b"a"), page, page, page))
     with pytest.raises(StorageError, match="s3://bucket/t failed with NoListBucketResult"):
-        list(store(lambda operation: next(answers)).list_folder("s3://bucket/t"))
-    answers = iter((LISTED % (b"true", b"a"), page, LISTED % (b"false", b"b")))  # it may pass
-    found = [one.path for one in store(lambda operation: next(answers)).list_folder("s3://bucket/t")]
+        list(store(LISTED % (b"true", b"a"), page).list_folder("s3://bucket/t"))
+    passing = store(LISTED % (b"true", b"a"), page, LISTED % (b"false", b"b"))
+    found = [item.path for item in passing.list_folder("s3://bucket/t")]
     assert found == ["s3://bucket/t/a", "s3://bucket/t/b"]
 
 
 def state(body: bytes) -> DynamoTable:
     made = open_table(TableAddress("icekeeper", region="us-east-1", endpoint="http://127.0.0.1:1", profile=None))
-    answering(made.client, lambda operation: body)
+    answering(made.client, lambda operation: (200, body))
     return made
 
 
@@ -126,12 +135,12 @@ def test_the_state_believes_no_page(
 
 @pytest.mark.parametrize("page", [*PAGES, b"{}"], ids=["empty", "page", "object"])
 def test_a_catalog_of_aws_believes_no_page(page: bytes) -> None:
-    """Else Glue would seem to point nowhere after a commit, whose outcome nobody knew any more
+    """Else Glue would seem to point nowhere after a commit, and the outcome would stay unknown
     (rule: metadata-decides-over-answers)."""
     keys = {"client.access-key-id": "a", "client.secret-access-key": "b", "client.region": "us-east-1"}
     glue, tables = GLUE.connect(keys).repeating, S3_TABLES.connect(keys).repeating
-    answering(glue, lambda operation: page)
-    answering(tables, lambda operation: page)
+    answering(glue, lambda operation: (200, page))
+    answering(tables, lambda operation: (200, page))
     arn = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
     requests: list[tuple[Callable[..., Any], dict[str, str]]] = [
         (glue.get_table, {"DatabaseName": "ns", "Name": "t"}),
@@ -151,113 +160,52 @@ PATHS = ("s3://bucket/a", "s3://bucket/b")
 RESULT = b'<?xml version="1.0"?><DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</DeleteResult>'
 
 
-def deleted_with(client: Any) -> DeleteReport:
-    storage = Storage({})
-    storage.__dict__["s3"] = client
-    return storage.delete(PATHS)
-
-
-def answered(*bodies: bytes) -> DeleteReport:
-    """Both files' fate when requests are answered with status 200 and these bodies in turn, the last again."""
-    client = s3.s3_client({**PROPERTIES, "s3.region": "us-east-1"})
-    left = list(bodies)
-
-    def answer(**_: Any) -> AWSResponse:
-        found = AWSResponse("http://127.0.0.1:1", 200, {"Content-Type": "text/html"}, None)
-        found._content = left.pop(0) if len(left) > 1 else left[0]
-        return found
-
-    client.meta.events.register("before-send.s3.DeleteObjects", answer)
-    return deleted_with(client)
-
-
 @pytest.mark.parametrize(
     ("body", "is_read"),
     [(b"", True), (PAGES[1], True), (b"<!doctype html><p>busy<br>", False), (RESULT[:-9], False)],
     ids=["empty", "page", "page that is no XML", "cut off"],
 )
-def test_what_tells_nothing_of_the_deletion_deletes_nothing(body: bytes, is_read: bool) -> None:
-    told = answered(body)
-    assert (told.deleted, set(told.transient)) == ((), set(PATHS))
+def test_an_answer_that_says_nothing_of_the_deletion_deletes_nothing(body: bytes, is_read: bool) -> None:
+    report = store(body).delete(PATHS)
+    assert (report.deleted, set(report.transient)) == ((), set(PATHS))
     if is_read:
-        assert told.failed["s3://bucket/a"] == (
+        assert report.failed["s3://bucket/a"] == (
             "failed with NoDeleteResult: the answer does not come from a store, so the request counts as failed; "
             "look for a proxy that answers in place of the store"
         )
 
 
 def test_a_result_without_errors_is_a_success() -> None:
-    assert answered(b"", RESULT % b"").deleted == PATHS
-    denied = b"<Error><Key>a</Key><Code>AccessDenied</Code></Error>"
-    assert answered(RESULT % denied).deleted == ("s3://bucket/b",)
-    assert report({"Errors": None}).deleted == PATHS
-
-
-# What a store answers to a batch of deletions: no file counts as gone that may still be there
-# (rule: trust-only-own-answers).
-
-
-def report(*answers: dict[str, Any]) -> Any:
-    client = Mock()
-    client.delete_objects.side_effect = answers
-    return deleted_with(client)
-
-
-def test_a_locked_object_is_told_and_the_others_are_gone() -> None:
-    told = report({"Errors": [{"Key": "a", "Code": "AccessDenied", "Message": "object lock"}]})
-    assert (told.deleted, told.failed) == (
+    assert store(b"", RESULT % b"").delete(PATHS).deleted == PATHS
+    locked = b"<Error><Key>a</Key><Code>AccessDenied</Code><Message>object lock</Message></Error>"
+    report = store(RESULT % locked).delete(PATHS)
+    assert (report.deleted, report.failed) == (
         ("s3://bucket/b",),
         {"s3://bucket/a": "was refused by the store (AccessDenied: object lock)"},
     )
 
 
-@pytest.mark.parametrize("entry", [{}, {"Key": "%61"}, {"Key": ""}], ids=["no key", "another spelling", "empty"])
-def test_an_error_that_names_no_key_of_ours_is_one_of_all(entry: dict[str, str]) -> None:
-    """It broke the operation, and what was deleted before came into no journal."""
-    told = report({"Errors": [{**entry, "Code": "AccessDenied"}]})
-    assert (told.deleted, told.failed.keys()) == ((), set(PATHS))
-    busy = {"Errors": [{**entry, "Code": "SlowDown"}]}
-    assert report(busy, {}).deleted == PATHS
-    assert report(*[busy] * s3.DELETE_ATTEMPTS).transient == set(PATHS)
+@pytest.mark.parametrize("key", [b"", b"<Key>%61</Key>", b"<Key/>"], ids=["no key", "another spelling", "empty"])
+def test_an_error_that_names_none_of_the_keys_is_an_error_of_all(key: bytes) -> None:
+    def error_of(code: bytes) -> bytes:
+        return RESULT % (b"<Error>" + key + b"<Code>" + code + b"</Code></Error>")
+
+    report = store(error_of(b"AccessDenied")).delete(PATHS)
+    assert (report.deleted, set(report.failed)) == ((), set(PATHS))
+    busy = error_of(b"SlowDown")
+    assert store(busy, RESULT % b"").delete(PATHS).deleted == PATHS
+    assert store(busy).delete(PATHS).transient == set(PATHS)
 
 
 # What a store that has moved, is busy, or takes the keys no more answers: each call fails, in one sentence.
 
-FILE, FOLDER = "s3://bucket/t/f", "s3://bucket/t"
+FILE, FOLDER = TO, "s3://bucket/t"
 RENEW = "; sign in again, or name a profile or role, whose keys are renewed"
 CORRECT = "; the bucket is in another region or store: correct s3.region or s3.endpoint"
-PAGE = (
-    b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>on</NextContinuationToken>"
-    b"<Contents><Key>t/a</Key><Size>1</Size></Contents></ListBucketResult>"
-)
-
-
-def refusing_store(*answers: tuple[int, bytes], **of: bytes) -> Storage:
-    """Answers with these in turn, the last again; requests of operations in ``of`` with status 200 and this."""
-    left = list(answers)
-
-    def answer(event_name: str, **_: Any) -> AWSResponse:
-        operation = event_name.rpartition(".")[2]
-        if operation in of:
-            status, body = 200, of[operation]
-        else:
-            status, body = left.pop(0) if len(left) > 1 else left[0]
-        found = AWSResponse("http://127.0.0.1:1", status, {"ETag": '"1"', "Location": "http://127.0.0.1:2/"}, None)
-        found._content = b"" if event_name.endswith("HeadObject") else body
-        return found
-
-    made = Storage({**PROPERTIES, "s3.region": "us-east-1"})
-    made.s3.meta.events.register("before-send.s3", answer)
-    return made
 
 
 def error(code: str, message: str = "") -> bytes:
     return f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>".encode()
-
-
-def upload(storage: Storage) -> None:
-    with storage.translated(FILE), bounded_output(storage, FILE, 4) as sink:
-        sink.write(bytes(9))
 
 
 CALLS: list[Callable[[Storage], object]] = [
@@ -272,7 +220,7 @@ CALLS: list[Callable[[Storage], object]] = [
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "told"),
+    ("status", "body", "sentence"),
     [
         (400, error("ExpiredToken", "The provided token has expired."), f"ExpiredToken: .* has expired{RENEW}"),
         (403, error("ExpiredToken"), f"ExpiredToken{RENEW}"),
@@ -284,22 +232,22 @@ CALLS: list[Callable[[Storage], object]] = [
     ],
     ids=["expired", "expired without words", "moved", "moved for now", "busy", "met another", "no code"],
 )
-def test_each_call_fails_in_one_sentence(status: int, body: bytes, told: str) -> None:
+def test_each_call_fails_in_one_sentence(status: int, body: bytes, sentence: str) -> None:
     for call in CALLS:
-        with pytest.raises(StorageError, match=f"failed with {told}$"):
-            call(refusing_store((status, body)))
+        with pytest.raises(StorageError, match=f"failed with {sentence}$"):
+            call(store((status, body), etag=True))
     with pytest.raises(StorageError, match=f"{FILE} failed with {status}"):  # an answer to HEAD has no body
-        refusing_store((status, body)).status(FILE)
-    report = refusing_store((status, body)).delete([FILE])
+        store((status, body)).status(FILE)
+    report = store((status, body)).delete([FILE])
     assert (report.deleted, list(report.failed)) == ((), [FILE])
 
 
 @pytest.mark.parametrize("body", [error("InternalError"), error("SlowDown", "We failed")])
-def test_an_error_with_status_200_is_one(body: bytes) -> None:
+def test_an_error_with_status_200_is_an_error(body: bytes) -> None:
     """S3 answers so where it has begun to answer before it knew: copies and completions of uploads."""
     with pytest.raises(StorageError, match=r"failed with (InternalError|SlowDown: We failed)$"):
-        upload(refusing_store((200, b""), CreateMultipartUpload=UPLOAD, CompleteMultipartUpload=body))
-    client = refusing_store((200, body)).s3
+        upload(store(b"", of={"CreateMultipartUpload": UPLOAD, "CompleteMultipartUpload": body}, etag=True))
+    client = store(body).s3
     copied = {"Bucket": "bucket", "Key": "t/f", "CopySource": "bucket/t/g", "UploadId": "1", "PartNumber": 1}
     with pytest.raises(client.exceptions.ClientError):
         client.upload_part_copy(**copied)
@@ -307,15 +255,82 @@ def test_an_error_with_status_200_is_one(body: bytes) -> None:
 
 def test_keys_that_expire_amid_a_listing_do_not_end_it() -> None:
     """No file is judged by what was listed until then (rule: unreadable-deletes-less)."""
-    storage = refusing_store((200, PAGE), (400, error("ExpiredToken")))
-    listed = storage.list_folder(FOLDER)
+    listed = store(LISTED % (b"true", b"a"), (400, error("ExpiredToken"))).list_folder(FOLDER)
     assert next(listed).path == f"{FOLDER}/a"
     with pytest.raises(StorageError, match=f"{FOLDER} failed with ExpiredToken{RENEW}"):
         next(listed)
 
 
 def test_an_error_of_one_key_may_lack_words() -> None:
-    told = b"<DeleteResult><Error><Key>t/f</Key><Code>InternalError</Code><Message/></Error></DeleteResult>"
-    assert refusing_store((200, told)).delete([FILE]).transient == {FILE}
-    told = b"<DeleteResult><Error><Key>t/f</Key><Code/><Message/></Error></DeleteResult>"
-    assert refusing_store((200, told)).delete([FILE]).failed == {FILE: "failed with an error without a code"}
+    answer = RESULT % b"<Error><Key>t/new</Key><Code>InternalError</Code><Message/></Error>"
+    assert store(answer).delete([FILE]).transient == {FILE}
+    answer = RESULT % b"<Error><Key>t/new</Key><Code/><Message/></Error>"
+    assert store(answer).delete([FILE]).failed == {FILE: "failed with an error without a code"}
+
+
+# Listings that break off, and rights that a bucket denies (rule: unreadable-deletes-less).
+
+ON = b"<NextContinuationToken>on</NextContinuationToken>"
+PAGE = b"<ListBucketResult>%s<Contents><Key>t/a</Key><Size>1</Size></Contents></ListBucketResult>"
+
+
+@pytest.mark.parametrize(
+    "goes_on",
+    [b"<IsTruncated>true</IsTruncated>", b"<IsTruncated>true</IsTruncated>" + ON, ON],
+    ids=["no way on", "the same page again", "a way on, without a word whether there is more"],
+)
+def test_a_listing_that_does_not_end_well_is_an_error(goes_on: bytes) -> None:
+    """Files that were not listed may need others."""
+    with pytest.raises(PaginationError):
+        list(list_s3(store(PAGE % goes_on).s3, FOLDER))
+
+
+Ask = Callable[[Any, str], bool]
+ASKED: dict[str, Ask] = {
+    "list": lambda client, bucket: can_list_s3(client, bucket, "t/"),
+    "few": lambda client, bucket: few_if_allowed(client, f"s3://{bucket}/t")[0],
+    "delete": lambda client, bucket: can_delete_s3(client, bucket, "t/"),
+}
+BY_KEY = RESULT % b"<Error><Key>k</Key><Code>%s</Code></Error>"
+
+
+def refusing(ask: str, code: str, status: int) -> list[tuple[Ask, Any]]:
+    """The question and clients that refuse it; a batch of deletions also by an error of its one key."""
+    clients = [store((status, error(code))).s3]
+    if ask == "delete":
+        clients.append(store(BY_KEY % code.encode()).s3)
+    return [(ASKED[ask], client) for client in clients]
+
+
+@pytest.mark.parametrize("ask", ASKED)
+def test_a_missing_right_is_reported_once(ask: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Only a table bucket removes such files itself (rule: throttles-are-failures)."""
+    right = "s3:DeleteObject" if ask == "delete" else "s3:ListBucket"
+    for number, (call, client) in enumerate(refusing(ask, "AccessDenied", 403)):
+        bucket = f"denied-{ask}-{number}"
+        caplog.clear()
+        assert [call(client, bucket) for _ in range(3)] == [False] * 3
+        assert caplog.messages == [
+            f"unneeded files remain in s3://{bucket}, because a permission is missing: allow {right}"
+        ]
+
+
+@pytest.mark.parametrize("ask", ASKED)
+@pytest.mark.parametrize(
+    ("bucket", "code", "status"),
+    [("quiet", "MethodNotAllowed", 405), ("x--table-s3", "AccessDenied", 403), ("quiet", "NotImplemented", 501)],
+)
+def test_a_bucket_that_cleans_itself_is_not_reported(
+    ask: str, bucket: str, code: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for call, client in refusing(ask, code, status):
+        assert not call(client, bucket)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("ask", ASKED)
+@pytest.mark.parametrize(("code", "status"), [("SlowDown", 503), ("InternalError", 500), ("TooManyRequests", 429)])
+def test_a_throttle_is_no_refusal(ask: str, code: str, status: int) -> None:
+    for call, client in refusing(ask, code, status)[:1]:
+        with pytest.raises(ClientError, match=code):
+            call(client, "busy")

@@ -30,7 +30,7 @@ def of(*megabytes: float, partition: PartitionValue = "p") -> list[tuple[int, Pa
     return [(int(size * MB), partition) for size in megabytes]
 
 
-def told(
+def answer_of(
     found: GrowingTable, last: SeenTable | None, resolved: ResolvedPolicy, now_ms: int = NOW_MS, **more: Any
 ) -> tuple[str, ...] | str:
     """The reasons for a pass, or why there is none."""
@@ -41,13 +41,13 @@ def told(
 def test_a_pass_looks_again_when_min_input_files_data_files_came() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
-    assert told(found, None, resolved) == ("no pass under these settings has looked at the 6 data files",)
+    assert answer_of(found, None, resolved) == ("no pass under these settings has looked at the 6 data files",)
     last = idle(found, resolved)
-    assert told(found, last, resolved) == UNCHANGED
+    assert answer_of(found, last, resolved) == UNCHANGED
     found.commit(of(300, 300, 300))
-    assert told(found, last, resolved) == "3 data files came since the last pass, fewer than 5"
+    assert answer_of(found, last, resolved) == "3 data files came since the last pass, fewer than 5"
     found.commit([*of(300), *of(300, partition="q")])
-    assert told(found, last, resolved) == ("5 data files came since the last pass",)
+    assert answer_of(found, last, resolved) == ("5 data files came since the last pass",)
 
 
 def test_delete_files_count_as_data_files_do() -> None:
@@ -56,11 +56,11 @@ def test_delete_files_count_as_data_files_do() -> None:
     last = idle(found, resolved)
     deletes = {"added-delete-files": "4", "total-delete-files": "4"}
     found.commit(more=deletes)
-    assert told(found, last, resolved) == "4 delete files came since the last pass, fewer than 5"
+    assert answer_of(found, last, resolved) == "4 delete files came since the last pass, fewer than 5"
     blocked = policy(**ONLY_COMPACTION, apply_deletes="false")
     found.commit(more={**deletes, "total-delete-files": "8"})
-    assert "8 delete files with 0 deletes" in told(found, last, resolved)
-    assert isinstance(told(found, idle(found, blocked), blocked), str)
+    assert "8 delete files with 0 deletes" in answer_of(found, last, resolved)
+    assert isinstance(answer_of(found, idle(found, blocked), blocked), str)
 
 
 def test_position_delete_files_are_counted_for_the_operation_that_merges_them() -> None:
@@ -68,9 +68,9 @@ def test_position_delete_files_are_counted_for_the_operation_that_merges_them() 
     found.commit(of(300), more={"total-delete-files": "4"})
     last = idle(found, resolved)
     found.commit(of(1, 1, 1), more={"added-delete-files": "2", "total-delete-files": "6"})
-    assert told(found, last, resolved) == "2 delete files came since the last pass, fewer than 3"
+    assert answer_of(found, last, resolved) == "2 delete files came since the last pass, fewer than 3"
     found.commit(more={"added-delete-files": "1", "total-delete-files": "7"})
-    assert told(found, last, resolved) == ("7 delete files with 0 deletes",)
+    assert answer_of(found, last, resolved) == ("7 delete files with 0 deletes",)
 
 
 def test_manifests_are_looked_at_when_as_many_commits_came() -> None:
@@ -81,9 +81,9 @@ def test_manifests_are_looked_at_when_as_many_commits_came() -> None:
     for number in range(1, 5):
         found.commit(of(300), more=listed)
         commits = "1 commit" if number == 1 else f"{number} commits"
-        assert told(found, last, resolved) == f"{commits} came since the last pass, fewer than 5"
+        assert answer_of(found, last, resolved) == f"{commits} came since the last pass, fewer than 5"
     found.commit(of(300), more=listed)
-    assert told(found, last, resolved) == ("9 manifests reach min_manifests_to_rewrite 5",)
+    assert answer_of(found, last, resolved) == ("9 manifests reach min_manifests_to_rewrite 5",)
 
 
 @pytest.mark.parametrize("run_id", ["that of the pass", "of another rhythm"])
@@ -92,15 +92,15 @@ def test_our_own_rewrites_are_nothing_new(run_id: str) -> None:
     found.commit(of(*[300] * 6))
     last = idle(found, resolved)
     found.commit(of(*[300] * 5), found.files[:5], more={RUN_ID_KEY: run_id}, is_rewrite=True)
-    assert told(found, last, resolved) == UNCHANGED
+    assert answer_of(found, last, resolved) == UNCHANGED
     found.commit(of(*[300] * 5))
-    assert told(found, last, resolved) == ("5 data files came since the last pass",)
+    assert answer_of(found, last, resolved) == ("5 data files came since the last pass",)
 
 
 @pytest.mark.parametrize(
     ("settings", "looked_hours", "now_hours", "expected"),
     [
-        # At rest after a day; while nobody commits, then when the head is twice as old as at the last look.
+        # At rest after a day; without commits, then when the head is twice as old as at the last look.
         ({}, 1, 23.9, False),
         ({}, 1, 24, True),
         ({}, 24, 47.9, False),
@@ -135,15 +135,15 @@ def test_after_a_day_a_pass_looks_whatever_was_counted() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
     last = idle(found, resolved)
-    assert told(found, last, resolved, HEAD_MS + 24 * HOUR_MS - 1) == UNCHANGED
-    assert told(found, last, resolved, HEAD_MS + 24 * HOUR_MS) == TIME
+    assert answer_of(found, last, resolved, HEAD_MS + 24 * HOUR_MS - 1) == UNCHANGED
+    assert answer_of(found, last, resolved, HEAD_MS + 24 * HOUR_MS) == TIME
     found.commit(of(1), time_ms=NOW_MS + 9 * HOUR_MS)
-    assert isinstance(told(found, last, resolved, NOW_MS + 24 * HOUR_MS - 1), str)
-    assert told(found, last, resolved, NOW_MS + 24 * HOUR_MS) == TIME
+    assert isinstance(answer_of(found, last, resolved, NOW_MS + 24 * HOUR_MS - 1), str)
+    assert answer_of(found, last, resolved, NOW_MS + 24 * HOUR_MS) == TIME
 
 
 @pytest.mark.parametrize("omitted", ["total-data-files", "all"])
-def test_what_a_summary_leaves_out_is_looked_at(omitted: str) -> None:
+def test_a_summary_without_counts_is_looked_at(omitted: str) -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(1))
     last = idle(found, resolved)
@@ -151,19 +151,19 @@ def test_what_a_summary_leaves_out_is_looked_at(omitted: str) -> None:
     found.commit(of(1))
     if omitted == "all":
         found.snapshots[-1]["summary"] = {}
-    assert told(found, last, resolved) == UNKNOWN
+    assert answer_of(found, last, resolved) == UNKNOWN
 
 
-def test_history_that_is_gone_is_looked_at() -> None:
+def test_expired_history_is_looked_at() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(1))
     last = idle(found, resolved)
     for _ in range(3):
         found.commit(of(1))
     del found.snapshots[0]  # the one that the pass looked at; what came after it is there
-    assert isinstance(told(found, last, resolved), str)
+    assert isinstance(answer_of(found, last, resolved), str)
     del found.snapshots[0]
-    assert told(found, last, resolved) == UNKNOWN
+    assert answer_of(found, last, resolved) == UNKNOWN
 
 
 def test_new_settings_of_the_table_are_looked_at() -> None:
@@ -171,7 +171,7 @@ def test_new_settings_of_the_table_are_looked_at() -> None:
     found.commit(of(*[300] * 6))
     last = idle(found, resolved)
     found.properties["write.parquet.compression-codec"] = "zstd"
-    assert told(found, last, resolved) == ("no pass under these settings has looked at the 6 data files",)
+    assert answer_of(found, last, resolved) == ("no pass under these settings has looked at the 6 data files",)
 
 
 @pytest.mark.parametrize(
@@ -181,18 +181,18 @@ def test_one_file_is_enough_where_every_file_is_rewritten(settings: dict[str, st
     resolved, found = policy(**ONLY_COMPACTION, **settings), GrowingTable()
     found.commit(of(*[300] * 6))
     last = idle(found, resolved)
-    assert told(found, last, resolved) == UNCHANGED
+    assert answer_of(found, last, resolved) == UNCHANGED
     found.commit(of(300))
-    assert told(found, last, resolved) == ("1 data file came since the last pass",)
+    assert answer_of(found, last, resolved) == ("1 data file came since the last pass",)
 
 
-def test_what_is_switched_off_is_not_waited_for() -> None:
+def test_disabled_work_is_not_counted() -> None:
     resolved = policy(**ONLY_COMPACTION, rewrite_enabled="false", apply_deletes="false")
     found = GrowingTable()
     found.commit(of(1))
     last = idle(found, resolved)
     found.commit(of(*[1] * 9))
-    assert told(found, last, resolved) == UNCHANGED
+    assert answer_of(found, last, resolved) == UNCHANGED
 
 
 def test_each_digest_of_settings_looks_for_itself() -> None:
@@ -202,11 +202,13 @@ def test_each_digest_of_settings_looks_for_itself() -> None:
     found = GrowingTable()
     found.commit(of(300, 300, 300))
     last = idle(found, before)
-    assert told(found, last, before, clustering="r") == UNCHANGED
+    assert answer_of(found, last, before, clustering="r") == UNCHANGED
     found.snapshots[-1]["summary"]["icekeeper.recipe"] = "r"
-    assert told(found, last, after, clustering="r") == ("no pass under these settings has looked at the 3 data files",)
+    assert answer_of(found, last, after, clustering="r") == (
+        "no pass under these settings has looked at the 3 data files",
+    )
     both = SeenTable(passes={**last.passes, **idle(found, after).passes})
-    assert told(found, both, after, clustering="r") == told(found, both, before, clustering="r") == UNCHANGED
+    assert answer_of(found, both, after, clustering="r") == answer_of(found, both, before, clustering="r") == UNCHANGED
 
 
 def test_a_pass_that_left_work_is_followed_by_another() -> None:
@@ -214,4 +216,4 @@ def test_a_pass_that_left_work_is_followed_by_another() -> None:
     found.commit(of(*[300] * 6))
     ((digest, seen),) = idle(found, resolved).passes.items()
     last = SeenTable(passes={digest: replace(seen, is_done=False)})
-    assert told(found, last, resolved) == ("the last pass left work",)
+    assert answer_of(found, last, resolved) == ("the last pass left work",)

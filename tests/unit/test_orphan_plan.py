@@ -68,7 +68,7 @@ def plan(
     )
 
 
-def test_the_old_and_unreferenced_go_in_order_of_path() -> None:
+def test_old_and_unreferenced_files_are_orphans_in_order_of_path() -> None:
     planned = plan(
         [found(f"{LOCATION}/data/{name}.parquet") for name in ("b", "a", "live")],
         [f"{LOCATION}/data/live.parquet"],
@@ -85,23 +85,9 @@ def test_the_limit_itself_is_young_and_so_is_an_unknown_age(modified_ms: int | N
     assert (left.too_young, len(left.unreferenced)) == ((1, 0) if young else (0, 1))
 
 
-@pytest.mark.parametrize(
-    "reference",
-    [
-        "s3a://b/t/data/k=a b/f.parquet",
-        "s3n://b/t/data/k=a b/f.parquet",
-        "s3://b/t/data/k=a%20b/f.parquet",
-        "s3://b/t//data/k=a%2520b//f.parquet",
-        "S3://b/t/data/k=a b/f.parquet",
-    ],
-)
-def test_a_reference_spelled_otherwise_protects(reference: str) -> None:
-    assert plan([found("s3://b/t/data/k=a b/f.parquet")], [reference]).orphans == ()
-
-
 @pytest.mark.parametrize("reference", ["s3://other/t/data/f", "gs://b/t/data/f", "hdfs://host:8020/t/data/f"])
 def test_the_same_path_under_another_authority_is_noticed(reference: str) -> None:
-    """Even a young one: that somebody spells the table's files otherwise concerns them all."""
+    """Even of a young file, because another spelling of the table's files concerns all of them."""
     for modified_ms in (1, None, LIMIT_MS):
         listed = [found("s3://b/t/data/f", modified_ms), found("s3://b/t/data/g", modified_ms)]
         assert candidates(listed, [reference]).prefix_mismatches == ["s3://b/t/data/f"]
@@ -111,7 +97,7 @@ def test_the_same_path_under_another_authority_is_noticed(reference: str) -> Non
         )
 
 
-def test_a_folder_that_is_swept_is_none_that_only_some_stores_take_for_it() -> None:
+def test_a_named_folder_is_swept_in_this_spelling_only() -> None:
     named, other = (f"{LOCATION}/{name}/f.orc" for name in ("k=\u00e9", "k=e\u0301"))
     planned = plan([found(named), found(other)], swept=[f"{LOCATION}/k=\u00e9"])
     assert (planned.paths, planned.in_other_folders) == ((named,), (other,))
@@ -191,7 +177,7 @@ def test_another_tables_metadata_is_refused_by_its_uuid() -> None:
         refuse_foreign([theirs])
 
 
-def test_metadata_of_nobody_is_refused_with_what_to_do() -> None:
+def test_unparsable_metadata_is_refused_with_a_remedy() -> None:
     torn = ForeignMetadata(f"{LOCATION}/metadata/x.metadata.json", None, "", "it cannot be parsed")
     assert unexplained([torn], [f"{LOCATION}/metadata"]) == []
     assert unexplained([torn], []) == [torn]
@@ -199,7 +185,7 @@ def test_metadata_of_nobody_is_refused_with_what_to_do() -> None:
         refuse_foreign([torn])
 
 
-def test_files_below_another_tables_folder_are_its_business() -> None:
+def test_files_below_another_tables_folder_are_counted_and_stay() -> None:
     planned = plan([found(f"{LOCATION}/{of}/f.orc") for of in ("sub", "subway")], others=["s3a://b/t/sub/"])
     assert planned.paths == (f"{LOCATION}/subway/f.orc",)
     assert (planned.of_other_tables, planned.protected) == (1, 0)
@@ -225,7 +211,7 @@ def test_files_below_another_tables_folder_are_its_business() -> None:
         ("a_b/f.parquet", False),
     ],
 )
-def test_what_is_hidden_may_be_another_formats_or_engines(key: str, stays: bool) -> None:
+def test_hidden_files_of_other_formats_and_engines_stay(key: str, stays: bool) -> None:
     fields = [{"name": name, "source-id": 1, "field-id": 1000, "transform": "identity"} for name in ("p", "_region")]
     specs = [{"spec-id": 0, "fields": fields[1:]}, {"spec-id": 1, "fields": fields[:1]}]
     planned = plan([found(f"{LOCATION}/{key}")], metadata=table(**{"partition-specs": specs, "default-spec-id": 1}))
@@ -310,7 +296,7 @@ def test_a_table_of_another_type_is_not_swept(key: str) -> None:
         (1000, 1000, Fraction(1, 2), "default", False),  # so few may be a failed job's beside a small table
         (1001, 2001, Fraction(1, 2), "default", True),
         (1001, 2002, Fraction(1, 2), "default", False),
-        (2, 3, Fraction(1, 2), "--set", True),  # somebody meant it
+        (2, 3, Fraction(1, 2), "--set", True),  # set on purpose
         (1, 2, Fraction(1, 2), "--set", False),
         (5000, 5000, Fraction(1), "table property", False),
         (0, 0, Fraction(1, 2), "--set", False),
@@ -372,6 +358,6 @@ def test_orphans_and_references_never_meet(
     ],
     ids=str,
 )
-def test_the_first_bytes_of_a_metadata_file_tell_its_table_or_nothing(beginning: bytes, uuid: str | None) -> None:
+def test_the_first_bytes_of_a_metadata_file_have_its_uuid_or_none(beginning: bytes, uuid: str | None) -> None:
     """A UUID that belongs to something inside the document must never pass for the table's."""
     assert leading_uuid(beginning) == uuid

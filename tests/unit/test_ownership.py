@@ -36,7 +36,7 @@ OPERATIONS = {
 }
 
 
-def test_what_the_bucket_has_enabled_is_the_buckets_and_all_else_ours() -> None:
+def test_operations_that_the_bucket_has_enabled_are_the_buckets() -> None:
     theirs = decide_owners(ALL_ON, Ownership.AUTO)
     assert theirs.owned == dict.fromkeys(set.union(*OPERATIONS.values()), "owned by the table bucket")
     assert theirs.taken_over == {}
@@ -50,7 +50,7 @@ def test_what_the_bucket_has_enabled_is_the_buckets_and_all_else_ours() -> None:
         assert ours.owned == ours.taken_over == {}
 
 
-def test_taking_over_spares_what_is_set_for_the_whole_bucket() -> None:
+def test_taking_over_leaves_settings_of_the_whole_bucket() -> None:
     owners = decide_owners(ALL_ON, Ownership.ICEKEEPER)
     assert owners.taken_over == {
         Operation.COMPACT: COMPACTION,
@@ -62,8 +62,8 @@ def test_taking_over_spares_what_is_set_for_the_whole_bucket() -> None:
 
 
 @pytest.mark.parametrize("ownership", Ownership)
-def test_what_cannot_be_read_is_nobodys_to_touch(ownership: Ownership) -> None:
-    """Also where we were told to take over: who does not know what runs cannot switch it off."""
+def test_operations_of_unreadable_settings_are_left_to_the_bucket(ownership: Ownership) -> None:
+    """Also with ownership "icekeeper": a job cannot be switched off if it is unknown whether it runs."""
     bucket = BucketMaintenance({COMPACTION: False, SNAPSHOTS: False}, {FILES: "S3 Tables failed with 500"})
     assert decide_owners(bucket, ownership).owned == {
         Operation.REMOVE_ORPHANS: "it is unknown whether the table bucket does this itself (S3 Tables failed with "
@@ -72,7 +72,7 @@ def test_what_cannot_be_read_is_nobodys_to_touch(ownership: Ownership) -> None:
     assert set(decide_owners(BucketMaintenance(), ownership).owned) == set(decide_owners(ALL_ON, Ownership.AUTO).owned)
 
 
-def test_what_is_the_buckets_does_not_run_and_is_work_again_once_it_is_not() -> None:
+def test_operations_of_the_bucket_do_not_run_until_they_are_ours_again() -> None:
     ours = resolve([])
     theirs = replace(ours, owners=decide_owners(ALL_ON, Ownership.AUTO))
     assert [operation for operation in Operation if theirs.runs(operation)] == [Operation.REWRITE_MANIFESTS]
@@ -116,7 +116,7 @@ def test_stated_settings_are_a_layer(bucket: BucketMaintenance, has_order: bool,
 
 
 @pytest.mark.parametrize("bucket", [ALL_ON, BucketMaintenance(), stated(strategy="sort"), stated(strategy="z-order")])
-def test_what_nobody_stated_is_no_layer(bucket: BucketMaintenance) -> None:
+def test_settings_that_are_not_stated_are_no_layer(bucket: BucketMaintenance) -> None:
     """AWS's own five days must not expire what a deployment keeps for weeks."""
     assert bucket_layers(bucket, has_order=False) == []
 
@@ -160,7 +160,7 @@ def test_a_warm_function_sees_that_the_bucket_began_to_do_it_itself() -> None:
     assert is_enabled()
 
 
-def test_what_is_switched_off_never_loses_its_settings() -> None:
+def test_the_bucket_keeps_the_settings_of_what_is_switched_off() -> None:
     """They say how long snapshots are kept, and hold for us; without them more would expire."""
     service = Service()
     maintenance = TableBucketMaintenance(ARN, lambda: service, {})
@@ -196,7 +196,7 @@ def owners(jobs: dict[BuiltIn, tuple[str, str]], ownership: Ownership = Ownershi
 
 
 @pytest.mark.parametrize("built_in", BuiltIn)
-def test_what_runs_is_the_buckets_and_what_it_disabled_is_ours(built_in: BuiltIn) -> None:
+def test_jobs_that_run_are_the_buckets_and_disabled_jobs_are_ours(built_in: BuiltIn) -> None:
     """AWS disables snapshot management for a table with a retention of a branch or tag
     (platform: bucket-maintenance-may-stall)."""
     everything = set.union(*OPERATIONS.values())
@@ -209,8 +209,8 @@ def test_what_runs_is_the_buckets_and_what_it_disabled_is_ours(built_in: BuiltIn
 
 
 @pytest.mark.parametrize("message", [TAGS, PROPERTIES, TAGS.upper()])
-def test_what_fails_for_good_is_ours_and_told(message: str) -> None:
-    """Otherwise nobody ever expires the snapshots of such a table."""
+def test_a_job_that_fails_for_good_is_ours_and_reported(message: str) -> None:
+    """Otherwise no job ever expires the snapshots of such a table."""
     found = owners({SNAPSHOTS: ("Failed", message)})
     assert set(found.owned) == {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REMOVE_ORPHANS}
     assert found.warnings == {
@@ -221,27 +221,27 @@ def test_what_fails_for_good_is_ours_and_told(message: str) -> None:
 
 @pytest.mark.parametrize("message", [*PASSING, GC])
 @pytest.mark.parametrize("built_in", BuiltIn)
-def test_what_failed_once_stays_the_buckets_and_is_told(built_in: BuiltIn, message: str) -> None:
+def test_a_job_that_failed_once_stays_the_buckets_and_is_reported(built_in: BuiltIn, message: str) -> None:
     """It comes again; and where gc.enabled is false, we may delete nothing either."""
     found = owners({built_in: ("Failed", message)})
-    told = message or "it does not say why"
-    why = f"{OWNED}; the bucket's own last run failed: {told}"
+    reason = message or "it does not say why"
+    why = f"{OWNED}; the bucket's own last run failed: {reason}"
     assert [found.owned[operation] for operation in OPERATIONS[built_in]] == [why] * len(OPERATIONS[built_in])
-    said = f"the table bucket's own maintenance: {built_in.value} failed: {told}"
-    assert found.warnings == {"bucket_jobs_failed": said}
+    warning = f"the table bucket's own maintenance: {built_in.value} failed: {reason}"
+    assert found.warnings == {"bucket_jobs_failed": warning}
     if built_in is not SNAPSHOTS:  # a message lasts only for what it is about
         assert OPERATIONS[built_in] <= set(owners({built_in: ("Failed", TAGS)}).owned)
 
 
 @pytest.mark.parametrize("job", [("Disabled", ""), ("Failed", TAGS), ("Successful", "")])
-def test_taking_over_switches_off_also_what_stands_still(job: tuple[str, str]) -> None:
+def test_taking_over_also_switches_off_jobs_that_do_not_run(job: tuple[str, str]) -> None:
     """It begins again when the tag is gone."""
     found = owners({SNAPSHOTS: job}, Ownership.ICEKEEPER)
     assert found.taken_over[Operation.EXPIRE_SNAPSHOTS] is SNAPSHOTS
     assert found.owned == {Operation.REMOVE_ORPHANS: OWNED_FOR_ALL_TABLES}
 
 
-def test_what_may_not_be_read_is_told_in_one_sentence_and_jobs_are_taken_to_run() -> None:
+def test_unreadable_settings_are_reported_and_jobs_are_assumed_to_run() -> None:
     bucket = BucketMaintenance({SNAPSHOTS: True}, jobs_unreadable="S3 Tables failed with AccessDenied")
     found = decide_owners(bucket, Ownership.AUTO)
     assert found.owned[Operation.EXPIRE_SNAPSHOTS] == OWNED
@@ -276,7 +276,7 @@ def test_a_pin_holds_only_where_the_bucket_does_not_expire(
     assert why_bucket_expires(None) is None
 
 
-def test_a_pin_is_warned_of_what_is_not_known() -> None:
+def test_a_pin_warns_of_unknown_expiry_by_the_bucket() -> None:
     bucket = BucketMaintenance(unreadable={SNAPSHOTS: "S3 Tables failed with AccessDenied"})
     assert why_bucket_expires(bucket) == (
         "it is unknown whether the table bucket expires snapshots itself (S3 Tables failed with AccessDenied); if it "

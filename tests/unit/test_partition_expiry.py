@@ -1,4 +1,4 @@
-"""Which partitions are dropped, and that no other row goes with them."""
+"""Which partitions are dropped, and that no other row is."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def keys(*days: PartitionValue) -> frozenset[Any]:
     return frozenset(partition_key(0, (day,)) for day in days)
 
 
-def test_a_partition_goes_when_its_end_is_older_than_the_retention() -> None:
+def test_a_partition_expires_when_its_end_is_older_than_the_retention() -> None:
     """A day that ended exactly as long ago stays."""
     assert planned([TODAY, TODAY - 11, TODAY - 12]) == (keys(TODAY - 12), 0)
     assert planned([TODAY, TODAY - 11]) == Nothing("no partitions to expire")
@@ -62,7 +62,7 @@ def delete(content: FileContent, day: int, **more: Any) -> DataFile:
     return data_file("d", 1, (day,), records=1, content=content, **more)
 
 
-def test_delete_files_go_with_all_that_they_could_apply_to() -> None:
+def test_delete_files_are_dropped_with_all_data_files_that_they_could_apply_to() -> None:
     """By sequence number, partition and name alike (rule: drop-only-fully-matched-partitions)."""
     gone = {"partitions": keys(3), "dropped": frozenset({data_file("a", 1).file_path})}
 
@@ -84,7 +84,7 @@ def test_delete_files_go_with_all_that_they_could_apply_to() -> None:
 
 
 def test_partitions_that_share_a_file_stay() -> None:
-    """The file is listed twice, and goes by its path: what stays would lose it, too."""
+    """The file is listed twice and dropped by its path, so a partition that stays would lose it, too."""
     old, older, oldest = ((0, (day,)) for day in (1, 2, 3))
     expired = [(old, "a"), (old, "b"), (older, "c"), (older, "c"), (oldest, "d")]
     assert partitions_sharing_files(expired, [hash("e")]) == frozenset()
@@ -92,7 +92,7 @@ def test_partitions_that_share_a_file_stay() -> None:
     assert partitions_sharing_files([*expired, (oldest, "a")], []) == {old, oldest}
 
 
-# Partitions that lie whole within a filter: no partition with a single other row, whatever the logic of null says.
+# Partitions of which every row matches a filter: none with a single other row, whatever the logic of null.
 
 COLUMNS = {1: "long", 2: "string", 3: "double", 5: "timestamp", 6: "date"}
 MAY_1 = 19844  # days from 1970 to 2024-05-01
@@ -161,7 +161,7 @@ def test_a_partition_matches_only_if_each_of_its_rows_does(
 
 
 def test_partitions_by_a_dropped_column_are_never_dropped_whole() -> None:
-    """Nobody can tell what its values mean today, though those of the other column would match."""
+    """The meaning of its values is unknown today, even if the values of the other column match."""
     assert not whole_partitions("c2 = 'us'", table((2, "identity"), (9, "identity")), MAY_1_MS)(0, ("us", 7))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 import struct
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -14,15 +13,13 @@ from hypothesis import strategies as st
 
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
-from icekeeper.metadata.document import TableMetadata
-from icekeeper.model import Nothing, PartitionValue
+from icekeeper.model import DataFile, Nothing
 from icekeeper.operations.compaction.plan.candidates import TableState
 from icekeeper.operations.compaction.plan.plan_groups import plan_compaction
 from icekeeper.operations.compaction.plan.where import file_scope
 from icekeeper.policy.partition_time import NO_TIME_FIELD, partition_times
 from icekeeper.policy.relative_time import end_by_pattern, parse_partition_time
 from support.plans import HEAD_MS, MB, data_file, live_file, ms, partitioned, policy, spec, times
-from support.plans import table as any_table
 
 # When partitions end: by transforms of time, by calendar columns, by text that is read with a pattern.
 
@@ -59,7 +56,7 @@ def test_a_partition_ends_where_the_next_one_begins(
         assert ended == end
 
 
-def test_rows_lie_in_every_span_so_the_earliest_end_counts() -> None:
+def test_of_several_time_fields_the_earliest_end_counts() -> None:
     """After evolution every file is judged by its own spec; one with both a day and its hours by the hour."""
     found = times(
         partitioned(
@@ -78,7 +75,7 @@ def test_rows_lie_in_every_span_so_the_earliest_end_counts() -> None:
 @pytest.mark.parametrize(
     "fields", [(), (("id", "bucket[4]"),), (("dt", "truncate[7]"),), (("ts", "void"),), (("dt", "identity"),)]
 )
-def test_other_partitions_tell_no_time(fields: tuple[tuple[str, str], ...]) -> None:
+def test_other_partitions_have_no_time(fields: tuple[tuple[str, str], ...]) -> None:
     assert partition_times(partitioned(spec(0, *fields)), policy()) == Nothing(NO_TIME_FIELD)
 
 
@@ -108,7 +105,7 @@ def test_the_first_time_of_the_current_spec_is_taken_unless_one_is_named() -> No
         ({"partition_time": "nope=%Y"}, "not partitioned by 'nope'"),
     ],
 )
-def test_what_the_table_is_not_partitioned_by_is_an_error(settings: dict[str, str], message: str) -> None:
+def test_a_field_that_the_table_is_not_partitioned_by_is_an_error(settings: dict[str, str], message: str) -> None:
     metadata = partitioned(spec(0, ("dt", "identity"), ("id", "bucket[4]")))
     with pytest.raises(PolicyError, match=message):
         partition_times(metadata, policy(**settings))
@@ -192,117 +189,54 @@ def test_ends_agree_with_the_calendar(moment: dt.datetime, finest: str) -> None:
     assert end_by_pattern(expressions, [text]) == since // dt.timedelta(milliseconds=1)
 
 
-# ``min_partition_age_hours``: partitions are left alone until so long after their own end, to the millisecond.
+# ``min_partition_age_hours``: a partition is left alone until so long after its end, to the millisecond.
 
-DAY_MS = 24 * HOUR_MS
-COLUMNS = {
-    1: ("ts", "timestamptz"),
-    2: ("d", "date"),
-    3: ("text", "string"),
-    4: ("n", "long"),
-    5: ("ns", "timestamp_ns"),
-}
+ONE_DAY, END_MS = 20_454, ms(2026, 1, 2)
+BY_DAY = partitioned(spec(1), spec(0, ("id", "bucket[4]"), ("ts", "day")))
 
 
-def table(*fields: tuple[int, str]) -> TableMetadata:
-    """Partitioned by these columns and transforms; spec 1, an earlier one, by nothing."""
-    columns = [{"id": i, "name": name, "required": False, "type": kind} for i, (name, kind) in COLUMNS.items()]
-    spec = [
-        {"source-id": source, "field-id": 1000 + n, "name": f"p{n}", "transform": transform}
-        for n, (source, transform) in enumerate(fields)
-    ]
-    schema = {"type": "struct", "schema-id": 0, "fields": columns}
-    specs = [{"spec-id": 0, "fields": spec}, {"spec-id": 1, "fields": []}]
-    return any_table(3, schemas=[schema], **{"partition-specs": specs})
+def of_day(day: int | None, name: str = "f", **more: Any) -> DataFile:
+    return data_file(name, MB, (3, day), **more)
 
 
-def moment_ms(*parts: int) -> int:
-    return int(datetime(*parts, tzinfo=UTC).timestamp() * 1000)  # type: ignore[misc, arg-type]  # year, month, …
-
-
-@pytest.mark.parametrize(
-    ("source", "transform", "value", "end_ms"),
-    [
-        (1, "hour", 56 * 8766, 56 * 8766 * HOUR_MS + HOUR_MS),
-        (1, "day", 20_454, moment_ms(2026, 1, 2)),
-        (2, "day", 20_454, moment_ms(2026, 1, 2)),
-        (2, "identity", 20_454, moment_ms(2026, 1, 2)),
-        (1, "month", 56 * 12 + 1, moment_ms(2026, 3, 1)),
-        (1, "month", 54 * 12 + 1, moment_ms(2024, 3, 1)),  # a leap year's February
-        (1, "year", 56, moment_ms(2027, 1, 1)),
-        (1, "identity", moment_ms(2026, 1, 1, 12) * 1000 + 999, moment_ms(2026, 1, 1, 12) + 1),
-        (5, "identity", moment_ms(2026, 1, 1, 12) * 1_000_000, moment_ms(2026, 1, 1, 12) + 1),
-    ],
-)
 @pytest.mark.parametrize("hours", ["0", "1", "36.5"])
-def test_a_partition_is_rewritten_from_its_end_and_age_on(
-    source: int, transform: str, value: int, end_ms: int, hours: str
-) -> None:
-    metadata, settings = table((source, transform)), policy(min_partition_age_hours=hours)
-    file = data_file("f", 1, (value,))
-    edge_ms = end_ms + int(float(hours) * HOUR_MS)
-    assert file_scope(settings, metadata, edge_ms)(file, 0)
-    assert not file_scope(settings, metadata, edge_ms - 1)(file, 0)
+def test_a_partition_is_rewritten_from_its_end_and_age_on(hours: str) -> None:
+    settings, edge_ms = policy(min_partition_age_hours=hours), END_MS + int(float(hours) * HOUR_MS)
+    assert file_scope(settings, BY_DAY, edge_ms)(of_day(ONE_DAY), 0)
+    assert not file_scope(settings, BY_DAY, edge_ms - 1)(of_day(ONE_DAY), 0)
 
 
-def test_without_the_key_a_partition_of_the_future_is_rewritten() -> None:
-    file = data_file("f", 1, (40_000,))
-    assert file_scope(policy(), table((1, "day")), HEAD_MS)(file, 0)
-    assert not file_scope(policy(min_partition_age_hours="0"), table((1, "day")), HEAD_MS)(file, 0)
+def test_without_the_key_or_a_time_every_partition_is_rewritten() -> None:
+    """A null has no time, nor has an earlier spec without the field, nor a table without fields of time."""
+    assert file_scope(policy(), BY_DAY, HEAD_MS)(of_day(40_000), 0)
+    settings = policy(min_partition_age_hours="100000")
+    in_scope = file_scope(settings, BY_DAY, HEAD_MS)
+    assert in_scope(of_day(None), 0)
+    assert in_scope(data_file("f", 1), 1)
+    text = partitioned(spec(0, ("dt", "identity")))
+    assert file_scope(settings, text, HEAD_MS)(data_file("f", 1, ("2100-01-01",)), 0)
 
 
-@pytest.mark.parametrize(
-    ("fields", "value", "spec_id"),
-    [
-        ([], (), 0),
-        ([(4, "bucket[4]")], (3,), 0),
-        ([(3, "identity")], ("2100-01-01",), 0),
-        ([(1, "day")], (None,), 0),
-        ([(1, "void")], (None,), 0),
-        ([(1, "day")], (), 1),
-    ],
-    ids=["unpartitioned", "bucket", "text without a pattern", "null", "void", "earlier spec"],
-)
-def test_partitions_without_a_time_are_as_without_the_key(
-    fields: list[tuple[int, str]], value: tuple[PartitionValue, ...], spec_id: int
-) -> None:
-    in_scope = file_scope(policy(min_partition_age_hours="100000"), table(*fields), HEAD_MS)
-    assert in_scope(data_file("f", 1, value), spec_id)
-
-
-def test_text_tells_a_time_by_the_pattern_for_partitions() -> None:
-    settings = policy(min_partition_age_hours="24", partition_time="text=%Y-%m-%d")
-    now_ms = moment_ms(2026, 3, 12)
-    in_scope = file_scope(settings, table((4, "bucket[4]"), (3, "identity")), now_ms)
-    found = {text: in_scope(data_file("f", 1, (0, text)), 0) for text in ("2026-03-10", "2026-03-11", "unknown")}
+def test_the_named_field_and_the_pattern_decide_about_files_too() -> None:
+    text = policy(min_partition_age_hours="24", partition_time="dt=%Y-%m-%d")
+    in_scope = file_scope(text, partitioned(spec(0, ("dt", "identity"))), ms(2026, 3, 12))
+    found = {text: in_scope(data_file("f", 1, (text,)), 0) for text in ("2026-03-10", "2026-03-11", "unknown")}
     assert found == {"2026-03-10": True, "2026-03-11": False, "unknown": True}
-
-
-def test_the_column_that_tells_the_time_may_be_named() -> None:
-    settings = policy(min_partition_age_hours="1", partition_time="d")
-    in_scope = file_scope(settings, table((1, "day"), (2, "identity")), moment_ms(2026, 1, 2, 1))
-    assert in_scope(data_file("f", 1, (40_000, 20_454)), 0)
-    assert not in_scope(data_file("f", 1, (20_454, 20_455)), 0)
     with pytest.raises(PolicyError, match="the table is not partitioned by 'nothing'"):
-        file_scope(policy(min_partition_age_hours="1", partition_time="nothing"), table((1, "day")), 0)
+        file_scope(policy(min_partition_age_hours="1", partition_time="nothing"), BY_DAY, 0)
 
 
-def test_it_holds_beside_a_filter_and_the_age_of_data() -> None:
-    settings = policy(min_partition_age_hours="24", where="n > 5")
-    counts: dict[str, Any] = {"value_counts": {4: 10}, "null_value_counts": {4: 0}}
-    few: dict[str, Any] = {"lower_bounds": {4: struct.pack("<q", 1)}, "upper_bounds": {4: struct.pack("<q", 5)}}
-    in_scope = file_scope(settings, table((1, "day")), moment_ms(2026, 1, 3))
-    assert in_scope(data_file("f", 1, (20_454,), **counts), 0)
-    assert not in_scope(data_file("f", 1, (20_454,), **counts, **few), 0)
-    assert not in_scope(data_file("f", 1, (20_455,), **counts), 0)
-
-
-def test_a_plan_leaves_young_partitions_alone() -> None:
-    metadata = table((1, "day"))
-    files = [live_file(data_file(f"{day}-{n}", MB, (day,))) for day in (20_454, 20_455) for n in range(2)]
-    settings = policy(min_partition_age_hours="24", min_input_files=2)
-    state = TableState(metadata, metadata.head("main"), live_files=files)
-    now_ms = moment_ms(2026, 1, 3)
-    plan = plan_compaction(state, settings, now_ms=now_ms, in_scope=file_scope(settings, metadata, now_ms))
+def test_a_plan_leaves_young_partitions_and_files_outside_the_filter_alone() -> None:
+    settings = policy(min_partition_age_hours="24", min_input_files=2, where="id > 5")
+    counts: dict[str, Any] = {"value_counts": {1: 10}, "null_value_counts": {1: 0}}
+    few: dict[str, Any] = {"lower_bounds": {1: struct.pack("<q", 1)}, "upper_bounds": {1: struct.pack("<q", 5)}}
+    files = [
+        live_file(of_day(day, f"{day}-{name}", **counts, **bounds))
+        for day in (ONE_DAY, ONE_DAY + 1)
+        for name, bounds in (("a", {}), ("b", {}), ("few", few))
+    ]
+    state = TableState(BY_DAY, BY_DAY.head("main"), live_files=files)
+    now_ms = ms(2026, 1, 3)
+    plan = plan_compaction(state, settings, now_ms=now_ms, in_scope=file_scope(settings, BY_DAY, now_ms))
     assert not isinstance(plan, Nothing)
-    assert sorted(plan.input_files) == ["20454-0", "20454-1"]
+    assert sorted(plan.input_files) == [f"{ONE_DAY}-a", f"{ONE_DAY}-b"]

@@ -1,4 +1,4 @@
-"""Paths: spellings, folders, and which table a file lies under."""
+"""Paths: spellings, folders, and which table a file is below."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_every_layout_of_one_folder_has_it_as_its_root() -> None:
     assert data_root("file:///wh/t/data/p=1/f") == data_root("/wh/t/data/f") == "/wh/t/data"
 
 
-def test_roots_are_told_once() -> None:
+def test_roots_are_reported_once() -> None:
     footprint = Footprint()
     for number in range(3):
         footprint.see(f"s3://b/t/data/p={number}/f")
@@ -196,7 +196,7 @@ def test_a_folder_that_holds_more_than_data_is_no_root_of_all_below_it(
     assert list(data_folders(table)) == folders
 
 
-def test_of_too_many_roots_the_store_is_told_so_that_nothing_is_missed() -> None:
+def test_too_many_roots_become_their_store() -> None:
     footprint = Footprint()
     for number in range(1_500):
         footprint.see(f"s3://b/t/{number}x/f")
@@ -256,7 +256,7 @@ def test_a_folder_in_another_spelling_protects_what_is_in_it(protected: str, lis
 
 
 @pytest.mark.parametrize("path", ["s3://b/t/f", "s3://b/t/.f", "s3://b", "/w/t/.f", "/w/a\\b", "gs://b/t/a..b"])
-def test_what_has_one_spelling_stays_as_it_is(path: str) -> None:
+def test_a_path_with_a_single_spelling_is_unchanged(path: str) -> None:
     assert (merged_spelling(path), merged_spellings([path])) == (path, [path])
 
 
@@ -274,7 +274,7 @@ def test_a_relative_folder_is_that_of_the_working_folder_of_now(
         assert real_path("wh/f") == str(tmp_path / name / "wh" / "f")
 
 
-# Which table a file lies under.
+# Which table a file is below.
 
 OUTER, INNER, TWIN, OTHER = (TableName(("ns",), name) for name in ("outer", "inner", "twin", "other"))
 TERRITORY = TableLocations(

@@ -17,7 +17,7 @@ from icekeeper.machine.clock import ServerClock, ahead_ms, system_clock
 from icekeeper.operations.orphans.inventory import file_rows
 from icekeeper.storage.storage import Storage, store_now_ms
 
-# Times that stores tell oddly: what is no age is unknown, and no file is older than it is
+# Odd times of stores: an impossible time is an unknown age, and no file counts as older than it is
 # (rule: age-by-store-clock, orphans-outlive-the-grace-period).
 
 PROPERTIES = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": "b"}
@@ -39,8 +39,8 @@ def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
     time.tzset()
 
 
-def told(last_modified: str) -> set[int | None]:
-    """The age of an object as a listing and as a look at the object tell it."""
+def ages_of(last_modified: str) -> set[int | None]:
+    """The age of an object by a listing and by a request for the object."""
 
     def answer(event_name: str, **_: Any) -> AWSResponse:
         is_list = event_name.endswith("ListObjectsV2")
@@ -58,8 +58,8 @@ def told(last_modified: str) -> set[int | None]:
 @pytest.mark.parametrize(
     "nothing", ["1970-01-01T00:00:00Z", "0001-01-01T00:00:00Z", "1601-01-01T00:00:00Z", "0", "never", ""]
 )
-def test_what_is_no_age_is_unknown(nothing: str) -> None:
-    assert told(nothing) == {None}
+def test_an_impossible_time_is_an_unknown_age(nothing: str) -> None:
+    assert ages_of(nothing) == {None}
 
 
 @pytest.mark.usefixtures("zone")
@@ -68,7 +68,7 @@ def test_what_is_no_age_is_unknown(nothing: str) -> None:
     [("2026-11-20T00:00:00", 0), ("2026-11-20T00:00:00.123", 123), ("Fri, 20 Nov 2026 00:00:00 GMT", 0)],
 )
 def test_a_time_without_a_zone_is_utc(text: str, past_ms: int) -> None:
-    assert told(text) == {THEN_MS + past_ms}
+    assert ages_of(text) == {THEN_MS + past_ms}
 
 
 @pytest.mark.usefixtures("zone")
@@ -96,7 +96,7 @@ def test_a_local_file_or_a_line_of_an_inventory_of_1970_has_no_age(tmp_path: Pat
 # What the time is by a server's answers, and how far our clock is ahead of it.
 
 
-def test_a_date_header_tells_the_time_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_date_header_sets_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, steady = ServerClock(), [100.0]
     monkeypatch.setattr("icekeeper.machine.clock.steady_s", lambda: steady[0])
     for nothing in (None, "", "tomorrow", "Sun, 99 Nov 1994 08:49:37 GMT"):
@@ -113,11 +113,13 @@ def test_a_date_header_tells_the_time_from_then_on(monkeypatch: pytest.MonkeyPat
     ("ours_ms", "theirs_ms", "expected"),
     [(10_000, None, 0), (10_000, 8_000, 0), (8_000, 10_000, 0), (10_001, 8_000, 2_001), (8_000, 10_001, -2_001)],
 )
-def test_what_a_date_header_cannot_measure_is_no_difference(ours_ms: int, theirs_ms: int | None, expected: int) -> None:
+def test_a_difference_below_the_precision_of_a_date_header_is_none(
+    ours_ms: int, theirs_ms: int | None, expected: int
+) -> None:
     assert ahead_ms(ours_ms, theirs_ms) == expected
 
 
-def test_a_file_system_tells_the_time_without_a_trace(tmp_path: Path) -> None:
+def test_a_file_system_shows_the_time_and_keeps_no_file(tmp_path: Path) -> None:
     before_ns = tmp_path.stat().st_mtime_ns
     found = store_now_ms(Storage({}), tmp_path.as_uri(), False)
     assert found is not None
@@ -125,7 +127,7 @@ def test_a_file_system_tells_the_time_without_a_trace(tmp_path: Path) -> None:
     assert (list(tmp_path.iterdir()), tmp_path.stat().st_mtime_ns) == ([], before_ns)
 
 
-def test_where_no_nameless_file_is_possible_only_who_may_write_learns_the_time(
+def test_without_nameless_files_the_time_needs_the_right_to_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "O_TMPFILE", raising=False)
@@ -137,7 +139,7 @@ def test_where_no_nameless_file_is_possible_only_who_may_write_learns_the_time(
     assert list((tmp_path / "metadata").iterdir()) == []
 
 
-def test_a_store_that_does_not_tell_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_a_clock_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert store_now_ms(Storage({}), str(tmp_path / "missing"), True) is None
     assert store_now_ms(Storage({}), "gs://bucket/t", True) is None
     monkeypatch.setattr(Storage, "can_list", _unreachable)

@@ -41,7 +41,7 @@ def remembered(**hours_ago: float) -> SweepMemory:
     return SweepMemory(at_ms.get("swept_ms"), at_ms.get("first_ms"), at_ms.get("tried_ms"))
 
 
-def test_what_is_remembered_are_the_records_of_sweeps() -> None:
+def test_the_memory_is_made_of_the_records_of_sweeps() -> None:
     assert SweepMemory.of({}) == SweepMemory()
     assert SweepMemory.of({}).is_empty
     records = [replace(sweep(SWEPT, 1), finished_ms=5), sweep(FIRST, 2), sweep(TRIED, 3)]
@@ -73,7 +73,7 @@ def test_a_sweep_is_due_an_interval_after_the_last(hours_ago: dict[str, float], 
         assert (sweep_due_ms(memory, DAY_MS, f"key {number}", NOW_MS) <= NOW_MS) is is_due
 
 
-def test_after_one_in_vain_a_table_is_proposed_again_later_but_stays_due() -> None:
+def test_after_a_failed_sweep_a_table_is_proposed_again_later_but_stays_due() -> None:
     memory = remembered(swept_ms=30, tried_ms=1)
     assert sweep_due_ms(memory, DAY_MS, KEY, NOW_MS) < NOW_MS
     assert next_proposal_ms(memory, DAY_MS, KEY, NOW_MS) == NOW_MS + 5 * HOUR_MS
@@ -81,10 +81,10 @@ def test_after_one_in_vain_a_table_is_proposed_again_later_but_stays_due() -> No
     assert next_proposal_ms(impossible, DAY_MS, KEY, NOW_MS) == NOW_MS + 7 * DAY_MS - HOUR_MS
     never = remembered(tried_ms=1)
     assert next_proposal_ms(never, DAY_MS, KEY, NOW_MS) == NOW_MS + 5 * HOUR_MS
-    # One before the last sweep, or by a clock that was ahead, says nothing.
+    # A failed sweep before the last sweep, or by a clock that was ahead, does not count.
     for tried in (31, -1):
-        told = remembered(swept_ms=30, tried_ms=tried)
-        assert next_proposal_ms(told, DAY_MS, KEY, NOW_MS) == sweep_due_ms(told, DAY_MS, KEY, NOW_MS)
+        memory = remembered(swept_ms=30, tried_ms=tried)
+        assert next_proposal_ms(memory, DAY_MS, KEY, NOW_MS) == sweep_due_ms(memory, DAY_MS, KEY, NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_how_old_a_table_is_at_least() -> None:
     assert aged(**{"last-updated-ms": NOW_MS, "metadata-log": hours_ago[:5]}) == 4
     assert aged(**{"last-updated-ms": NOW_MS, "snapshot-log": hours_ago[:7]}) == 6
     assert aged(**{"last-updated-ms": NOW_MS + HOUR_MS}) == 0
-    # What a careless writer left out says nothing.
+    # Entries that a careless writer left out do not count.
     assert aged(**{"snapshot-log": None, "metadata-log": [{"metadata-file": "m"}, {"timestamp-ms": None}]}) == 0
     assert known_age_ms(table(snapshots=3, age_hours=5), NOW_MS) == 7 * HOUR_MS
 
 
-# What the outcome of a sweep says about when the next one is due.
+# When the next sweep is due after each outcome of a sweep.
 
 SWEEP = Operation.REMOVE_ORPHANS
 NOTHING = SweepMemory()
@@ -214,11 +214,11 @@ def test_a_sweep_that_is_due_is_the_least_of_reasons() -> None:
         return list(sweep_signals(memory, Policy(), "key", NOW_MS))
 
     assert found() == found(first_ms=0) == found(swept_ms=-1) == [Signal(NEVER, 0.1)]
-    told = "the last sweep for orphans was {} ago; orphan_sweep_interval_hours is 24"
-    assert found(swept_ms=26) == [Signal(told.format("26 hours"), 0.1)]
-    assert found(swept_ms=240) == [Signal(told.format("10 days"), 0.1)]
+    sentence = "the last sweep for orphans was {} ago; orphan_sweep_interval_hours is 24"
+    assert found(swept_ms=26) == [Signal(sentence.format("26 hours"), 0.1)]
+    assert found(swept_ms=240) == [Signal(sentence.format("10 days"), 0.1)]
     assert found(swept_ms=21) == found(first_ms=-1) == found(swept_ms=30, tried_ms=5) == []
-    assert found(swept_ms=30, tried_ms=6) == [Signal(told.format("30 hours"), 0.1)]
+    assert found(swept_ms=30, tried_ms=6) == [Signal(sentence.format("30 hours"), 0.1)]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_sweep_that_is_due_is_the_least_of_reasons() -> None:
         (old(), {"ICEKEEPER_ORPHAN_SWEEP_INTERVAL_HOURS": "0"}, {}),
     ],
 )
-def test_only_what_passes_sweep_is_proposed(
+def test_only_tables_that_passes_sweep_are_proposed(
     state: SqliteStateStore, metadata: TableMetadata, environment: dict[str, str], expected: dict[str, tuple[str, ...]]
 ) -> None:
     assert proposals(state, metadata, **environment) == expected

@@ -263,7 +263,7 @@ class CleanupRun(Run):
             self._ours(Operation.REMOVE_ORPHANS)
 
     def _clean(self) -> None:
-        """The last expiry, at a time when as many snapshots are young as it says; then a sweep."""
+        """The last expiry, at a time when ``young`` snapshots are young; then a sweep."""
         cleaning, world = self._history.cleaning, self._world
         newest_first = sorted((s.timestamp_ms for s in world.table.snapshots.values()), reverse=True)
         young = newest_first[: cleaning.young]

@@ -210,8 +210,8 @@ class HistoryRun(Run):
                 faults[chance.randint(1, chance.choice([20, 80, 200]))] = chance.choice(kinds)
             elif drawn < 0.65:
                 answers[chance.choice([1, 1, 1, 2, 3])] = chance.choice(SENT_ANSWERS)
-            told = {k: v for k, v in settings.items() if k not in _EAGER}
-            self.trace.append(f"{one.process.name}: begins {told} {faults} {answers}")
+            chosen = {k: v for k, v in settings.items() if k not in _EAGER}
+            self.trace.append(f"{one.process.name}: begins {chosen} {faults} {answers}")
             one.begin(self._world.name, settings, faults, answers)
             self._counts.done["passes"] += 1
             self._go(one, chance.choice([chance.randint(5, 50), chance.randint(5, 50), chance.randint(5, 50), ALL]))
@@ -240,7 +240,7 @@ class HistoryRun(Run):
                 self._judge(name, ref.snapshot_id)
 
     def _judge(self, name: str, snapshot_id: int) -> None:
-        """DuckDB reads what the model says; it applies equality deletes to all partitions
+        """DuckDB reads what the model has; it applies equality deletes to all partitions
         (platform: duckdb-deletes-every-partition), so it is believed where that makes no difference."""
         key = snapshot_id, self._world.table.current_schema_id
         if key in self._judged or self._duckdb is None:

@@ -168,7 +168,7 @@ _UNPARTITIONED: dict[str, Any] = {"spec-id": 0, "fields": []}
 
 
 class HistoryTable:
-    """One table, made twice; ``trace`` tells what every step came to."""
+    """One table, made twice; ``trace`` has the result of every step."""
 
     def __init__(self, history: History, tables: JavaTables, folder: Path) -> None:
         properties = {**_PROPERTIES, "format-version": str(history.format_version)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import os
@@ -12,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -29,7 +28,6 @@ from support.model.truth import (
     Sight,
     Witness,
     could_know,
-    is_below,
     real_path,
 )
 from support.model.world import World
@@ -78,12 +76,12 @@ class Lake:
         path.unlink()
 
     def files(self) -> frozenset[str]:
-        """Real paths of all that lies in the warehouse."""
+        """Real paths of all files in the warehouse."""
         root = real_path(str(self.warehouse))
         return frozenset(os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names)
 
     def age(self) -> None:
-        """All that lies there has lain there for days."""
+        """Date all new files back by days."""
         then = time.time() - _OLD_DAYS * 86_400
         for path in self.files() - self._aged:
             os.utime(path, (then, then))
@@ -132,7 +130,7 @@ class LakeWorld:
         self.served: set[int] = set()
         """Catalogs of which a pass or a scan has met a table; what the step under way meets does not count yet."""
         self.lost: set[Entry] = set()
-        """Entries whose metadata file is gone; nobody can read their tables, and they are of no interest."""
+        """Entries whose metadata file is gone; their tables cannot be read and are not checked."""
         self._complete: dict[Entry, str] = {}
         """Entries at metadata files whose history was complete when the step began."""
         self.holds: list[Hold] = []
@@ -254,7 +252,7 @@ class LakeWorld:
                 suspects = [r for r in self.reports if path in r.deleted] or self.reports
                 if all(entry.catalog in {*self.served, report.entry.catalog} for report in suspects):
                     raise self.loss(f"history of {self.where(entry)}", self.lineages[self.uuids[entry]], path)
-            self.tally["histories that nobody could know of"] += 1
+            self.tally["histories that no pass could know"] += 1
 
     def _begin_step(self) -> None:
         for lineage in self.lineages.values():
@@ -265,13 +263,13 @@ class LakeWorld:
     def _blame(
         self, what: str, victim: Lineage, gone: Sequence[str], pointers: Mapping[Entry, str], hold: Hold | None = None
     ) -> bool:
-        """Whether nobody could know; else this is what the model is for."""
+        """Whether no pass could know of the need; else raise the loss."""
         entries = {entry: at for entry, at in pointers.items() if self.uuids.get(entry) == victim.uuid}
         for path in gone:
             suspects = [r for r in self.reports if path in r.deleted] or self.reports
             if not any(self._is_excused(path, victim, report, entries, hold) for report in suspects):
                 raise self.loss(what, victim, path, hold)
-        self.tally["losses that nobody could foresee"] += 1
+        self.tally["losses that no pass could foresee"] += 1
         self.tell(f"  excused: {self.name(victim)} lost {', '.join(map(self.short, gone))}")
         return True
 
@@ -283,40 +281,21 @@ class LakeWorld:
         return not could_know(path, victim, report, entries, self.served)
 
     def loss(self, what: str, victim: Lineage, path: str, hold: Hold | None = None) -> AssertionError:
-        """Each kind of loss is a type of its own, so that hypothesis takes two kinds for two failures."""
-        reports = [r for r in self.reports if path in r.deleted] or self.reports
-        lines = [f"{self.name(victim)} lost {self.short(path)}"]
-        kinds = set()
-        for report in reports:
-            culprit = report.table
-            by = (report.deleted[path] or "staged files") if path in report.deleted else "unsaid"
-            kinds.add(" | ".join((what, by, *self._relation(victim, culprit, report, hold, path))))
-            lines.append(f"by {by} of the pass over {self.name(culprit)} as {self.where(report.entry)}")
-        kind = f"LOST {' + '.join(sorted(kinds))}"
-        return _type_of(kind)("\n".join([kind, *lines]))
-
-    def _relation(
-        self, victim: Lineage, culprit: Lineage, report: PassReport, hold: Hold | None, path: str
-    ) -> Iterator[str]:
-        """What a pass and what it took have to do with each other."""
-        yield "itself" if culprit is victim else "another table"
-        behind = Witness.number(victim.newest) - Witness.number(report.start) if report.behind else 0
-        yield "newest" if not behind else "stale by one" if behind == 1 else "stale"
-        yield "at home" if is_below(path, [victim.home]) else "outside"
-        catalogs = {entry.catalog for entry in self.pointers_of(victim.uuid)}
-        yield "same catalog" if report.entry.catalog in catalogs else "other catalog"
-        newest = self.newest(victim)
-        if hold is None and "/link/" in f"{newest.location} {newest.properties.get('write.data.path')}":
-            yield "through a link"
-        if hold is not None:
-            is_same = (hold.entry, hold.door) == (report.entry, report.door)
-            yield "same name" if is_same else "another name"
+        """Which table lost which file, and by which passes."""
+        lines = [f"LOST {what}: {self.name(victim)} lost {self.short(path)}"]
+        for report in [r for r in self.reports if path in r.deleted] or self.reports:
+            by = (report.deleted[path] or "staged files") if path in report.deleted else "unreported"
+            relation = f"{report.behind} generations behind, door {report.door}"
+            lines.append(
+                f"by {by} of the pass over {self.name(report.table)} as {self.where(report.entry)}, {relation}"
+            )
+        return AssertionError("\n".join(lines if hold is None else [*lines, f"held by {hold}"]))
 
     def where(self, entry: Entry) -> str:
         return f"{CATALOGS[entry.catalog]}:{entry.name}"
 
     def _retire(self, lineage: Lineage) -> None:
-        """What is broken with good reason is no longer of interest."""
+        """A table that no pass could keep whole is not checked any more."""
         for entry in self.pointers_of(lineage.uuid):
             del self.lake.entries[entry]
             del self.uuids[entry]
@@ -324,7 +303,7 @@ class LakeWorld:
         del self.lineages[lineage.uuid]
 
     def _look(self) -> None:
-        """What passes have looked at, later ones know."""
+        """Remember which tables passes have looked at, because later passes know them."""
         for report in self.reports:
             lineage = report.table
             sight = self.witness.look(report.start)
@@ -336,11 +315,6 @@ class LakeWorld:
                 lineage.is_seen = True
                 lineage.seen_at = real_path(report.start)
         self.reports = []
-
-
-@functools.cache
-def _type_of(kind: str) -> type[AssertionError]:
-    return type(kind, (AssertionError,), {})
 
 
 # What writers, owners and restorers do to the tables of a world; what cannot be done is left undone.
@@ -359,7 +333,7 @@ class Care(StrEnum):
 
 
 class Layout(StrEnum):
-    """How a new table lies to one that is there."""
+    """Where the files of a new table are relative to another table."""
 
     APART = "apart"
     NESTED = "nested"
@@ -450,7 +424,7 @@ class Writing:
         world.lake.entries[entry], world.uuids[entry] = lineage.newest, lineage.uuid
 
     def lose(self, pick: int, catalog: int) -> None:
-        """One more entry, whose metadata file goes at once."""
+        """One more entry, whose metadata file is removed at once."""
         world = self.world
         entry = Entry(catalog, f"lost{next(self._names)}")
         if len(world.uuids) + len(world.lost) < _MOST_ENTRIES:
@@ -465,7 +439,7 @@ class Writing:
         world.tell(f"  {world.where(old)} is {world.where(new)} now")
 
     def restore(self, pick: int, back: int) -> None:
-        """An entry goes back to an older metadata file, as after a backup."""
+        """An entry returns to an older metadata file, as after a backup."""
         world = self.world
         lineage = self.lineage(pick)
         older = [at for at in lineage.history[:-1] if (seen := world.witness.look(at)) and not seen.missing]
@@ -507,7 +481,7 @@ class Writing:
         return real_path(file.file_path), file
 
     def adopt(self, lineage: Lineage, file: DataFile) -> None:
-        """Commit a file that lies there already."""
+        """Commit a file that is there already."""
         self._commit(lineage, lambda: self._add_files(lineage, [file]))
 
     @staticmethod

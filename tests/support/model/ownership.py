@@ -23,7 +23,7 @@ from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.state.staging import LoadState
 from support.model.actions import WRITES, Verb, make_ref
 from support.model.lake import CATALOGS, Care, Lake, LakeWorld, Layout, Shelf, Writing, chosen, table_name
-from support.model.process import ALL, WORK_DONE, Maintainer, Process, all_watched
+from support.model.process import ALL, WORK_DONE, Maintainer, Process, all_watched, in_one_thread
 from support.model.truth import Entry, Hold, Lineage, PassReport, Rows, Witness, real_path
 from support.model.world import Client
 
@@ -78,7 +78,7 @@ EAGER = {
     "max_snapshots_to_keep": "1",
     "orphan_max_delete_ratio": "1",
 }
-"""Everything that may go goes at once, and two of anything are too many."""
+"""Everything that may be deleted is deleted at once, and two of anything are too many."""
 
 
 @dataclass(slots=True)
@@ -231,20 +231,21 @@ _WITH_GRACE = {"orphan_older_than_hours": "1"}
 class OwnershipMachine(RuleBasedStateMachine):
     """One case; ``pick`` numbers choose among the tables or entries that there are.
 
-    ``read_again`` is a second reader, asked in the end, who may have nothing to say.
+    ``read_again`` is a second reader at the end; ``None``: it does not read this table.
     """
 
     def __init__(self, folder: Path, tally: Counter[str], read_again: Callable[[str], Rows | None]) -> None:
         super().__init__()
         self._stack = ExitStack()
         self._stack.enter_context(all_watched(leases=False))
+        self._stack.enter_context(in_one_thread())
         self.world = LakeWorld(Lake(folder), note, tally)
         self.writing = Writing(self.world)
         self.passing = Passing(self.world)
         self._names = itertools.count(1)
         self._read_again = read_again
         self.is_broken = False
-        """Whether a step has failed: then nothing more is to be said."""
+        """Whether a step has failed; then nothing more is checked."""
 
     def teardown(self) -> None:
         """Real scans, which trust nothing that was remembered; and tables that met no other are clean in the end."""
@@ -266,7 +267,7 @@ class OwnershipMachine(RuleBasedStateMachine):
             needed = world.newest(lineage).needed.union(*(hold.paths for hold in world.holds))
             there = {path for path in world.lake.files() if path.startswith(f"{lineage.home}/")}
             left = sorted(path for path in there - needed if not path.endswith(".metadata.json"))
-            assert not left, f"LEFT {world.name(lineage)} keeps what nobody needs: {', '.join(map(world.short, left))}"
+            assert not left, f"LEFT {world.name(lineage)} keeps unneeded files: {', '.join(map(world.short, left))}"
 
     def _is_to_be_clean(self, lineage: Lineage) -> bool:
         return lineage.is_lonely and not lineage.keeps_files and self.world.is_whole()
@@ -370,7 +371,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(how=_changes, pick=_picks, which=_picks, door=_doors, operations=_operations)
     def write_and_maintain(self, how: Verb, pick: int, which: int, door: int, operations: str) -> None:
-        """What was there is needed by nobody, as far as this table knows; or there is much to merge."""
+        """Then this table does not need its older files any more, or has many files to merge."""
         lineage = self.writing.lineage(pick)
         self._write(how, pick, which)
         self._check()
@@ -379,7 +380,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(pick=_picks, catalog=_catalogs, door=_doors, operations=_operations)
     def migrate_and_maintain(self, pick: int, catalog: int, door: int, operations: str) -> None:
-        """A second entry at the newest head, of a catalog that is served; the pass goes on through the first one."""
+        """A second entry at the newest head, of a catalog that is served; the pass uses the first entry."""
         self._write(Verb.OVERWRITE_ALL, pick, door)
         self.writing.register(pick, catalog)
         self._scan(catalog, door)

@@ -1,4 +1,4 @@
-"""Reads a small local table as the specification says, naively, and shares no code with Icekeeper.
+"""Reads a small local table by the specification, naively, and shares no code with Icekeeper.
 
 Fastavro reads the manifests, PyArrow the Parquet files, pyroaring the vectors.  Sources: specification,
 "Scan Planning", "Row Lineage", "Deletion Vectors", "Column Projection"

@@ -23,7 +23,7 @@ from support.model.writers import WRITER, ModelRow, Writers
 
 
 def _broke(outcome: OperationOutcome) -> bool:
-    """Whether an operation failed for an error that nobody raised on purpose."""
+    """Whether an operation failed for an error that is not of the tree in ``errors``."""
     kind = (outcome.reason or "").partition(":")[0]
     return outcome.status is Status.FAILED and kind.endswith(("Error", "Exception")) and not hasattr(errors, kind)
 
@@ -46,7 +46,7 @@ class Run:
     def __init__(self, folder: Path, counts: Counts, maintainers: Sequence[str], *, by_requirements: bool) -> None:
         self._counts = counts
         self._new: list[tuple[int, int | None, str]] = []
-        """Snapshots that landed and nobody has read yet, with their parents and who made them."""
+        """Snapshots that landed and were not read yet, with their parents and who made them."""
         self._problems: list[str] = []
         self.aging: set[str] = set()
         """Refs that a pass may drop, because they are too old."""
@@ -80,8 +80,8 @@ class Run:
             return
         outcome = process.outcome
         if isinstance(outcome, PassOutcome):
-            said = [f"{o.operation.value} {o.status.value} ({o.reason or o.summary})" for o in outcome.operations]
-            self.trace.append(f"{process.name}: ended {outcome.status.value}: {'; '.join(said)}")
+            ends = [f"{o.operation.value} {o.status.value} ({o.reason or o.summary})" for o in outcome.operations]
+            self.trace.append(f"{process.name}: ended {outcome.status.value}: {'; '.join(ends)}")
             self._counts.done[f"pass {outcome.status.value}"] += 1
             broken = [one for one in outcome.operations if _broke(one)]
             assert not broken, broken

@@ -19,7 +19,7 @@ from icekeeper.policy import Operation
 from support.model.reader import NaiveReader
 from support.model.writers import Writers
 
-# What a metadata file needs and says, as the naive reader sees it; none of our own code is asked.
+# What a metadata file needs and contains, as the naive reader sees it, without our own code.
 
 Rows = tuple[int, ...]
 """The ids that a snapshot holds, sorted."""
@@ -27,7 +27,7 @@ Rows = tuple[int, ...]
 
 @functools.lru_cache(maxsize=50_000)
 def real_path(path: str) -> str:
-    """Where a file lies, whatever its address looks like and through whatever links it is reached.
+    """Where a file is, whatever its address looks like and through whatever links it is reached.
 
     The links of a case are folders; they are there before its first table, and nothing changes them.
     """
@@ -62,7 +62,7 @@ class Sight:
 
     @property
     def ancestors(self) -> frozenset[str]:
-        """Real paths of the metadata files that this one came from, as far as its log goes."""
+        """Real paths of the metadata files in its log."""
         return frozenset(real_path(entry["metadata-file"]) for entry in self.document.get("metadata-log") or ())
 
     @property
@@ -75,7 +75,7 @@ class Sight:
 
 
 class Witness:
-    """Reads; remembers what immutable files said, so that a case does not read them at every step."""
+    """Reads and remembers immutable files, so that a case does not read them at every step."""
 
     def __init__(self) -> None:
         self.reader = NaiveReader(resolve=real_path)
@@ -134,7 +134,7 @@ class Witness:
         return int(real_path(location).rpartition("/")[2].partition("-")[0])
 
 
-# What must stay, and what nobody could know (pure but for looking whether files are there).
+# What must stay, and what no pass could know (pure but for checking whether files are there).
 #
 # A table is its UUID.  Its *newest* metadata file is the one its writers know; entries of catalogs point at it, or at
 # an older one.  The newest must be complete at all times: every snapshot that it retains, with the rows that it had.
@@ -145,7 +145,7 @@ class Witness:
 #
 # What a pass can know (:func:`could_know`): every table of every served catalog, maintained or not, as it was when the
 # pass began.  A catalog is served once a pass or a scan has met a table of it.  Two things cannot be known, and a loss
-# through them is told apart: what a table references by a metadata file at which no entry of a served catalog stands;
+# through them is excused: what a table references by a metadata file at which no entry of a served catalog stands;
 # and files outside its own folders that it has taken in while the pass was at work.
 
 
@@ -239,7 +239,7 @@ class Hold:
 
 @dataclass(slots=True)
 class PassReport:
-    """One pass: over which table, and what it says that it deleted."""
+    """One pass: its table, and the files that it reports as deleted."""
 
     entry: Entry
     door: int
@@ -285,7 +285,7 @@ def could_know(
     if victim is culprit:
         if report.entry.catalog in catalogs or victim.seen_at == real_path(victim.newest):
             return True
-        # Of a single newer metadata file nobody can tell a swap that crashed from another entry's commit.
+        # A single newer metadata file of a swap that crashed looks like that of another entry's commit.
         if report.moved and Witness.number(victim.newest) - Witness.number(report.start) <= 1:
             return False
         return report.deleted.get(path) is not Operation.EXPIRE_SNAPSHOTS  # which lists nothing
@@ -297,7 +297,7 @@ def could_know(
         return True
     if report.entry.catalog in catalogs and is_below(path, (victim.home, *victim.roots_now)):
         return True
-    # An entry that is out of date leads to the victim's folder, where its newest metadata file lies.
+    # An entry that is out of date leads to the victim's folder, which has its newest metadata file.
     if report.entry.catalog in {entry.catalog for entry in entries} and is_below(path, [victim.home]):
         return True
     return victim.is_seen and is_below(path, [victim.home])

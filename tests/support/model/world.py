@@ -127,7 +127,7 @@ class World:
             one = self.late[0]
         if one in self.late:
             self.late.remove(one)
-            with suppress(MaintenanceError):  # nobody hears the answer
+            with suppress(MaintenanceError):  # the answer is lost
                 one()
 
     def pass_time(self, hours: float) -> None:

@@ -60,7 +60,7 @@ class Writers:
     expected: dict[int, Rows] = field(default_factory=dict)
     """What every snapshot must hold."""
     by_writers: dict[int, Rows] = field(default_factory=dict)
-    """The same of snapshots that writers made and nobody has read yet."""
+    """The same of snapshots that writers made and that were not read yet."""
     trace: list[str] = field(default_factory=list)
     chance: random.Random = field(default_factory=random.Random)
     ids: int = 0
