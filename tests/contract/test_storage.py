@@ -224,7 +224,7 @@ def test_the_probe_leaves_no_delete_marker_in_a_versioned_bucket(seaweedfs: Seaw
 
 @pytest.mark.parametrize("place", ["seaweedfs"], indirect=True)
 def test_listing_and_deletion_go_beyond_one_page(place: Place) -> None:
-    paths = {f"{place.location}/data/{i:04d}.parquet" for i in range(1203)}
+    paths = {f"{place.location}/data/{i:04d}.parquet" for i in range(1003)}
     client, bucket = place.storage.s3, place.location.split("/")[2]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda path: client.put_object(Bucket=bucket, Key=path.split("/", 3)[3], Body=b"x"), paths))
@@ -294,31 +294,31 @@ def test_seaweedfs_merges_slashes_so_that_only_equal_comparison_protects(seaweed
 
 
 @pytest.mark.parametrize("place", ["bucket"], indirect=True)
-@pytest.mark.parametrize("path", ["t//data/a", "/t/data/a", "t///data//a"])
-def test_a_key_with_an_empty_part_is_an_object_like_any_other(place: Place, path: str) -> None:
+def test_a_key_with_an_empty_part_is_an_object_like_any_other(place: Place) -> None:
     """PyArrow refuses it (platform: pyarrow-refuses-empty-parts, rule: any-spelling-protects)."""
     storage, bucket = place.storage, "/".join(place.location.split("/")[:3])
-    path, twin = f"{bucket}/{path}", f"{bucket}/t/data/a"
-    large = bytes(30 * 1024 * 1024)
-    with storage.translated(path), bounded_output(storage, path, 20 * 1024 * 1024) as sink:
+    twin, large = f"{bucket}/t/data/a", bytes(21 * 1024 * 1024)
+    path = f"{bucket}/t//data/a"
+    with storage.translated(path), bounded_output(storage, path, 20 * 1024 * 1024) as sink:  # in parts
         sink.write(large)
     assert storage.size(path) == len(large)
-    storage.write(path, b"theirs")
-    storage.write(twin, b"ours")
-    assert (storage.size(path), storage.read(path), storage.read_end(path, 2).data) == (6, b"theirs", b"rs")
-    for size in (None, 6):
-        with storage.open_input(path, size) as stream:
-            stream.seek(2)
-            assert stream.read() == b"eirs"
-    found = storage.status(path)
-    assert found is not None
-    assert (found.path, found.size) == (path, 6)
-    assert {item.path for item in storage.list(bucket)} == {path, twin}
-    assert pickle.loads(pickle.dumps(storage)).read(path) == b"theirs"
-    assert storage.delete([path]).deleted == (path,)
-    assert [item.path for item in storage.list(bucket)] == [twin], "another object"
-    assert storage.size(path) is None
-    storage.delete([twin])
+    for name in ("t//data/a", "/t/data/a", "t///data//a"):
+        path = f"{bucket}/{name}"
+        storage.write(path, b"theirs")
+        storage.write(twin, b"ours")
+        assert (storage.size(path), storage.read(path), storage.read_end(path, 2).data) == (6, b"theirs", b"rs")
+        for size in (None, 6):
+            with storage.open_input(path, size) as stream:
+                stream.seek(2)
+                assert stream.read() == b"eirs"
+        found = storage.status(path)
+        assert found is not None
+        assert (found.path, found.size) == (path, 6)
+        assert {item.path for item in storage.list(bucket)} == {path, twin}
+        assert pickle.loads(pickle.dumps(storage)).read(path) == b"theirs"
+        assert storage.delete([path]).deleted == (path,)
+        assert [item.path for item in storage.list(bucket)] == [twin], "another object"
+        assert storage.size(path) is None
 
 
 def test_other_stores_are_neither_listed_nor_deleted_from() -> None:

@@ -93,18 +93,14 @@ def compact(table: MaintainedTable, engine: ScriptedEngine, limit_s: float | Non
     return outcome
 
 
-@pytest.mark.parametrize("format_version", [2, 3])
 @pytest.mark.usefixtures("each_alone")
-def test_a_table_larger_than_a_job_converges_and_every_job_keeps_its_work(
-    table: MaintainedTable, format_version: int
-) -> None:
+def test_a_table_larger_than_a_job_converges_and_every_job_keeps_its_work(table: MaintainedTable) -> None:
     """Of 30 s a quarter is kept for the commit, and a group of 5 s begins with 10 s more.
 
     Rows without ids, as of a table that was just upgraded, are no hindrance, and keep the ids of the first commit.
     """
     fill(table, 8)
-    if format_version == 3:
-        upgrade(table)
+    upgrade(table)
     before, engine = region_rows(table), SlowEngine(table, 5.0)
     files = [len(table.data_files())]
     ids = None
@@ -114,10 +110,9 @@ def test_a_table_larger_than_a_job_converges_and_every_job_keeps_its_work(
         figures = [outcome.metrics[f"compact.{what}"] for what in ("bins", "bins_waiting", "commits")]
         assert figures == [bins, waiting, 1]
         files.append(len(table.data_files()))
-        if format_version == 3:
-            ids = ids or lineage(table)
-            assert lineage(table) == ids
-            assert_row_ids_hold(table)
+        ids = ids or lineage(table)
+        assert lineage(table) == ids
+        assert_row_ids_hold(table)
     assert files == [30, 24, 18, 12, 10]
     assert engine.rounds == [1] * 10
     assert region_rows(table) == before
@@ -347,7 +342,7 @@ def test_a_job_killed_at_any_moment_loses_at_most_the_groups_at_hand(tmp_path: P
                 assert table.maintain().status is PassStatus.SUCCEEDED
                 assert (len(table.data_files()), region_rows(table)) == (3, before)
                 assert {path for path in table.unreferenced() if not path.endswith(".metadata.json")} == set()
-        number += 7
+        number += 11
     assert found == {0, 1, 2, 3}
 
 

@@ -100,15 +100,13 @@ def played(size: int, *, files: int = 1, every: int = 1, commits: int) -> tuple[
     ("size", "files", "commits", "most_small"),
     [
         (10 * KB // 16, 1, 500, 70),
-        (100 * KB // 16, 1, 700, 50),
         (MB // 16, 1, 400, 25),
-        (3 * MB // 16, 1, 300, 20),
         (8 * MB // 16, 1, 150, 10),
         (MB // 16, 60, 60, 10),
         (60 * MB // 16, 170, 3, 10),
         (170 * MB // 16, 60, 3, 10),
     ],
-    ids=["10 KB", "100 KB", "1 MB", "3 MB", "8 MB", "60 of 1 MB", "170 of 60 MB", "60 of 170 MB"],
+    ids=["10 KB", "1 MB", "8 MB", "60 of 1 MB", "170 of 60 MB", "60 of 170 MB"],
 )
 def test_a_byte_is_rewritten_three_times_at_most_whatever_came_in_an_hour(
     size: int, files: int, commits: int, most_small: int

@@ -271,10 +271,11 @@ def large_file(first: int, count: int = 700_000, seed: int = 0, *, page_index: b
     """Rows with ids from ``first``, and noise that no codec makes smaller: 8 bytes a row; two row groups."""
     some = random.Random(first + seed).randbytes(8 * count)
     noise = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(some)])
-    ids = pa.array(range(first, first + count), pa.int64())
+    ids = pa.arange(first, first + count)
     table = rows(FLAT, {"id": ids, "noise": noise, "text": pc.cast(pc.divide(ids, 100_000), pa.string())})
     sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd", row_group_size=count // 2 + 1, write_page_index=page_index)
+    usual = {"compression": "zstd", "use_dictionary": ["text"], "row_group_size": count // 2 + 1}
+    pq.write_table(table, sink, write_page_index=page_index, **usual)
     return sink.getvalue()
 
 
