@@ -81,21 +81,16 @@ def test_files_follow_the_endpoint_of_the_environment_whoever_reads_them(
             list(elsewhere.list(f"s3://{name}/a"))
 
 
-def test_a_table_bucket_is_opened_by_its_address_and_committed_to(bucket: TableBucket) -> None:
-    catalog = open_catalog(bucket.arn)
-    assert (catalog.id) == (bucket.name, bucket.arn)
-    table = TableName(("ns",), "t")
-    assert list(catalog.list_tables()) == [table]
-    after = catalog.commit(catalog.load(table), [], [{"action": "set-properties", "updates": {"a": "b"}}])
-    assert catalog.load(table).metadata_location == after.metadata_location
-
-
 def test_table_buckets_are_found_and_opened(bucket: TableBucket) -> None:
     assert bucket in set(find_table_buckets())
     found = {one.name: one for one in fleet_catalogs({"ICEKEEPER_TABLE_BUCKETS": "all"}, {})}
     recorded = recorded_catalog(found[bucket.name].id, {})
     assert recorded == found[bucket.name]
-    assert list(connect(recorded, {}).list_tables()) == [TableName(("ns",), "t")]
+    table = TableName(("ns",), "t")
+    for catalog in (connect(recorded, {}), open_catalog(bucket.arn)):
+        assert (catalog.id, list(catalog.list_tables())) == ((bucket.name, bucket.arn), [table])
+    after = catalog.commit(catalog.load(table), [], [{"action": "set-properties", "updates": {"a": "b"}}])
+    assert catalog.load(table).metadata_location == after.metadata_location
 
 
 def test_every_page_of_buckets_is_read_and_those_of_aws_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,12 +14,8 @@ from botocore.stub import Stubber
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.glue import GlueCatalog
 from icekeeper.catalogs.load import open_catalog
-from icekeeper.engines.engine import EngineName
 from icekeeper.errors import CommitConflict, MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.report.outcome import PassStatus
-from icekeeper.runtime import Runtime, open_engine
-from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 
@@ -216,33 +211,3 @@ def test_without_a_version_nothing_is_committed(catalog: GlueCatalog, theirs: py
         glue.add_response("get_table", {"Table": {"DatabaseName": "ns", "Name": "t", "Parameters": parameters}})
         with pytest.raises(StorageError, match=r"sends no version of ns\.t.*nothing was sent"):
             catalog.commit(base, [], RENAMED)
-
-
-def test_pyiceberg_goes_on_with_a_table_that_was_maintained(
-    catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, tmp_path: Path
-) -> None:
-    """Its table, our whole pass, its append on top, our pass again: the rows of both readers agree throughout."""
-    table = theirs.create_table("ns.t", ROWS.schema)
-    for _ in range(6):
-        table.append(ROWS)
-    runtime = Runtime(catalog, SqliteStateStore(tmp_path / "state.db"), environment={})
-    settings = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
-
-    def rows() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = theirs.load_table("ns.t").scan().to_arrow().sort_by("id").to_pylist()
-        return found
-
-    expected = rows()
-    with open_engine(EngineName.LOCAL) as engine:
-        outcome = runtime.maintain(TABLE, settings, engine)
-        assert outcome.status is PassStatus.SUCCEEDED
-        assert outcome.metrics["compact.files_merged"] == 6
-        now = theirs.load_table("ns.t")
-        assert now.metadata_location == catalog.load(TABLE).metadata_location
-        assert len(now.metadata.snapshots) == 1
-        assert rows() == expected
-        now.append(ROWS)
-        outcome = runtime.maintain(TABLE, settings, engine)
-        assert outcome.status is PassStatus.SUCCEEDED
-    assert len(rows()) == 35
-    assert runtime.verify(TABLE).ok

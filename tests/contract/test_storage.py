@@ -280,19 +280,6 @@ def test_keys_are_taken_literally(place: Place) -> None:
     }
 
 
-def test_seaweedfs_merges_slashes_so_that_only_equal_comparison_protects(seaweedfs: SeaweedFSServer) -> None:
-    """(platform: pyarrow-refuses-empty-parts)."""
-    seaweedfs.client("s3").create_bucket(Bucket="slashes")
-    properties = seaweedfs.catalog_properties("slashes")
-    storage = Storage({key: value for key, value in properties.items() if key.startswith("s3.")})
-    storage.write("s3://slashes/t//data/a", b"one")
-    assert [item.path for item in storage.list("s3://slashes/t")] == ["s3://slashes/t/data/a"]
-    assert storage.read("s3://slashes/t/data/a") == storage.read("s3://slashes/t//data/a") == b"one"
-    seaweedfs.client("s3").delete_object(Bucket="slashes", Key="t/data/a")
-    assert storage.size("s3://slashes/t//data/a") is None
-    seaweedfs.client("s3").delete_bucket(Bucket="slashes")
-
-
 @pytest.mark.parametrize("place", ["bucket"], indirect=True)
 def test_a_key_with_an_empty_part_is_an_object_like_any_other(place: Place) -> None:
     """PyArrow refuses it (platform: pyarrow-refuses-empty-parts, rule: any-spelling-protects)."""
@@ -409,22 +396,6 @@ def test_a_small_table_is_listed_with_one_request(bucket_of_folders: tuple[Stora
         found = sorted(item.path for item in storage.list(location))
     assert found == sorted(f"{location}/{name}" for name in NAMES)
     assert count.counts == {RequestKind.PUT: 1}
-
-
-def test_every_object_of_a_large_table_is_listed_once(
-    bucket_of_folders: tuple[Storage, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many folders the division looks for."""
-    monkeypatch.setattr(storage_storage, "few_s3", lambda client, prefix: None)
-    storage, location = bucket_of_folders
-    expected = sorted(f"{location}/{name}" for name in NAMES)
-    for wanted in (1, 3, 1000):
-        monkeypatch.setattr(storage_listing, "_FOLDERS_WANTED", wanted)
-        assert sorted(item.path for item in storage.list(location)) == expected
-        objects, folders = storage.divide(location)
-        assert folders
-        parts = [*objects, *(item for folder in folders for item in storage.list_folder(folder))]
-        assert sorted(item.path for item in parts) == expected
 
 
 @pytest.mark.parametrize("page", [1000, 1])
@@ -553,7 +524,8 @@ def listed_place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storag
 
 
 def test_every_object_is_listed_once(listed_place: tuple[Storage, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many folders the division looks for."""
+    """However many folders the division looks for, and although one page would hold all."""
+    monkeypatch.setattr(storage_storage, "few_s3", lambda client, prefix: None)
     storage, location = listed_place
     for name in LISTED:
         storage.write(f"{location}/{name}", b"xy")

@@ -19,7 +19,6 @@ from icekeeper.catalogs.configured import ConfiguredCatalog
 from icekeeper.catalogs.load import connect, open_catalog
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.errors import StorageError
 from icekeeper.machine.metering import RequestKind, counting
 from icekeeper.maintenance import run_pass
 from icekeeper.maintenance.pass_steps import run_operation
@@ -186,20 +185,12 @@ def ids_read(inputs: list[InputFile], storage: Far) -> list[int]:
     return [i for batch in read_rows(work, storage, Tally()) for i in batch.column(0).to_pylist()]
 
 
-def test_a_small_file_is_one_read(tmp_path: Path) -> None:
-    """However many columns and row groups it has; rows come in the order of the files."""
-    inputs = [made(tmp_path, number, group=10) for number in range(20)]
-    storage = Far(tmp_path)
-    assert ids_read(inputs, storage) == [number * 1000 + i for number in range(20) for i in range(100)]
-    assert sorted(storage.reads) == sorted(Path(source.path).name for source in inputs)
-
-
 def test_small_files_are_read_at_the_same_time(tmp_path: Path) -> None:
-    """Each read waits until three are under way."""
-    inputs = [made(tmp_path, number) for number in range(3)]
+    """Each with one read, which waits until three are under way; rows come in the order of the files."""
+    inputs = [made(tmp_path, number, group=10) for number in range(3)]
     storage = Far(tmp_path)
     storage.meeting = threading.Barrier(3)
-    assert len(ids_read(inputs, storage)) == 300
+    assert ids_read(inputs, storage) == [number * 1000 + i for number in range(3) for i in range(100)]
     assert len(storage.reads) == 3
 
 
@@ -232,16 +223,6 @@ def test_a_file_that_is_larger_than_its_entry_says_is_not_held_whole(
     storage = Far(tmp_path)
     assert ids_read([replace(source, file_size_in_bytes=1)], storage) == list(range(100))
     assert len(storage.reads) > 1
-
-
-def test_a_missing_file_fails_in_its_turn(tmp_path: Path) -> None:
-    """By its name; the rows of the files before it come first, and nothing after it."""
-    inputs = [made(tmp_path, 0), InputFile("s3://bucket/gone.parquet", 1, 1), made(tmp_path, 2)]
-    found: list[int] = []
-    reading = read_rows(task(SCHEMA, inputs, tmp_path), Far(tmp_path), Tally())
-    with pytest.raises(StorageError, match=r"gone\.parquet"):
-        found.extend(i for batch in reading for i in batch.column(0).to_pylist())
-    assert found == list(range(100))
 
 
 # Every request that a copy of row groups sends to a store, from the first look at a footer to the proof

@@ -60,6 +60,7 @@ def test_a_wrong_policy_file_stops_every_command_that_goes_by_it(
         ("policy", "show", "ns.t"),
         ("policy", "set", "ns.t", "min_input_files=3"),
         ("orphans", "--bucket", command.warehouse.as_uri()),
+        ("run", "--engine", "local"),
     ):
         answer = command(*call)
         assert (answer.code, answer.out) == (2, ""), call

@@ -11,7 +11,7 @@ from pyiceberg.transforms import IdentityTransform
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import system_clock
-from icekeeper.maintenance.run_pass import Turn, why_needless
+from icekeeper.maintenance.run_pass import Turn
 from icekeeper.policy.sweep_rhythm import SweepMemory
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.runtime import Runtime
@@ -107,21 +107,6 @@ def test_two_rhythms_over_one_table_do_not_wake_each_other(local_catalog: SqlCat
         assert table.readers_agree() == ids
     table.append(300)
     assert [(maintained(table, SORT), maintained(table, MERGE)) for _ in range(3)] == [(False, False)] * 3
-
-
-def test_a_pass_of_one_rhythm_is_not_the_one_that_another_has_proposed(
-    local_catalog: SqlCatalog, tmp_path: Path
-) -> None:
-    table = new_table(local_catalog, tmp_path, properties=ZORDERED)
-    table.fill(2)
-    state, identity, detected_ms = table.state, identity_of(table.catalog, table.loaded), system_clock()
-    digest = table.runtime.policy(table.loaded, SORT).digest_over(table.metadata)
-    served = []
-    for settings in (MERGE, SORT):
-        turn_of(table, settings)
-        now_ms = system_clock() + 1
-        served.append(why_needless(state, identity, digest, detected_ms, now_ms=now_ms, is_pending=None) is not None)
-    assert served == [False, True]
 
 
 # Statistics over a real table: proposed when they are missing or old, read anew by no pass that nobody asked for.
@@ -237,18 +222,6 @@ def test_a_table_with_nothing_but_orphans_is_proposed_and_then_left_alone_for_th
     assert swept.proposed() == ("the last sweep for orphans was 24 hours ago; orphan_sweep_interval_hours is 24",)
     assert swept.sweep().summary == "removed 1 orphan file(s)"
     assert swept.memory == SweepMemory(swept_ms=swept.now_ms)
-
-
-def test_a_busy_table_is_listed_once_a_day(swept: Swept) -> None:
-    """Hour by hour, over any table: ``tests/property/test_fleet.py``."""
-    began_ms, told = swept.now_ms, {}
-    for hour in (0, 12, 24, 36):
-        swept.now_ms = began_ms + hour * HOUR_MS
-        swept.table.append(hour)
-        told[hour] = swept.sweep().summary
-    found = "removed 0 orphan file(s)"
-    waits = "the last sweep was {} hours ago; orphan_sweep_interval_hours is 24"
-    assert told == {0: found, 24: found} | {hour: waits.format(hour % 24) for hour in (12, 36)}
 
 
 def test_what_a_person_asks_for_is_swept_at_once_and_counts(swept: Swept) -> None:

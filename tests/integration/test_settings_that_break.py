@@ -150,11 +150,3 @@ def test_a_catalog_that_lists_no_table_is_reported_when_it_becomes_empty(command
     )
     looked = [f"{count} scanned, 0 need maintenance" for count in ("0 tables", "1 table")]
     assert lines == [empty, looked[0], looked[0], looked[1], empty, looked[0]]
-
-
-@pytest.mark.parametrize("text", ["rules: [", "rules:\n- settings:\n    nope: 1\n"])
-def test_at_the_start_a_broken_file_is_refused(command: Command, file: Path, text: str) -> None:
-    file.write_text(text)
-    answer = command("run", "--engine", "local")
-    assert (answer.code, answer.out) == (2, "")
-    assert str(file) in answer.err

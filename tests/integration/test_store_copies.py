@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import io
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from botocore.exceptions import ClientError
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.errors import StorageError
@@ -204,48 +201,6 @@ def test_an_object_that_is_exchanged_before_it_is_proven_is_seen(
     monkeypatch.setattr("icekeeper.row_group_copy.write_copy.assemble", exchanged)
     with pytest.raises(StorageError, match="rows were not kept: the object has the ETag "):
         merged_by_the_store(storage, inputs[:1], f"{folder}/new.parquet")
-
-
-def test_how_seaweedfs_copies_ranges(storage: Storage, folder: str) -> None:
-    """SeaweedFS copies ranges of objects into parts, and their ETags are no MD5s of their bytes
-    (platform: seaweedfs-range-copies)."""
-    client, bucket = storage.s3, folder.split("/")[2]
-    data = files()[0] + files()[1]
-    storage.write(f"{folder}/whole.parquet", data)
-    key, least = f"{folder}/whole.parquet".split("/", 3)[3], 5 * 1024 * 1024
-    to = {"Bucket": bucket, "Key": key.replace("whole", "parts")}
-    etag = client.head_object(Bucket=bucket, Key=key)["ETag"]
-
-    def copy(upload: dict[str, str], start: int, size: int, seen: str = etag) -> str:
-        answer = client.upload_part_copy(
-            **upload,
-            PartNumber=1,
-            CopySource={"Bucket": bucket, "Key": key},
-            CopySourceIfMatch=seen,
-            CopySourceRange=f"bytes={start}-{start + size - 1}",
-        )
-        return str(answer["CopyPartResult"]["ETag"])
-
-    def failed(call: Callable[[], object]) -> str:
-        with pytest.raises(ClientError) as raised:
-            call()
-        return str(raised.value.response["Error"]["Code"])
-
-    for size, too_small in ((least - 1, True), (least, False)):
-        upload = {**to, "UploadId": client.create_multipart_upload(**to)["UploadId"]}
-        assert failed(lambda upload=upload: copy(upload, 0, least, '"other"')) == "PreconditionFailed"  # type: ignore[misc]
-        assert failed(lambda upload=upload: copy(upload, len(data) - 9, least)) == "InvalidRange"  # type: ignore[misc]
-        parts = [copy(upload, 7, size), client.upload_part(**upload, PartNumber=2, Body=b"end")["ETag"]]
-        named = {"Parts": [{"PartNumber": n, "ETag": found} for n, found in enumerate(parts, 1)]}
-        if too_small:
-            complete = partial(client.complete_multipart_upload, **upload, MultipartUpload=named)
-            assert failed(complete) == "EntityTooSmall"
-            other_range = copy(upload, 8, least)
-            client.abort_multipart_upload(**upload)
-        else:
-            client.complete_multipart_upload(**upload, MultipartUpload=named)
-            assert storage.read(f"{folder}/parts.parquet") == data[7 : 7 + size] + b"end"
-            assert parts[0] == other_range != hashlib.md5(data[7 : 7 + size]).hexdigest()
 
 
 # A store copies the row groups of a v3 table, whose rows keep their ids: the two columns are sent behind them.

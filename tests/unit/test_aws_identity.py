@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import botocore.loaders
 import pytest
 from botocore.credentials import CredentialResolver
 
@@ -118,17 +117,6 @@ def test_sessions_are_shared_by_identity_and_surroundings(monkeypatch: pytest.Mo
     assert session_of(AwsIdentity(profile="far"), "b") is not first
     monkeypatch.setenv("AWS_CA_BUNDLE", "/elsewhere")
     assert session_of(AwsIdentity(profile="far"), "a") is not first
-
-
-def test_sessions_share_what_botocore_knows_of_services(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("botocore.session.create_loader", botocore.loaders.create_loader)  # which tests share anyway
-    sessions = [session_of(AwsIdentity(access_key=f"AKIA{n}", secret_key="secret"), "a") for n in range(3)]
-    first, second, _ = (session.client("s3tables").meta.service_model for session in sessions)
-    assert first is not second
-    shape = "UpdateTableMetadataLocation"
-    assert first.operation_model(shape)._operation_model is second.operation_model(shape)._operation_model
-    (loader,) = {session._session._loader for session in sessions}
-    assert len(loader.search_paths) == len(set(loader.search_paths))
 
 
 def test_keys_that_a_tool_writes_into_a_file_are_seen_before_long(

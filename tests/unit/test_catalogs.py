@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state.identity import TableIdentity
 from support.scans import PreparedCatalog
-from support.source_tree import SOURCES
 
 # The settings of a deployment name its catalogs; two names for the same tables are an error.
 
@@ -189,13 +187,6 @@ def test_a_table_bucket_is_one_to_everybody_or_to_nobody() -> None:
     for arn in ("", "arn:aws:s3:::lake"):
         assert not is_table_bucket(arn), arn
         assert maintenance_behind({"warehouse": arn}) is None, arn
-
-
-def test_no_other_module_has_a_pattern_of_its_own() -> None:
-    pattern = re.compile(r"re\.compile\(.*:s3tables:")
-    found = [path.name for path in SOURCES if pattern.search(path.read_text())]
-
-    assert found == ["configured.py"]
 
 
 # Which table it is: by its UUID, without one by its location; copies are told apart, spellings are not.

@@ -138,13 +138,6 @@ def test_what_cannot_be_opened_is_said_without_the_password(home: Path) -> None:
         open_catalog("lake")
 
 
-def test_glue_without_a_region_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
-        monkeypatch.delenv(variable, raising=False)
-    with pytest.raises(PolicyError, match=r"^the region of the Glue Data Catalog is not set: set glue\.region or"):
-        open_catalog("g", {"type": "glue"})
-
-
 def test_an_unknown_catalog_names_the_known_ones_and_the_way_to_add_one(home: Path) -> None:
     with pytest.raises(PolicyError, match=r"no catalog 'lake' \(configured: none\).*PYICEBERG_CATALOG__LAKE__URI"):
         open_catalog("lake")

@@ -6,9 +6,7 @@ import hashlib
 import io
 import random
 import threading
-import uuid
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ from icekeeper.storage.arrow_files import ObjectChanged, read_s3_range
 from icekeeper.storage.multipart import AssembledObject, assemble, bounded_output, may_copy_ranges
 from icekeeper.storage.part_plan import ObjectRange, Part, PartEtag, etag_problem, size_of
 from icekeeper.storage.storage import Storage
-from local_stack.moto_server import MotoServer
 from support.paper_s3 import PaperS3, failing, failure, storage_over
 
 # What is written to S3 is an object once it is complete, in few requests, and nothing after an error
@@ -117,12 +114,6 @@ def test_what_a_writer_still_writes_after_an_error_goes_nowhere() -> None:
     assert (sink.write(bytes(500)), client.calls) == (500, [])
 
 
-def test_local_files_are_written_as_before(tmp_path: Path) -> None:
-    with bounded_output(Storage({}), str(tmp_path / "new")) as sink:
-        sink.write(b"data")
-    assert (tmp_path / "new").read_bytes() == b"data"
-
-
 # A store assembles an object, or leaves nothing behind and says why it did not (platform: seaweedfs-range-copies).
 
 SOURCE = ObjectRange("s3a://other/t/a b", '"etag"', 2, 6)
@@ -200,29 +191,6 @@ def test_an_etag_without_quotes_is_the_same() -> None:
     client = PaperS3()
     client.etag = "etag"
     assert isinstance(assemble(storage_over(client), TO, PARTS), AssembledObject)
-
-
-@pytest.fixture(scope="module")
-def bucket(moto_server: MotoServer) -> tuple[Storage, str]:
-    name = f"exchanged-{uuid.uuid4()}"
-    moto_server.client("s3").create_bucket(Bucket=name)
-    return Storage(moto_server.s3_properties), f"s3://{name}"
-
-
-@pytest.mark.parametrize("is_copied", [True, False], ids=["copied", "sent"])
-@pytest.mark.parametrize("longer", [0, 7, -7])
-def test_moto_gives_bytes_of_another_object_and_none_of_them_is_taken(
-    bucket: tuple[Storage, str], is_copied: bool, longer: int
-) -> None:
-    (storage, root), size = bucket, 5 * 1024 * 1024
-    source, new = f"{root}/{uuid.uuid4()}", f"{root}/{uuid.uuid4()}"
-    storage.write(source, bytes(size))
-    etag = storage.s3.head_object(Bucket=root[5:], Key=source[len(root) + 1 :])["ETag"]
-    storage.write(source, b"x" * (size + longer))
-    piece = ObjectRange(source, etag, 4, size - 8)
-    with pytest.raises(ObjectChanged, match=f"^{source}$"):
-        assemble(storage, new, (piece if is_copied else (piece,),))
-    assert storage.size(new) is None
 
 
 def test_an_interruption_leaves_no_upload() -> None:
