@@ -6,6 +6,7 @@ import math
 import random
 import struct
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from support.clustered_tables import (
     BY_ID,
     NOTHING_ELIGIBLE,
     both_read,
+    bounds,
     by_lower,
     column,
     compacted,
@@ -310,6 +312,26 @@ def test_auto_sorts_by_the_tables_order_and_says_so_in_the_entries(local_catalog
         assert [file.sort_order_id for file in table.data_files()] == [None], settings
 
 
+@pytest.mark.usefixtures("little_memory")
+def test_files_along_a_curve_do_not_overlap(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """On skewed columns, by the bounds in the entries, when several workers share the sort."""
+    arrow = pa.schema([("id", pa.int64()), ("other", pa.int64())])
+    table = new_table(local_catalog, tmp_path, schema=arrow)
+    rng = random.Random(5)
+    for _ in range(6):
+        values = [[int(10 ** (12 * rng.random() ** 3)) + rng.randrange(10**6) for _ in range(3_000)] for _ in range(2)]
+        table.table.append(pa.table({"id": values[0], "other": values[1]}, schema=arrow))
+    before = both_read(table)
+    settings = {"strategy": "zorder", "sort_order": "id,other", "target_file_size_mb": "0.008"}
+    compacted(table, **settings)
+    assert len(table.data_files()) > 8
+    boxes = [(bounds(file, 1), bounds(file, 2)) for file in table.data_files()]
+    for left, right in combinations(boxes, 2):
+        assert any(a[1] < b[0] or b[1] < a[0] for a, b in zip(left, right, strict=True))
+    assert both_read(table) == before
+    assert compacted(table, **settings).reason == NOTHING_ELIGIBLE
+
+
 # Sorted runs of several rounds over the same keys, on a real table: merged again, once, and known without memory.
 
 FACTOR, LIMIT = 3, 2
@@ -360,7 +382,7 @@ def test_rounds_over_the_same_keys_are_sorted_together_again(table: MaintainedTa
 
 
 @pytest.mark.usefixtures("low_depth")
-def test_the_depth_before_and_after_is_told(table: MaintainedTable) -> None:
+def test_metrics_state_the_depth_before_and_after(table: MaintainedTable) -> None:
     rng = random.Random(2)
     for _ in range(3):
         table.append(*(rng.randrange(10**6) for _ in range(4_000)))
@@ -404,7 +426,7 @@ class Box(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The files before a compaction and after it, and what it tells."""
+    """The files before a compaction and after it, and its outcome."""
 
     before: list[Box]
     after: list[Box]
@@ -455,18 +477,18 @@ def test_lookups_along_a_curve_stay_cheap_round_after_round(table_of_rounds: Mai
     measured = (X, Y)
     played, rows = play(table_of_rounds, CURVE)
     some = rows[::100]
-    for number, one in enumerate(played, start=1):
-        assert one.outcome.status is Status.SUCCEEDED
-        assert one.runs <= max(LIMIT, (FACTOR - 1) * (1 + math.floor(math.log(number, FACTOR)))), number
-        told = {key: one.outcome.metrics[f"compact.depth_{key}"] for key in ("before", "after")}
-        for key, files in (("before", one.before), ("after", one.after)):
-            assert told[key] == pytest.approx(mean(opened_by_lookups(files, some, n) for n in measured), rel=0.15), (
+    for number, item in enumerate(played, start=1):
+        assert item.outcome.status is Status.SUCCEEDED
+        assert item.runs <= max(LIMIT, (FACTOR - 1) * (1 + math.floor(math.log(number, FACTOR)))), number
+        stated = {key: item.outcome.metrics[f"compact.depth_{key}"] for key in ("before", "after")}
+        for key, files in (("before", item.before), ("after", item.after)):
+            assert stated[key] == pytest.approx(mean(opened_by_lookups(files, some, n) for n in measured), rel=0.15), (
                 number,
                 key,
             )
-    rewritten = sum(int(one.outcome.metrics["compact.rows_rewritten"]) for one in played)
+    rewritten = sum(int(item.outcome.metrics["compact.rows_rewritten"]) for item in played)
     assert rewritten <= len(rows) * (1 + math.log(ROUNDS, FACTOR))
-    assert [one.runs for one in played] == [1, 2, 1, 2, 3, 2, 3, 4, 1]
+    assert [item.runs for item in played] == [1, 2, 1, 2, 3, 2, 3, 4, 1]
     last = played[-1]
     assert opened_by_lookups(last.after, some, *measured) < opened_by_lookups(last.before, some, *measured) / 2
     assert last.outcome.metrics["compact.depth_after"] < last.outcome.metrics["compact.depth_before"]

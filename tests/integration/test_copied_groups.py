@@ -69,7 +69,7 @@ def test_large_row_groups_are_copied_and_small_files_decoded_beside_them(table: 
     outcome = compact(table)
 
     (file,) = table.data_files()
-    # The two small files are one row group now, and come first.
+    # The two small files are a single row group now, and come first.
     assert row_groups(file.file_path) == [50, 1000, 2000, 1500]
     copied = outcome.metrics["compact.bytes_copied"]
     assert 0.9 < copied / sum(sizes[n] for n in (1000, 2000, 1500)) < 1
@@ -87,8 +87,8 @@ def test_large_row_groups_are_copied_and_small_files_decoded_beside_them(table: 
 
     assert compact(table, rewrite_all="true").metrics["compact.bytes_copied"] == 0
     (decoded,) = table.data_files()
-    for one in ("record_count", "value_counts", "null_value_counts", "lower_bounds", "upper_bounds"):
-        assert getattr(file, one) == getattr(decoded, one), one
+    for name in ("record_count", "value_counts", "null_value_counts", "lower_bounds", "upper_bounds"):
+        assert getattr(file, name) == getattr(decoded, name), name
 
 
 def want_filters(table: MaintainedTable) -> None:
@@ -121,7 +121,7 @@ def test_new_row_groups_on_request_and_sorted_rows_are_decoded(table: Maintained
 
 
 def test_rows_that_move_to_partitions_of_their_own_are_decoded(table: MaintainedTable) -> None:
-    """Four files of two regions each become one file a region."""
+    """Four files of two regions each become a file for each region."""
     for number in range(4):
         rows = pa.table({"id": [number, number + 10], "part": ["us", "eu"]}, ID_AND_PART)
         table.table.append(rows)
@@ -143,7 +143,7 @@ def test_several_outputs_are_cut_between_files(table: MaintainedTable) -> None:
     assert table.rows() == before
 
 
-def test_a_file_that_is_damaged_where_nobody_looks_first_stays_as_it_is(table: MaintainedTable) -> None:
+def test_a_file_with_a_damaged_page_header_stays_as_it_is(table: MaintainedTable) -> None:
     """The page header is broken: the footer lets the file be copied, the bytes do not, and decoding fails as well."""
     write(table, 1000, 1000)
     victim = table.data_files()[0].file_path.removeprefix("file://")
@@ -160,7 +160,7 @@ def test_a_file_that_is_damaged_where_nobody_looks_first_stays_as_it_is(table: M
 def test_files_under_deletes_are_decoded_beside_those_that_are_copied(
     local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:
-    """Three files in each of two partitions: one loses a position, one the row of a key."""
+    """Three files in each of two partitions: a position delete and an equality delete remove a row each."""
     with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
         victim = next(file for file in made.data_files() if file.partition == ("us",))
@@ -294,7 +294,7 @@ def delete(table_in_row_groups: MaintainedTable, column: str, keys: Sequence[Any
 
 
 def copied(table_in_row_groups: MaintainedTable) -> tuple[list[int], float]:
-    """The row groups of the one file that is left, and how many bytes were copied, after a pass that kept all rows."""
+    """The row groups of the only file, and how many bytes were copied, after a pass that kept all rows."""
     before = canonical(duckdb_rows(table_in_row_groups.metadata_location))
     outcome = table_in_row_groups.run(Operation.COMPACT, min_row_group_copy_bytes="1000")
     assert outcome.status is Status.SUCCEEDED, outcome
@@ -356,7 +356,7 @@ def test_null_keys_are_of_rows_with_nulls(table_in_row_groups: MaintainedTable) 
     assert groups == [499, *[ROWS] * 8]
 
 
-def test_row_groups_of_which_arrow_tells_nothing_are_decoded(
+def test_row_groups_that_arrow_cannot_describe_are_decoded(
     table_in_row_groups: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(footer: Footer) -> None:

@@ -91,7 +91,7 @@ def deletes(table: MaintainedTable) -> list[DataFile]:
     [*((3, order) for order in ORDERS), *((2, order) for order in ("in_order", "copied", "sorted_by_several_workers"))],
     indirect=["table"],
 )
-def test_rows_deleted_meanwhile_are_deleted_in_the_outputs(
+def test_rows_deleted_during_a_rewrite_are_deleted_in_the_outputs(
     table: MaintainedTable, order: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if order == "sorted_by_several_workers":
@@ -230,7 +230,7 @@ def test_a_delete_file_stays_while_other_files_need_it(tmp_path: Path) -> None:
 def test_a_delete_that_cannot_be_read_drops_its_groups_alone(table: MaintainedTable) -> None:
     before = region_rows(table)
 
-    def meanwhile() -> None:
+    def writer_commits() -> None:
         known = {file.file_path for file in deletes(table)}
         delete_rows(table, 3)
         (new,) = {file.file_path for file in deletes(table)} - known
@@ -238,7 +238,7 @@ def test_a_delete_that_cannot_be_read_drops_its_groups_alone(table: MaintainedTa
         local_path(new).write_bytes(b"PAR1 cut")
 
     kept: dict[str, bytes] = {}
-    table.engine.during = once(meanwhile)
+    table.engine.during = once(writer_commits)
     outcome = compacted(table)
     assert (outcome.metrics["compact.bins"], outcome.metrics["compact.bins_dropped"]) == (1, 1)
     assert outcome.status is Status.SUCCEEDED
@@ -280,13 +280,13 @@ def test_a_pass_that_loses_most_groups_is_partial_and_health_says_so(table: Main
     for first in (400, 500):
         table.table.append(rows_of(first, 10, "asia"))
 
-    def meanwhile() -> None:
+    def writer_commits() -> None:
         known = {file.file_path for file in deletes(table)}
         delete_rows(table, 3, 53)
         for path in {file.file_path for file in deletes(table)} - known:
             local_path(path).write_bytes(b"PAR1 cut")
 
-    table.engine.during = once(meanwhile)
+    table.engine.during = once(writer_commits)
     outcome = table.maintain("compact,rewrite_manifests")
     compact = outcome.operations[0]
     assert (outcome.status, compact.status) == (PassStatus.PARTIAL, Status.FAILED)
@@ -305,15 +305,15 @@ def test_a_pass_that_loses_most_groups_is_partial_and_health_says_so(table: Main
 
 @pytest.mark.parametrize("table", [2], indirect=True)
 def test_positions_are_forwarded_beside_equality_deletes_before_and_after(table: MaintainedTable) -> None:
-    """Those that the rewrite applies shift the places of forwarded rows; newer ones reach the outputs."""
+    """Deletes that the rewrite applies shift the places of forwarded rows; newer deletes reach the outputs."""
     commit_deletes(table, [equality_delete(i, "us") for i in (0, 4, 101, 102, 305)])
     before, gone = region_rows(table), (3, 6, 103, 309)
 
-    def meanwhile() -> None:
+    def writer_commits() -> None:
         commit_deletes(table, [equality_delete(107, "us")])
         delete_rows(table, *gone)
 
-    table.engine.during = once(meanwhile)
+    table.engine.during = once(writer_commits)
     outcome = compacted(table)
     assert (outcome.metrics["compact.bins_dropped"], outcome.metrics["compact.rows_forwarded"]) == (0, 4)
     assert region_rows(table) == before - Counter((i, "us") for i in (*gone, 107))

@@ -156,7 +156,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-# A writer that corrupts rows is caught before the commit: by counts or by the full proof, as told.
+# A writer that corrupts rows is caught before the commit: by counts or by the full proof.
 
 PROVEN_SCHEMA = struct(
     (1, "id", "long"),

@@ -329,7 +329,7 @@ def test_bounds_of_a_narrower_type_are_read_by_their_width() -> None:
 
 TARGET = 100_000
 SETTINGS = {"target_file_size_mb": str(TARGET / 2**20), "min_input_files": "5"}
-# Every file has all of these texts, so that of a merged file they take no more than of one.
+# Every file has all of these texts, so that they take as much of a merged file as of a single file.
 TEXTS = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(300)]
 
 
@@ -375,7 +375,7 @@ def test_a_second_pass_finds_nothing_and_later_ones_fill_files_at_once(table: Ma
 
 
 def test_copied_files_keep_their_size(table: MaintainedTable) -> None:
-    """Five fill a file although decoded ones have shrunk to half."""
+    """Five files fill a file, although decoded files have shrunk to half."""
     write(table, 5)
     table.run(Operation.COMPACT, **SETTINGS)
     known = head_summary(table)[SIZES_KEY]
@@ -400,7 +400,7 @@ def table_of_batches(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTab
     """Six files of 10,000 rows, each of which takes about 130 KB in memory and is read as one batch."""
     table = new_table(local_catalog, tmp_path)
     for number in range(BOUNDED_FILES):
-        ids = [7919 * one for one in range(number * BOUNDED_ROWS, (number + 1) * BOUNDED_ROWS)]
+        ids = [7919 * n for n in range(number * BOUNDED_ROWS, (number + 1) * BOUNDED_ROWS)]
         table.table.append(pa.table({"id": ids, "part": ["p"] * BOUNDED_ROWS}, schema=ID_AND_PART))
     with table.table.transaction() as change:
         change.set_properties({"write.parquet.row-group-size-bytes": str(200 * 1024)})

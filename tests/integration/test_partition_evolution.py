@@ -36,7 +36,7 @@ from support.maintained_table import (
 )
 from support.readers import duckdb_rows, pyiceberg_rows
 
-# After partition evolution: small files of old specs merge into partitions of the current one, and never multiply.
+# After partition evolution: small files of old specs merge into partitions of the current spec, and never multiply.
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()), NestedField(2, "region", StringType()), NestedField(3, "day", DateType())
@@ -190,7 +190,7 @@ def test_dates_of_any_year() -> None:
 def test_old_files_move_to_partitions_of_far_years(transform: str, value: int, path: str, tmp_path: Path) -> None:
     with maintained_table(tmp_path) as made:
         made.pyiceberg.create_namespace("ns")
-        # PyIceberg cannot tell bounds of such dates.
+        # PyIceberg cannot write bounds of such dates.
         properties = {"format-version": "2", "write.metadata.metrics.default": "none"}
         table = made.pyiceberg.create_table("ns.t", DATES, properties=properties)
         moment = (DAY * 24 + 7) * 3600 * 10**6
@@ -208,7 +208,7 @@ def test_old_files_move_to_partitions_of_far_years(transform: str, value: int, p
         assert partition_path(spec, (value,), made.loaded.metadata.schemas_current_first) == path
 
 
-# Format v3 lets a partition field have several columns: what it says of rows is nobody's guess, so no file moves.
+# Format v3 lets a partition field have several columns: its values are not specified, so no file moves.
 
 TWO_COLUMNS = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
 
@@ -223,14 +223,14 @@ def empty_table(tmp_path: Path) -> Iterator[MaintainedTable]:
 
 
 def created(empty_table: MaintainedTable, transform: str, sources: list[int]) -> None:
-    """Three files by the second column; then the field is said to be made of these ones, and the table to be sorted."""
+    """Three files by the second column; then the document gives the field these sources, and the table a sort order."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
     empty_table.create(TWO_COLUMNS, partition_spec=spec, properties=PROPERTIES)
     empty_table.fill(3)
 
     def rename(document: dict[str, Any]) -> None:
-        for one in document["partition-specs"]:
-            for field in one["fields"]:
+        for spec in document["partition-specs"]:
+            for field in spec["fields"]:
                 del field["source-id"]
                 field.update({"source-ids": sources, "transform": transform})
         ordered = {"transform": "identity", "source-ids": [2], "direction": "asc", "null-order": "nulls-first"}

@@ -121,7 +121,7 @@ def test_row_ids_are_given_anew_at_every_attempt(with_ids: MaintainedTable) -> N
     table.assert_sound()
 
 
-def test_rows_that_get_their_ids_meanwhile_keep_them(table: MaintainedTable) -> None:
+def test_rows_that_get_their_ids_during_a_rewrite_keep_them(table: MaintainedTable) -> None:
     """A v3 commit of another writer gives every row its id; outputs made before lack them, so they are dropped."""
     table.engine.during = lambda: append(table, 1000, 5, "us")
     outcome = compacted(table)
@@ -236,7 +236,7 @@ def test_rows_keep_their_ids_when_their_row_groups_are_copied_once_and_again(tab
     table_with_ids.assert_sound()
 
 
-# Deletion vectors through compaction: which go, which stay, and those that land meanwhile or are damaged.
+# Deletion vectors through compaction: which are removed, which stay, and which are damaged.
 
 
 def test_the_summary_counts_vectors(with_ids: MaintainedTable) -> None:
@@ -247,13 +247,13 @@ def test_the_summary_counts_vectors(with_ids: MaintainedTable) -> None:
     compacted(table)
     head = table.loaded.metadata.current_snapshot
     assert head is not None
-    told = ("removed-dvs", "removed-delete-files", "removed-position-deletes", "total-delete-files")
-    assert [head.summary[key] for key in told] == ["2", "2", "3", "0"]
+    keys = ("removed-dvs", "removed-delete-files", "removed-position-deletes", "total-delete-files")
+    assert [head.summary[key] for key in keys] == ["2", "2", "3", "0"]
     assert int(head.summary["removed-files-size"]) == inputs + sum(sizes)
 
 
 def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: MaintainedTable) -> None:
-    """A Puffin file goes when no live entry uses it any more, not before (rule: what-a-table-needs)."""
+    """A Puffin file is removed once no live entry uses it, not before (rule: what-a-table-needs)."""
     table = with_ids
     puffin = delete_positions(table, {file_of(table, 0): [0], file_of(table, 50): [1]})
     before = rows(table)

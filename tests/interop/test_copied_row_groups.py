@@ -71,7 +71,7 @@ def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path
         table.sql(ROWS.format(first, first + 400))
     metadata = parse_document(STORAGE.read(table.metadata_location), table.name)
     theirs = sorted((table.folder / "data").glob("*.parquet"), key=lambda path: pq.read_table(path)["id"][0].as_py())
-    # Arrow writes the same rows again, as compaction does: both writers meet in one file.
+    # Arrow writes the same rows again, as compaction does: a file has row groups of both writers.
     ours = pq.read_table(theirs[0])
     ours = ours.set_column(0, ours.schema.field(0), pa.array([row.as_py() + 800 for row in ours["id"]], pa.int64()))
     again = parquet_file(tmp_path / "again.parquet", ours, row_group_size=200, store_schema=False)
@@ -101,7 +101,7 @@ def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path
 
 
 def replace_all(table: MaintainedTable, file: DataFile) -> None:
-    """Commit ``file``; nobody checks that it holds the same rows."""
+    """Commit ``file`` without a check that it holds the same rows."""
     loaded, reader = table.loaded, table.reader
     head = loaded.metadata.current_snapshot
     assert head is not None
@@ -137,7 +137,7 @@ def lineage(java: IcebergJava, location: str, where: str = "true") -> list[Row]:
 
 
 def copy_of_all(table: MaintainedTable) -> DataFile:
-    """Commit one copy in the place of all data files; its entry."""
+    """Commit a copy in the place of all data files; return its entry."""
     metadata = table.loaded.metadata
     inputs = [Input(entry.file, entry.sequence_number or 0) for _, entry in live(table)]
     path = local_path(f"{metadata.data_location}/copied.parquet")
@@ -182,7 +182,7 @@ def test_java_finds_the_lineage_that_it_found_before(
         columns = "id, name, _row_id, _last_updated_sequence_number"
         assert connection.sql(f"SELECT {columns} FROM '{made.file_path}' ORDER BY id").fetchall() == before
 
-    # Java goes on from there.
+    # Java continues from there.
     table.take_over(location)
     table.sql("UPDATE {table} SET name = 'again' WHERE id IN (3, 401)")
     after = lineage(iceberg_java, table.metadata_location)
@@ -206,7 +206,7 @@ PARTS_DDL = """CREATE TABLE {table} (id BIGINT NOT NULL, price DECIMAL(12, 2), a
     'write.parquet.row-group-check-max-record-count' = '50')"""
 PARTS_INSERT = """INSERT INTO {table} SELECT /*+ COALESCE(1) */ id, CAST(id AS DECIMAL(12, 2)), timestamp_seconds(id),
     id / 8D, CONCAT('n', id) FROM RANGE(0, 300)"""
-# Of texts bounds may be cut: Java reads all rows as soon as one of them is asked for.
+# Bounds of texts may be truncated: Java then reads all rows.
 COLUMNS = ("id", "price", "at", "ratio")
 
 

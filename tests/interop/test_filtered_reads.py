@@ -64,7 +64,7 @@ LARGE = 2**40
 
 
 def test_bloom_filters_are_read_by_parquet_mr_and_duckdb(iceberg_java: IcebergJava, tmp_path: Path) -> None:
-    """Every value is found, most others are not; columns nobody asked about, and booleans, have none."""
+    """Every value is found, most others are not; columns without the setting, and booleans, have no filter."""
     count = 5000
     values: dict[str, list[Any]] = {
         "id": [LARGE + n * 3 for n in range(count)],
@@ -103,7 +103,7 @@ def test_bloom_filters_are_read_by_parquet_mr_and_duckdb(iceberg_java: IcebergJa
     }
 
     def hits(name: str, hashes: list[Any]) -> int:
-        return sum(filters[name].findHash(one) for one in hashes)
+        return sum(filters[name].findHash(value) for value in hashes)
 
     binary = jvm.org.apache.parquet.io.api.Binary
     assert hits("id", [filters["id"].hash(LARGE + n * 3) for n in range(200)]) == 200

@@ -22,7 +22,7 @@ from support.maintained_table import local_path, registered_table
 from support.rewrites import rewritten, rows, struct, written
 from support.tables import new_document
 
-# What compaction writes lies, prunes and measures as Iceberg-Java would have it.
+# Paths, metrics modes and metrics of what compaction writes are Iceberg-Java's.
 
 PARTITIONED = struct(
     (1, "text", "string"),
@@ -193,8 +193,8 @@ def test_modes_are_inherited_as_in_java(
     config = iceberg.MetricsConfig.forTable(base)
     table = TableMetadata(document)
     modes = metrics_modes(table.current_schema, output_properties(table))
-    told = {leaf.field_id: str(config.columnMode(leaf.name).toString()) for leaf in leaf_columns(NESTED)}
-    assert modes == told
+    of_java = {leaf.field_id: str(config.columnMode(leaf.name).toString()) for leaf in leaf_columns(NESTED)}
+    assert modes == of_java
 
 
 TIMED = struct(
@@ -223,11 +223,11 @@ def test_metrics_of_nanoseconds_are_those_that_java_finds(iceberg_java: IcebergJ
     iceberg = jvm.org.apache.iceberg
     hadoop = iceberg_java.session._jsc.hadoopConfiguration()
     opened = iceberg.hadoop.HadoopInputFile.fromLocation(file.file_path, hadoop)
-    told = iceberg.parquet.ParquetUtil.fileMetrics(opened, iceberg.MetricsConfig.getDefault())
-    assert dict(told.valueCounts()) == file.value_counts
-    assert dict(told.nullValueCounts()) == file.null_value_counts
-    assert java_bounds(jvm, told.lowerBounds()) == file.lower_bounds
-    assert java_bounds(jvm, told.upperBounds()) == file.upper_bounds
+    of_java = iceberg.parquet.ParquetUtil.fileMetrics(opened, iceberg.MetricsConfig.getDefault())
+    assert dict(of_java.valueCounts()) == file.value_counts
+    assert dict(of_java.nullValueCounts()) == file.null_value_counts
+    assert java_bounds(jvm, of_java.lowerBounds()) == file.lower_bounds
+    assert java_bounds(jvm, of_java.upperBounds()) == file.upper_bounds
     assert file.lower_bounds is not None
     assert file.lower_bounds.keys() == {1, 2, 4, 5, 6}
 
@@ -276,7 +276,7 @@ def metrics_of(file: DataFile) -> dict[str, Any]:
 
 def java_metrics(java: IcebergJava, metadata_location: str, file: DataFile) -> dict[str, Any]:
     """What Iceberg-Java's ``ParquetUtil.fileMetrics`` makes of the file's footer and the table's settings; besides,
-    what we tell of columns of which the footer says nothing (right by the two tests below)."""
+    our own metrics of columns without statistics in the footer (``property/test_row_proof`` proves these)."""
     jvm: Any = java.session._jvm
     hadoop = java.session._jsc.hadoopConfiguration()
     operations = jvm.org.apache.iceberg.StaticTableOperations(
@@ -284,19 +284,19 @@ def java_metrics(java: IcebergJava, metadata_location: str, file: DataFile) -> d
     )
     config = jvm.org.apache.iceberg.MetricsConfig.forTable(jvm.org.apache.iceberg.BaseTable(operations, "t"))
     opened = jvm.org.apache.iceberg.hadoop.HadoopInputFile.fromLocation(file.file_path, hadoop)
-    told = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(opened, config)
+    of_java = jvm.org.apache.iceberg.parquet.ParquetUtil.fileMetrics(opened, config)
     schema = json.loads(jvm.org.apache.iceberg.SchemaParser.toJson(operations.current().schema()))
     columns = pq.read_metadata(local_path(file.file_path)).row_group(0).to_dict()["columns"]
     silent = {leaf.field_id for leaf, c in zip(leaf_columns(schema), columns, strict=True) if c["statistics"] is None}
 
-    def ours(told: Mapping[int, _T] | None) -> dict[int, _T]:
-        return {i: value for i, value in (told or {}).items() if i in silent}
+    def ours(known: Mapping[int, _T] | None) -> dict[int, _T]:
+        return {i: value for i, value in (known or {}).items() if i in silent}
 
     return {
-        "record_count": told.recordCount(),
-        "column_sizes": dict(told.columnSizes()),
-        "value_counts": {**ours(file.value_counts), **dict(told.valueCounts())},
-        "null_value_counts": {**ours(file.null_value_counts), **dict(told.nullValueCounts())},
-        "lower_bounds": {**ours(file.lower_bounds), **java_bounds(jvm, told.lowerBounds())},
-        "upper_bounds": {**ours(file.upper_bounds), **java_bounds(jvm, told.upperBounds())},
+        "record_count": of_java.recordCount(),
+        "column_sizes": dict(of_java.columnSizes()),
+        "value_counts": {**ours(file.value_counts), **dict(of_java.valueCounts())},
+        "null_value_counts": {**ours(file.null_value_counts), **dict(of_java.nullValueCounts())},
+        "lower_bounds": {**ours(file.lower_bounds), **java_bounds(jvm, of_java.lowerBounds())},
+        "upper_bounds": {**ours(file.upper_bounds), **java_bounds(jvm, of_java.upperBounds())},
     }

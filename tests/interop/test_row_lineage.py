@@ -217,7 +217,7 @@ def test_a_vector_stands_for_the_position_deletes_it_absorbed(
 def test_java_reads_the_position_deletes_that_we_merged(
     spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path, version: int
 ) -> None:
-    """Merged into one file per partition, or into deletion vectors, and goes on from there."""
+    """Merged into a file per partition, or into deletion vectors; Java then continues."""
     table = create(spark_session, tmp_path, 2)
     insert(table, 0, 20)
     insert(table, 20, 40)

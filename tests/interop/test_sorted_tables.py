@@ -52,7 +52,7 @@ def ids_in_file(path: str) -> list[Any]:
     return ids
 
 
-def test_rows_lie_as_iceberg_java_sorts_them(
+def test_rows_are_in_the_order_of_iceberg_java(
     sorted_table: str, spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
 ) -> None:
     """Java's own sort rewrite of the same table has the rows in the same order; every engine reads the same rows."""

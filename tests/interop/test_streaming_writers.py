@@ -181,7 +181,7 @@ def test_sinks_find_their_last_checkpoint_after_a_pass(java_tables: JavaTables, 
     assert [last_checkpoint(java.table, *sink) for sink in sinks] == [12, 22, 31, NONE_COMMITTED]
     head = java.table.currentSnapshot()
     assert (head.operation(), head.summary().get("flink.max-committed-checkpoint-id")) == ("replace", "31")
-    # Once all are taken for dead, only what was carried is left.
+    # Once the retention has passed for all writers, only the carried mark is left.
     checkpoint(java, "b", "only", 32)
     table.late_ms = 12 * HOUR_MS
     table.maintain(operations="compact,expire_snapshots", writer_mark_retention_hours="6")

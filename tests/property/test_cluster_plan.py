@@ -170,7 +170,7 @@ def old(*sizes: int) -> list[File]:
         (sized(200, 55), {}, []),
         (sized(200, 56), {}, [range(2)]),
         (sized(300), {}, [range(1)]),
-        # New files leave clustered ones alone, unless small ones would become too many with their output.
+        # New files leave clustered files alone, unless their output would make too many small clustered files.
         (old(200, 200, 10, 10) + sized(1, 1, 1, 1, 1), {}, [range(4, 9)]),
         (old(200, 10, 10, 10, 10), {}, []),
         (old(200, 10, 10, 10, 10, 10), {}, [range(1, 6)]),
@@ -208,7 +208,7 @@ BY_ID = {"strategy": "sort", "sort_order": "id", "target_file_size_mb": 10, "min
 
 @dataclass(frozen=True)
 class Sorted:
-    """A file of a run: the snapshot that added it, its lowest and highest key (``None``: not told), its megabytes."""
+    """A file of a run: the snapshot that added it, its lowest and highest key (``None``: unknown), its megabytes."""
 
     run: int
     low: int | None
@@ -331,7 +331,7 @@ def test_z_order_goes_by_all_of_its_columns() -> None:
     assert chosen_by_depth(runs(9), rewrite_enabled=False) == []
 
 
-def test_a_transform_that_shuffles_values_tells_no_ranges() -> None:
+def test_a_transform_that_shuffles_values_gives_no_ranges() -> None:
     """Bounds of ids say nothing about buckets of ids: every run may be anywhere."""
     in_order = [Sorted(n + 1, 100 * n, 100 * n + 90) for n in range(5)]
     assert chosen_by_depth(in_order) == []
@@ -396,7 +396,7 @@ SLOW += [(1, 7, 8, 8), (3, 1, 2, 8), (3, 3, 4, 10)]
 @hypothesis.settings(max_examples=examples(60))
 @given(tables, settings_of, st.integers(1, 5), st.integers(2, 5))
 @hypothesis.example(
-    [Sorted(*one) for one in SLOW],
+    [Sorted(*item) for item in SLOW],
     policy(**(BY_ID | {"min_input_files": 2}), max_file_group_size_mb=25),
     1,
     2,
@@ -404,7 +404,7 @@ SLOW += [(1, 7, 8, 8), (3, 1, 2, 8), (3, 3, 4, 10)]
 def test_passes_settle(files: list[Sorted], settings: Policy, depth: int, factor: int) -> None:
     """One more pass at most, where no group is cut off by its size; else some.
 
-    Where outputs of several groups overlap, bounds do not tell which of them was in which.
+    Where outputs of several groups overlap, bounds do not show which of them was in which.
     """
     most = 2 if settings.max_file_group_size_mb == 1000 else 6
     new = [12]
@@ -418,7 +418,7 @@ def test_passes_settle(files: list[Sorted], settings: Policy, depth: int, factor
 
 
 def test_small_sorted_files_are_merged_with_their_like() -> None:
-    """Merging a large one with every few new ones would rewrite it each time; below 4 MB all are alike."""
+    """Merging a large file with every few new files would rewrite it each time; below 4 MB all are alike."""
     apart = [Sorted(n + 1, 100 * n, 100 * n + 90, size) for n, size in enumerate([180, 12, 11, 10, 9, 8])]
     large: dict[str, Any] = {"target_file_size_mb": 256}
     assert chosen_by_depth(apart, **large) == [[1, 2, 3, 4, 5]]

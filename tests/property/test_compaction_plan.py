@@ -90,7 +90,7 @@ def apply(
 
 
 @given(live_files(), policies, st.sampled_from([SOON, LATER]))
-# The balanced bin takes the five small ones, and the two that it leaves then fill a file.
+# The balanced bin takes the five small files; the two that it leaves then fill a file.
 @example(files_of_sizes(*[KB] * 5, 130 * KB, 188 * KB), NEARLY_FULL, SOON)
 def test_a_plan_applied_leaves_nothing_to_plan(files: list[LiveEntry], settings: Policy, now_ms: int) -> None:
     """Also where files nearly fill one, or have been at rest, and what does not pay stays (rule: plans-converge)."""
@@ -172,7 +172,7 @@ def test_outputs_are_of_the_target_size_where_there_is_enough_data(files: list[L
 
 
 def bits(value: object) -> object:
-    """A partition bit for bit: 0.0 and -0.0 are two, NaN is one."""
+    """A partition bit for bit: 0.0 and -0.0 differ, all NaN are equal."""
     return struct.pack("<d", value) if isinstance(value, float) else value
 
 
@@ -215,7 +215,7 @@ def sizes(planned: CompactionPlan | Nothing) -> list[tuple[int, int]]:
 
 
 def test_groups_by_example() -> None:
-    """SeaweedFS's worker, before and after: an unpartitioned table, a partitioned one, and an oversized bin that is
+    """SeaweedFS's worker, before and after: an unpartitioned table, a partitioned table, and an oversized bin that is
     split (rule: bounded-merge-rewrites)."""
     assert sizes(plan(sized(10, 5, 8, 12, 3, 15), policy())) == [(6, 53)]
     planned = plan(sized(20, 15, 10, 25, 18, partition="us") + sized(5, 8, partition="eu"), policy())
@@ -328,7 +328,7 @@ def test_uniform_files_of_any_size_end_as_large_ones(hundredths: int) -> None:
 
 
 def test_a_large_file_waits_until_the_small_ones_are_worth_it() -> None:
-    """With 160 MB taken along for every five files of 8 MB, 192 MB would be rewritten for 32 new ones."""
+    """With 160 MB rewritten for every five files of 8 MB, 192 MB would be rewritten for 32 MB of new data."""
     assert shape(groups(files_of_sizes(160 * MB, *[8 * MB] * 4), policy())) == []
     assert [len(g.files) for g in groups(files_of_sizes(150 * MB, *[8 * MB] * 5), policy())] == [5]
     assert [g.total_bytes // MB for g in groups(files_of_sizes(160 * MB, *[8 * MB] * 8), policy())] == [224]

@@ -55,13 +55,13 @@ def narrowing() -> Iterator[None]:
 @settings(max_examples=examples(30))
 @given(data=st.data())
 def test_keys_far_from_the_rows_change_nothing(kind: pa.DataType, data: st.DataObject) -> None:
-    """Against the printed values, which tell the zeros apart, and not NaN from NaN."""
+    """Against the printed values, which differ for the two zeros, but not for NaN."""
     value = st.none() | VALUES[kind]
     keys = data.draw(st.lists(value, min_size=1, max_size=12))
     looked_up = data.draw(st.lists(value, max_size=6))
     lookup = EqualityLookup.build([1], [pa.array(keys, kind)], pa.array([2] * len(keys), pa.int64()))
     found = lookup.deleted_rows([pa.array(looked_up, kind)], 1).to_pylist()
-    assert found == [str(one) in {str(key) for key in keys} for one in looked_up]
+    assert found == [str(value) in {str(key) for key in keys} for value in looked_up]
 
 
 @given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))

@@ -124,7 +124,7 @@ def test_which_runs_are_merged() -> None:
     assert runs_to_merge(piled, limit=4, factor=2) == [], "within the limit"
     assert runs_to_merge(piled, limit=3, factor=2) == [[0, 1, 2, 3]]
     assert runs_to_merge(piled[:3], limit=2, factor=4) == [], "too few of a tier"
-    # Five small runs over a large one: merging it with them each time would rewrite it each time.
+    # Five small runs over a large run: merging it with them each time would rewrite it each time.
     large = [piece(1, n, n + 1, OUTPUT_ROWS) for n in range(10)]
     small = [piece(2 + n, 0, 10, 500) for n in range(5)]
     assert runs_to_merge([*large, *small], limit=4, factor=4) == [[10, 11, 12, 13, 14]]
@@ -266,7 +266,7 @@ def test_sorted_files_have_depth_1_and_spread_ones_that_of_all() -> None:
 
 
 def test_bytes_weigh_and_a_file_of_unknown_bounds_is_opened_for_everything() -> None:
-    """A lookup meets the large file that lies alone nine times out of ten; partitions are summed up one by one."""
+    """Nine lookups in ten open the large file, which overlaps no other; partitions are summed."""
     assert measure_depth([extent(0, 1, 90), extent(5, 6, 5), extent(5, 6, 5)]).point == pytest.approx(1.1)
     known = [extent(n, n + 1) for n in range(10)]
     assert measure_depth([*known, extent(None, None)]).point == pytest.approx(2.0)
@@ -324,7 +324,7 @@ def test_ten_thousand_files_are_measured_in_a_moment() -> None:
 
 
 @pytest.mark.parametrize("scale", ["numbers", "decimals below zero", "doubles", "strings"])
-def test_values_of_any_type_lie_apart_as_their_bounds_do(scale: str) -> None:
+def test_distances_between_values_of_any_type_are_those_of_their_bounds(scale: str) -> None:
     """Three files over nearly all values: a value is looked for in nearly three, wherever their ends lie."""
 
     def place(n: int) -> Place:

@@ -193,7 +193,7 @@ def test_evidence_adds_up_in_any_order_and_grouping(table: pa.Table, size: int, 
 @settings(max_examples=examples(25))
 @given(tables(), st.data())
 def test_one_other_value_is_another_checksum(table: pa.Table, data: st.DataObject) -> None:
-    """In whatever column, nested ones too; 0.0 and -0.0 are two values."""
+    """In any column, nested columns too; 0.0 and -0.0 are two values."""
     name = data.draw(st.sampled_from(sorted(COLUMNS)))
     row = data.draw(st.integers(0, table.num_rows - 1))
     other = rows(SCHEMA, {n: [data.draw(s)] if n == name else [None] for n, s in COLUMNS.items()}).column(name)
@@ -242,7 +242,7 @@ def test_a_long_value_is_hashed_like_any_other() -> None:
 
 
 def test_the_checksum_is_the_same_in_every_process() -> None:
-    """Tasks of a rewrite run in different ones."""
+    """Tasks of a rewrite run in different processes."""
     schema = struct((1, "a", "long"), (2, "b", "string"), (3, "day", "date"))
     day = (datetime.date(2024, 2, 29) - datetime.date(1970, 1, 1)).days
     (batch,) = rows(schema, {"a": [1, None], "b": ["x", "länger als acht"], "day": [None, day]}).to_batches()

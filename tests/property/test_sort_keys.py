@@ -267,7 +267,7 @@ def place(value: int | None, column: KeyColumn) -> tuple[int, int]:
 
 @settings(max_examples=examples(40))
 @given(rows_to_sort())
-def test_rows_lie_as_comparing_them_says(drawn: tuple[list[pa.Array], list[KeyColumn]]) -> None:
+def test_rows_are_in_the_order_of_their_comparison(drawn: tuple[list[pa.Array], list[KeyColumn]]) -> None:
     """By both ways to sort, whichever is taken; rows of equal keys keep their order."""
     arrays, columns = drawn
     rows = list(zip(*(array.to_pylist() for array in arrays), strict=True))

@@ -1,4 +1,4 @@
-"""The z-order curve: every bit halves the rows, so that skewed and dependent columns cluster like even ones."""
+"""The z-order curve: every bit halves the rows, so that skewed and dependent columns cluster like even columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = (KeyColumn(1), KeyColumn(2))
 
 @given(st.data())
 def test_a_curve_over_one_column_rises_with_its_values(data: st.DataObject) -> None:
-    """For every type: a larger value never lies before a smaller one, and nulls lie first."""
+    """For every type: a larger value never comes before a smaller value, and nulls come first."""
     kind = data.draw(st.sampled_from(sorted(TYPES)))
     values = data.draw(st.lists(st.none() | TYPES[kind], max_size=30))
     sample = data.draw(st.lists(st.none() | TYPES[kind], max_size=30))
@@ -68,7 +68,7 @@ def _pair(kind: str, rng: random.Random) -> tuple[int, int]:
 @pytest.mark.parametrize("kind", ["even", "skewed", "dependent", "few values"])
 @pytest.mark.parametrize("files", [2, 16])
 def test_an_even_part_of_the_curve_overlaps_no_other(kind: str, files: int) -> None:
-    """Neither skew nor dependence makes the parts uneven, and no row lies within the bounds of two of them."""
+    """Neither skew nor dependence makes the parts uneven, and no row is within the bounds of two of them."""
     rng = random.Random(files)
     rows = [_pair(kind, rng) for _ in range(ROWS)]
     cells = z_cells([list(column) for column in zip(*rows, strict=True)])

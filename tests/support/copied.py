@@ -108,13 +108,13 @@ def target_of(schema: Mapping[str, Any] = MIXED, codec: str = "zstd", least: int
 def copied(
     inputs: Sequence[Path | DataFile], path: Path, target: CopyTarget | None = None
 ) -> DataFile | NotCopyable | None:
-    """Copy files into one at ``path``, unless one of them cannot be copied."""
-    entries = [one if isinstance(one, DataFile) else entry_of(one) for one in inputs]
+    """Copy files into a file at ``path``, unless one of them cannot be copied."""
+    entries = [item if isinstance(item, DataFile) else entry_of(item) for item in inputs]
     return merged([Input(entry, None) for entry in entries], path, target or target_of())
 
 
 def with_metadata(path: Path, change: Any) -> Path:
-    """The file at ``path`` with another footer: ``change`` is given the old one to change."""
+    """The file at ``path`` with another footer: ``change`` changes the old footer."""
     data = path.read_bytes()
     length = int.from_bytes(data[-8:-4], "little")
     metadata = read_exactly(FileMetaData, data[-8 - length : -8])
@@ -190,23 +190,23 @@ def lineage_file(
 
 
 def merged(inputs: Sequence[Input], path: Path, target: CopyTarget | None = None) -> DataFile | NotCopyable | None:
-    """Copy the inputs into one file at ``path``, unless one of them cannot be copied."""
+    """Copy the inputs into a file at ``path``, unless one of them cannot be copied."""
     wanted = target or lineage_target()
     judged = []
-    for one in inputs:
-        file = copyable_file(one.entry, wanted, STORAGE, one.sequence_number)
+    for item in inputs:
+        file = copyable_file(item.entry, wanted, STORAGE, item.sequence_number)
         if isinstance(file, NotCopyable):
             return file
-        judged.append((one.entry, file if one.only is None else file.only(one.only)))
+        judged.append((item.entry, file if item.only is None else file.only(item.only)))
     return merge_files(judged, str(path), wanted, STORAGE)
 
 
-def resolved(one: Input) -> list[dict[str, Any]]:
-    """The rows of an input as the specification reads them, one by one; they hold ``_row_id`` and the other."""
-    path, first = one.entry.file_path, one.entry.first_row_id
+def resolved(source: Input) -> list[dict[str, Any]]:
+    """The rows of an input as the specification reads them, with ``_row_id`` and ``_last_updated_sequence_number``."""
+    path, first = source.entry.file_path, source.entry.first_row_id
     assert first is not None
     footer = pq.read_metadata(path)
-    wanted = set(range(footer.num_row_groups)) if one.only is None else set(one.only)
+    wanted = set(range(footer.num_row_groups)) if source.only is None else set(source.only)
     groups = [number for number in range(footer.num_row_groups) for _ in range(footer.row_group(number).num_rows)]
     found = []
     for position, row in enumerate(pq.read_table(path).to_pylist()):
@@ -214,7 +214,7 @@ def resolved(one: Input) -> list[dict[str, Any]]:
             continue
         row_id, changed = row.get("_row_id"), row.get("_last_updated_sequence_number")
         row["_row_id"] = first + position if row_id is None else row_id
-        row["_last_updated_sequence_number"] = one.sequence_number if changed is None else changed
+        row["_last_updated_sequence_number"] = source.sequence_number if changed is None else changed
         found.append(row)
     return found
 
@@ -242,7 +242,7 @@ def _mixed_fields(groups: Sequence[RowGroup]) -> Iterator[str]:
     if _differ(chunk.offset_index_offset is not None for chunk in chunks):
         yield "page indexes of some column chunks"
     if any(group.sorting_columns for group in groups):
-        yield "row groups one after the other that are called sorted"
+        yield "row groups of several inputs that are called sorted"
     for column in zip(*(group.columns for group in groups), strict=False):
         metas = [chunk.meta_data for chunk in column]
         name = b".".join(metas[0].path_in_schema).decode(errors="replace")
@@ -310,7 +310,7 @@ def merged_by_the_store(
 
 @contextmanager
 def answering(storage: Storage, call: str, status: int, code: str, first: int = 1) -> Iterator[None]:
-    """Requests of that name are answered with an error, from the ``first`` one on, and do not reach the store."""
+    """Answer requests of that name with an error, from the ``first`` on; they do not reach the store."""
     count = 0
     lock = threading.Lock()
 

@@ -80,12 +80,12 @@ def inputs(tmp_path: Path) -> list[Input]:
 
 def test_only_lineage_columns_with_nulls_are_encoded_anew(inputs: list[Input], tmp_path: Path) -> None:
     made = made_of(inputs, tmp_path / "copy.parquet")
-    before = [(one.entry.file_path, group) for one in inputs for group in groups_of(one.entry.file_path)]
+    before = [(item.entry.file_path, group) for item in inputs for group in groups_of(item.entry.file_path)]
     after = groups_of(made.file_path)
     kept = []
     for (path, old), new in zip(before, after, strict=True):
         pairs = list(zip(old.columns, new.columns, strict=False))
-        same = [bytes_of(path, one) == bytes_of(made.file_path, other) for one, other in pairs]
+        same = [bytes_of(path, old_chunk) == bytes_of(made.file_path, chunk) for old_chunk, chunk in pairs]
         assert all(same[:11])
         assert len(new.columns) == 13
         kept.append(same[11:])
@@ -135,9 +135,9 @@ def test_stored_ids_with_poor_statistics_are_decoded(tmp_path: Path) -> None:
 
     def cut(metadata: FileMetaData) -> None:
         for chunk in metadata.row_groups[0].columns[-2:]:
-            told = chunk.meta_data.statistics
-            assert told is not None
-            told.max_value, told.is_max_value_exact = (99).to_bytes(8, "little"), False
+            statistics = chunk.meta_data.statistics
+            assert statistics is not None
+            statistics.max_value, statistics.is_max_value_exact = (99).to_bytes(8, "little"), False
 
     stored = lineage_file(tmp_path / "in.parquet", 0, ([1, 2, 3], [4, 5, 6]))
     path = with_metadata(Path(stored.entry.file_path), cut)
@@ -162,7 +162,7 @@ def test_a_file_whose_lineage_another_writer_encoded_names_several_writers(tmp_p
     assert pq.read_metadata(without_ids.file_path).created_by.startswith("parquet-mr version 1.13.1")
 
 
-# Row ids of a copy that are not those from before are seen, whoever is at fault
+# The proof sees wrong row ids of a copy, whichever step makes them
 # (rule: prove-before-commit, rows-keep-their-lineage).
 
 Patch = pytest.MonkeyPatch
@@ -170,7 +170,7 @@ Patch = pytest.MonkeyPatch
 
 @pytest.fixture
 def two_inputs(tmp_path: Path) -> list[Input]:
-    """One without the columns, one with nulls in all row groups."""
+    """A file without the columns, and a file with nulls in all row groups."""
     values = [None if n % 7 == 0 else 100 + n for n in range(60)]
     return [
         plain_file(tmp_path / "plain.parquet", 0, 5000, 7),
@@ -179,13 +179,13 @@ def two_inputs(tmp_path: Path) -> list[Input]:
 
 
 def swapped(patch: Patch, module: Any, name: str, change: Callable[..., Any]) -> None:
-    """Replace a function by one that is given the original and its arguments."""
+    """Replace a function; the new function gets the original and its arguments."""
     original = getattr(module, name)
     patch.setattr(module, name, lambda *arguments: change(original, *arguments))
 
 
 def wrongly_inherited(change: Callable[[Any], Any]) -> Callable[[Patch], None]:
-    """Other values are encoded than the claimed ones."""
+    """Values other than the claimed values are encoded."""
 
     def encoded(original: Any, group: Any, inherited: Any, stored: Any, *more: Any) -> Any:
         chunks, data = original(group, change(inherited), stored, *more)
@@ -206,7 +206,7 @@ def wrong_values(patch: Patch) -> None:
 
 
 def exchanged(patch: Patch) -> None:
-    """The chunks of two row groups change places; so do checksums, so that only the values tell."""
+    """The chunks of two row groups change places; so do checksums, so that only the values differ."""
 
     def written(original: Any, *arguments: Any) -> Any:
         first, second, *rest = original(*arguments)
@@ -219,7 +219,7 @@ def exchanged(patch: Patch) -> None:
 
 
 def unknown(patch: Patch) -> None:
-    """Nobody says what a row group should hold."""
+    """The expected ids of a row group are unknown."""
 
     def written(original: Any, *arguments: Any) -> Any:
         first, *rest = original(*arguments)
@@ -229,7 +229,7 @@ def unknown(patch: Patch) -> None:
 
 
 def other_bounds(patch: Patch) -> None:
-    """The manifest would be told that all row ids are zero."""
+    """The manifest would state that all row ids are zero."""
     swapped(patch, new_lineage, "stored_bounds", lambda original, group: ((0, 0), (0, 0)))
 
 
@@ -262,7 +262,7 @@ def test_other_row_ids_than_before_are_seen(
     assert str(raised.value) == (f"rows were not kept: {sentence}; {to} was written and is kept for inspection")
 
 
-def told(nulls: int) -> Callable[[FileMetaData], None]:
+def claiming(nulls: int) -> Callable[[FileMetaData], None]:
     def change(metadata: FileMetaData) -> None:
         for group in metadata.row_groups:
             for chunk in group.columns[-2:]:
@@ -275,14 +275,14 @@ def told(nulls: int) -> Callable[[FileMetaData], None]:
 def test_nulls_that_a_footer_denies_are_seen(two_inputs: list[Input], tmp_path: Path) -> None:
     """By its statistics the columns can be copied as they are; every null would then inherit another id."""
     path = Path(two_inputs[1].entry.file_path)
-    lying = with_metadata(path, told(0))
-    claimed = Input(entry_of(lying, first_row_id=8000), 9)
+    false = with_metadata(path, claiming(0))
+    claimed = Input(entry_of(false, first_row_id=8000), 9)
     with pytest.raises(StorageError, match="row group 0 has rows without a stored id or last change"):
         merged([claimed], tmp_path / "copy.parquet")
 
 
 def test_row_ids_are_proven_in_every_batch(two_inputs: list[Input], tmp_path: Path, monkeypatch: Patch) -> None:
-    """Batches that end within row groups, and row groups that are read one by one or together."""
+    """Batches that end within row groups, and row groups that are read alone or together."""
     for batch, together in ((1, 1), (7, 10**6), (10**6, 300)):
         monkeypatch.setattr("icekeeper.row_group_copy.copy_proof._BATCH_ROWS", batch)
         monkeypatch.setattr("icekeeper.row_group_copy.copy_proof._READ_BYTES", together)

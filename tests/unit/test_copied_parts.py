@@ -1,4 +1,4 @@
-"""Some row groups of a file are copied, and no doubtful bound becomes a narrow one
+"""Some row groups of a file are copied, and no doubtful bound becomes a narrow bound
 (rule: metrics-contain-every-value)."""
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ def test_every_row_group_says_which_rows_and_bytes_it_has(tmp_path: Path) -> Non
 
 
 def floats(count: int, nan: int = -1) -> dict[str, list[Any]]:
-    """Ten rows a row group; the second one has neither texts nor numbers, one value may be NaN."""
+    """Ten rows a row group; the second has neither texts nor numbers, and a value may be NaN."""
     numbers = range(count)
     return {
         "id": list(numbers),
         "x": [None if 10 <= n < 20 else math.nan if n == nan else n / 4 - 3 for n in numbers],
-        "t": [None if 10 <= n < 20 else f"text number {n:04} and more than is told" for n in numbers],
+        "t": [None if 10 <= n < 20 else f"text number {n:04} and more than a bound holds" for n in numbers],
         "tags": [[n] for n in numbers],
     }
 
@@ -110,15 +110,15 @@ def without_nulls(metadata: FileMetaData) -> None:
 
 def cut_texts(metadata: FileMetaData) -> None:
     for group in metadata.row_groups:
-        told = group.columns[2].meta_data.statistics
-        assert told is not None
-        told.is_max_value_exact = False
+        statistics = group.columns[2].meta_data.statistics
+        assert statistics is not None
+        statistics.is_max_value_exact = False
 
 
 def without_bounds(metadata: FileMetaData) -> None:
-    told = metadata.row_groups[0].columns[0].meta_data.statistics
-    assert told is not None
-    told.min_value = told.max_value = None
+    statistics = metadata.row_groups[0].columns[0].meta_data.statistics
+    assert statistics is not None
+    statistics.min_value = statistics.max_value = None
 
 
 UNKNOWN: dict[str, tuple[dict[str, Any], list[int], str, str]] = {
@@ -136,8 +136,8 @@ UNKNOWN: dict[str, tuple[dict[str, Any], list[int], str, str]] = {
 
 
 @pytest.mark.parametrize("what", UNKNOWN)
-def test_what_cannot_be_told_of_a_part_is_refused(what: str, tmp_path: Path) -> None:
-    """The whole file can be copied; so can the part, if the manifest need not tell it."""
+def test_a_part_with_unknown_metrics_is_refused(what: str, tmp_path: Path) -> None:
+    """The whole file can be copied; so can the part, if the manifest need not state them."""
     how, numbers, mode, sentence = UNKNOWN[what]
     entry = whole(tmp_path / "in", floats(30, how.get("nan", -1)), how.get("change"))
     target = target_of(FLOATS, mode=mode)
@@ -176,13 +176,13 @@ def test_counts_of_a_part_are_known_where_all_values_of_the_file_are_alike(tmp_p
     assert set(made.lower_bounds or {}) == set(made.upper_bounds or {}) == {1}
 
 
-def test_a_zero_in_a_bound_of_a_part_has_the_sign_that_lies_outside(tmp_path: Path) -> None:
-    """Some writers tell the zero that they saw, and both signs are there."""
+def test_a_zero_in_a_bound_of_a_part_gets_the_outer_sign(tmp_path: Path) -> None:
+    """Some writers state the zero that they saw, and both signs are there."""
 
     def swapped(metadata: FileMetaData) -> None:
-        told = metadata.row_groups[1].columns[1].meta_data.statistics
-        assert told is not None
-        told.min_value, told.max_value = encode("double", 0.0), encode("double", -0.0)
+        statistics = metadata.row_groups[1].columns[1].meta_data.statistics
+        assert statistics is not None
+        statistics.min_value, statistics.max_value = encode("double", 0.0), encode("double", -0.0)
 
     values = {**floats(30), "x": [0.0, -0.0] * 15}
     entry = whole(tmp_path / "in", values, swapped)
@@ -224,12 +224,12 @@ def test_nan_that_an_entry_does_not_count_are_counted(numbers: list[int], has_bo
     (rule: footer-bounds-by-known-writers)."""
     table = uncounted_rows()
     path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
-    told = written(rewritten(UNCOUNTED, [table], tmp_path))
-    bounds = [{i: v for i, v in (b or {}).items() if has_bounds or i not in (2, 4)} for b in _bounds_of(told)]
+    anew = written(rewritten(UNCOUNTED, [table], tmp_path))
+    bounds = [{i: v for i, v in (b or {}).items() if has_bounds or i not in (2, 4)} for b in _bounds_of(anew)]
     entry = entry_of(
         path,
-        value_counts=told.value_counts,
-        null_value_counts=told.null_value_counts,
+        value_counts=anew.value_counts,
+        null_value_counts=anew.null_value_counts,
         nan_value_counts={},
         lower_bounds=bounds[0],
         upper_bounds=bounds[1],
@@ -269,7 +269,7 @@ DUCKDB_2 = (
 
 
 def test_files_of_duckdb_2_are_copied(tmp_path: Path) -> None:
-    """Its footers count NaN, in a field that readers know from 2026 on; one footer for several writers has none."""
+    """Its footers count NaN, in a field that readers know from 2026 on; a footer for several writers has none."""
     schema = struct(
         (1, "id", "long"), (2, "text", "string"), (3, "ratio", "double"), (4, "point", struct((5, "y", "float")))
     )
@@ -300,7 +300,7 @@ def test_nan_of_footers_are_believed_where_entries_have_bounds(tmp_path: Path) -
     """So that nothing is decoded: here a false count comes through (rule: footer-bounds-by-known-writers)."""
     table = rows(FLOATS, floats(20))
     path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
-    told = written(rewritten(FLOATS, [table], tmp_path))
+    anew = written(rewritten(FLOATS, [table], tmp_path))
 
     def count(metadata: FileMetaData) -> None:
         for group in metadata.row_groups:
@@ -309,7 +309,7 @@ def test_nan_of_footers_are_believed_where_entries_have_bounds(tmp_path: Path) -
 
     with_metadata(path, count)
     names = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
-    entry = entry_of(path, **{name: getattr(told, name) for name in names})
+    entry = entry_of(path, **{name: getattr(anew, name) for name in names})
     target = target_of(FLOATS, mode="full")
     made = merge_files([(entry, judged(entry, target))], str(tmp_path / "copy.parquet"), target, STORAGE)
     assert isinstance(made, DataFile), str(made)
@@ -343,17 +343,17 @@ def test_columns_whose_paths_are_the_same_to_arrow_are_not_mixed_up(counted: dic
         assert {i: facts.nans for i, facts in file.groups[0].floats.items()} == ({} if counted else {1: 0, 3: 1})
 
 
-# What statistics of a row group do not say is not believed (rule: copy-under-keys-only-if-none-match).
+# Missing statistics of a row group bound nothing (rule: copy-under-keys-only-if-none-match).
 
 
-def row_group(**told: Any) -> Any:
+def row_group(**known: Any) -> Any:
     """A row group of one column with these statistics."""
     usual = {"has_null_count": True, "null_count": 0, "has_min_max": True, "min_raw": 3, "max_raw": 7, "num_values": 5}
-    return SimpleNamespace(column=lambda number: SimpleNamespace(statistics=SimpleNamespace(**{**usual, **told})))
+    return SimpleNamespace(column=lambda number: SimpleNamespace(statistics=SimpleNamespace(**{**usual, **known})))
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("known", "expected"),
     [
         ({}, ColumnRange(3, 7, may_be_null=False)),
         ({"null_count": 1}, ColumnRange(3, 7)),
@@ -363,8 +363,8 @@ def row_group(**told: Any) -> Any:
         ({"has_min_max": False, "has_null_count": False, "num_values": 0}, ColumnRange()),
     ],
 )
-def test_only_what_is_told_is_known(told: dict[str, Any], expected: ColumnRange) -> None:
-    assert column_ranges(row_group(**told), leaf_columns(struct((1, "id", "long")))) == {1: expected}
+def test_missing_statistics_bound_nothing(known: dict[str, Any], expected: ColumnRange) -> None:
+    assert column_ranges(row_group(**known), leaf_columns(struct((1, "id", "long")))) == {1: expected}
 
 
 def test_texts_too_long_for_statistics_may_be_anything() -> None:
@@ -392,7 +392,7 @@ def test_keys_within_bounds() -> None:
     assert keys_within(lookup(1, None, kind=pa.int64()), {2: ColumnRange(5, 6, may_be_null=False)}, 1) == 2
 
 
-# Bounds that cannot be believed never become narrow ones: of a copy, of a part, or of the rows that keys may be in.
+# Wrong bounds never become narrow bounds of a copy, of a part, or of the rows that keys may be in.
 
 FLOAT_COLUMN = struct((1, "x", "double"))
 
@@ -411,7 +411,7 @@ def file_of(path: Path, values: list[float], bounds: tuple[float, float], **opti
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
 def test_bounds_that_are_nan_bound_nothing(order: tuple[int, ...], tmp_path: Path) -> None:
-    """Some writers give them to files that hold NaN beside other values: then they tell nothing
+    """Some writers give them to files that hold NaN beside other values: then they bound nothing
     (rule: metrics-contain-every-value).
 
     Those of the footer do, if it has any.
@@ -445,9 +445,9 @@ def with_turned_bounds(path: Path) -> Path:
 
     def turn(footer: FileMetaData) -> None:
         for chunk in footer.row_groups[0].columns:
-            told = chunk.meta_data.statistics
-            assert told is not None
-            told.min_value, told.max_value = told.max_value, told.min_value
+            statistics = chunk.meta_data.statistics
+            assert statistics is not None
+            statistics.min_value, statistics.max_value = statistics.max_value, statistics.min_value
 
     return with_metadata(path, turn)
 
@@ -493,15 +493,15 @@ def test_writers_whose_statistics_are_right_are_known_by_name_and_version(writer
 
 @pytest.mark.parametrize(("writer", "is_known"), [("somebody version 9.9.9", False), ("DuckDB version v2.0.0", True)])
 def test_bounds_and_counts_come_from_footers_of_known_writers_only(writer: str, is_known: bool, tmp_path: Path) -> None:
-    """Plausible ones that are wrong would hide rows from filters."""
+    """Plausible but wrong bounds would hide rows from filters."""
     path = parquet_file(tmp_path / "a.parquet", rows(FLOAT_COLUMN, {"x": [1.0, 2.0, 3.0, 4.0]}), row_group_size=2)
 
     def claim(footer: FileMetaData) -> None:
         footer.created_by = writer.encode()
         for group in footer.row_groups:
-            told = group.columns[0].meta_data.statistics
-            assert told is not None
-            told.min_value, told.max_value = packed(70.0), packed(80.0)
+            statistics = group.columns[0].meta_data.statistics
+            assert statistics is not None
+            statistics.min_value, statistics.max_value = packed(70.0), packed(80.0)
 
     with_metadata(path, claim)
     full = entry_of(
@@ -555,16 +555,16 @@ def packed(value: float | None) -> bytes | None:
     ],
 )
 @pytest.mark.parametrize("deprecated", [False, True])
-def test_bounds_of_floats_are_told_only_if_one_is_above_the_other(
+def test_bounds_of_floats_are_stated_only_if_the_upper_is_above_the_lower(
     least: float | None, most: float | None, hidden: bool, deprecated: bool
 ) -> None:
     """Of a single bound no reader makes a single value."""
-    told = Statistics(min=packed(least), max=packed(most))
+    statistics = Statistics(min=packed(least), max=packed(most))
     if not deprecated:
-        told = Statistics(min_value=packed(least), max_value=packed(most))
+        statistics = Statistics(min_value=packed(least), max_value=packed(most))
     (leaf,) = leaf_columns(FLOAT_COLUMN)
-    assert hides_bounds(ColumnMetaData(statistics=told), leaf) is hidden
-    # Where no value is NaN, equal ones are the only value, but for zeros, which have two signs.
-    is_one_number = least == most != 0
-    assert hides_bounds(ColumnMetaData(statistics=told), leaf, may_be_nan=False) is (hidden and not is_one_number)
+    assert hides_bounds(ColumnMetaData(statistics=statistics), leaf) is hidden
+    # Where no value is NaN, equal bounds are the only value, but for zeros, which have two signs.
+    is_single = least == most != 0
+    assert hides_bounds(ColumnMetaData(statistics=statistics), leaf, may_be_nan=False) is (hidden and not is_single)
     assert not hides_bounds(ColumnMetaData(statistics=None), leaf)

@@ -29,7 +29,7 @@ from icekeeper.storage.storage import Storage
 from support.copied import MIXED, copied, mixed_rows, parquet_file, with_metadata
 from support.rewrites import input_file, rows, struct, task
 
-# What differs between the row groups read and the file written is seen, whoever is at fault
+# The proof sees any difference between the row groups read and the file written
 # (rule: prove-before-commit).
 
 
@@ -123,7 +123,7 @@ def _of_size(original: Any, path: str, size: int) -> Any:
         if asked != path or stream.size() == size:
             return stream
         data = stream.read()
-        # What is missing goes in front of the footer, where nothing refers to.
+        # Fill up before the footer, where no offset points.
         length = int.from_bytes(data[-8:-4], "little") + 8
         return pa.BufferReader(data[:-length] + bytes(size - len(data)) + data[-length:])
 
@@ -138,7 +138,7 @@ def test_a_file_of_another_size_is_seen(inputs: list[Path], tmp_path: Path, monk
 
 
 def test_pages_that_do_not_decode_are_seen(tmp_path: Path) -> None:
-    """Arrow reads the footer, the bytes are as they were read: only decoding tells that they are no values."""
+    """Arrow reads the footer, the bytes are as they were read: only decoding shows that they are no values."""
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0), row_group_size=1000, use_dictionary=False)
     data = bytearray(path.read_bytes())
     start = data.index(b"\x28\xb5\x2f\xfd", 0)  # where Zstandard's first frame begins
@@ -192,7 +192,7 @@ def test_blocks_may_end_anywhere(inputs: list[Path], tmp_path: Path, monkeypatch
         assert (tmp_path / "parts.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
-# A store that fails while an output is read back disproves nothing: that is said, nothing is committed
+# A store that fails while an output is read back disproves nothing: the error says so, nothing is committed
 # (rule: prove-before-commit).
 
 SCHEMA = struct((1, "id", "long"))
@@ -229,9 +229,9 @@ def test_a_failing_store_is_distinguished_from_a_damaged_file() -> None:
 
 
 def _raised_from(error: Exception) -> Exception:
-    told = StorageError("what was read")
-    told.__cause__ = error
-    return told
+    raised = StorageError("what was read")
+    raised.__cause__ = error
+    return raised
 
 
 def failing(error: Exception, ending: str, call: Callable[..., Any]) -> Callable[..., Any]:
@@ -286,7 +286,7 @@ def test_a_copy_that_could_not_be_read_back_is_unproved(
 
 
 def test_an_input_is_not_called_damaged_when_its_store_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a rewrite would be begun again without it, and the file be told as damaged
+    """Else a rewrite would start again without the file, and report it as damaged
     (rule: leave-out-unreadable-files)."""
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
 
@@ -294,6 +294,6 @@ def test_an_input_is_not_called_damaged_when_its_store_fails(tmp_path: Path, mon
         raise OF_A_STORE[-1]
 
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", fails)
-    with pytest.raises(StorageError, match=r"in\.parquet cannot be reached") as told:
+    with pytest.raises(StorageError, match=r"in\.parquet cannot be reached") as caught:
         list(projected_rows(ReadableFile(str(path)), MIXED, Storage({})))
-    assert type(told.value) is StorageError
+    assert type(caught.value) is StorageError

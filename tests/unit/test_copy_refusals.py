@@ -1,4 +1,4 @@
-"""Files that are not copied, each with one sentence that says why
+"""Files that are not copied, each with a sentence that says why
 (rule: copy-only-checked-footers, store-copies-the-judged-object)."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from icekeeper.row_group_copy.write_copy import read_pieces
 from support.copied import MIXED, STORAGE, copied, entry_of, mixed_rows, parquet_file, target_of, with_metadata
 from support.rewrites import rows, struct
 
-# Files of other schemas, settings and writers are not copied, and one sentence says why.
+# Files of other schemas, settings and writers are not copied, and a sentence says why.
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ from support.rewrites import rows, struct
     ],
     ids=["nothing", "encrypted", "too long", "data", "huge", "empty", "deep"],
 )
-def test_what_is_no_footer_is_refused(end: bytes, sentence: str, tmp_path: Path) -> None:
+def test_an_invalid_footer_is_refused(end: bytes, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     path.write_bytes(b"PAR1" + b"data of a file" * 9 + end)
     with pytest.raises(CannotCopy, match=f"^{re.escape(sentence)}"):
@@ -204,7 +204,7 @@ def test_the_parquet_schema_is_that_of_files_we_write() -> None:
 
 @pytest.mark.parametrize("name", [b"a" + b" " * 1_000_000, b"a version 1." + b"9" * 1_000_000])
 def test_a_writers_name_of_a_megabyte_is_refused_at_once(name: bytes) -> None:
-    """Whoever may write the table chooses it; blanks took minutes, and so many digits are no number to Python."""
+    """A writer of the table chooses it; blanks took minutes, and Python refuses so many digits."""
     begun_s = time.process_time()
     if name.endswith(b" "):
         with pytest.raises(CannotCopy, match="names no version"):
@@ -214,7 +214,7 @@ def test_a_writers_name_of_a_megabyte_is_refused_at_once(name: bytes) -> None:
     assert time.process_time() - begun_s < 1
 
 
-# An offset index is believed only if its pages lie one behind the other and fill their column chunk
+# An offset index counts only if its pages follow each other and fill their column chunk
 # (rule: store-copies-the-judged-object).
 
 INDEX = Piece(900, 930)
@@ -240,7 +240,7 @@ def pages_of(*places: tuple[int, int, int]) -> list[Piece]:
         lambda first, middle, last: (first, (150, 0, 10), (150, 20, 10), last),
         lambda first, middle, last: (first, (150, 60, 10), (210, -10, 20)),
     ],
-    ids=["none", "no first one", "no last one", "a gap", "overlapping", "an empty one", "there and back"],
+    ids=["none", "no first page", "no last page", "a gap", "overlapping", "an empty page", "there and back"],
 )
 def test_pages_that_do_not_fill_their_chunk_are_refused(
     change: Callable[..., tuple[tuple[int, int, int], ...]],
@@ -250,7 +250,7 @@ def test_pages_that_do_not_fill_their_chunk_are_refused(
         pages_of(*change(*TRUE))
 
 
-# A Parquet footer that claims what is not so is refused with one sentence, and no file is left
+# A Parquet footer with false claims is refused with a sentence, and no file is left
 # (rule: copy-only-checked-footers).
 
 
@@ -259,7 +259,7 @@ def meta(metadata: FileMetaData, column: int = 0, group: int = 0) -> Any:
 
 
 def put(path: str, value: Any) -> Callable[[FileMetaData], None]:
-    """A change of one attribute of column ``text`` of the first row group, or of what is named."""
+    """A change of one attribute of column ``text`` of the first row group, or of the named structure."""
 
     def change(metadata: FileMetaData) -> None:
         group = metadata.row_groups[0]
@@ -355,7 +355,7 @@ CLAIMS: dict[str, tuple[Callable[[FileMetaData], None], str]] = {
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_a_footer_that_claims_what_is_not_so_is_refused(claim: str, tmp_path: Path) -> None:
+def test_a_footer_with_a_false_claim_is_refused(claim: str, tmp_path: Path) -> None:
     change, sentence = CLAIMS[claim]
     path = with_metadata(parquet_file(tmp_path / "in.parquet", mixed_rows(0)), change)
     footer = read_footer(str(path), STORAGE)
@@ -374,16 +374,16 @@ def values_elsewhere(metadata: FileMetaData) -> None:
     meta(metadata, 3).num_values += 1
 
 
-ONLY_PAGES_TELL: dict[str, tuple[Callable[[FileMetaData], None], str]] = {
+SEEN_IN_PAGES: dict[str, tuple[Callable[[FileMetaData], None], str]] = {
     "a chunk that is too short": (resized(1, 0, -1), "has a page of column text outside of its column chunk"),
     "data pages that begin later": (later_data, "claims a wrong place for the first data page of column text"),
     "more values in lists": (values_elsewhere, "claims 44 values of column numbers.list.element, its pages have 43"),
 }
 
 
-@pytest.mark.parametrize("claim", ONLY_PAGES_TELL)
-def test_pages_are_looked_at_while_they_are_copied(claim: str, tmp_path: Path) -> None:
-    change, sentence = ONLY_PAGES_TELL[claim]
+@pytest.mark.parametrize("claim", SEEN_IN_PAGES)
+def test_pages_are_checked_while_they_are_copied(claim: str, tmp_path: Path) -> None:
+    change, sentence = SEEN_IN_PAGES[claim]
     good = parquet_file(tmp_path / "good.parquet", mixed_rows(0))
     path = with_metadata(parquet_file(tmp_path / "in.parquet", mixed_rows(0)), change)
     refused = copied([good, path], tmp_path / "copy.parquet")
@@ -406,7 +406,7 @@ def test_an_offset_index_of_other_pages_is_refused(tmp_path: Path) -> None:
     assert str(refused) == f"{path} has an offset index that names other pages than there are"
 
 
-# Where column chunks that nobody reads end must be certain (rule: store-copies-the-judged-object).
+# The ends of column chunks that we do not read must be certain (rule: store-copies-the-judged-object).
 
 COLUMN = 3
 

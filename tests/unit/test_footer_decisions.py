@@ -1,4 +1,4 @@
-"""A new footer speaks with one voice: every optional field is decided upon, and every decision holds."""
+"""A new footer is uniform: every optional field has a decision, and every decision holds."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_optional_field_of_the_format_has_a_decision() -> None:
 
 
 def test_structures_have_the_fields_of_the_format() -> None:
-    """Files with any other one are refused, for they are not written again as they were read
+    """Files with any other field are refused, because they would not be written as they were read
     (rule: copy-only-checked-footers)."""
     for field in FIELDS:
         known = getattr(footer_structs, field.structure).thrift_spec
@@ -110,21 +110,21 @@ _VALUES: dict[str, Any] = {
     "is_min_value_exact": True,
     "unencoded_byte_array_data_bytes": 99,
 }
-"""What a field is given that Arrow does not write; others are taken away."""
+"""Values for fields that Arrow does not write; other fields are removed."""
 KNOWN = [field for field in OPTIONAL if field.name in getattr(footer_structs, field.structure).__slots__]
 
 
 @pytest.mark.parametrize("field", KNOWN, ids=lambda field: f"{field.structure}.{field.name}")
 def test_inputs_that_disagree_about_a_field_make_a_file_that_does_not(field: Field, tmp_path: Path) -> None:
-    """One of two files has a field that the other one lacks."""
+    """The first of two files has a field that the second lacks."""
     paths = [flat_file(tmp_path / f"{n}.parquet", 50 * n) for n in range(2)]
 
     def put(value: Any, only: int | None = None) -> Callable[[FileMetaData], None]:
         def change(metadata: FileMetaData) -> None:
             for group in metadata.row_groups:
-                for number, one in enumerate(structures(metadata, field.structure, group)):
+                for number, item in enumerate(structures(metadata, field.structure, group)):
                     if only in (None, number):
-                        setattr(one, field.name, value)
+                        setattr(item, field.name, value)
 
         return change
 
@@ -150,7 +150,7 @@ def test_inputs_that_disagree_about_a_field_make_a_file_that_does_not(field: Fie
         assert after
         assert not any(after)
     elif decision is Decision.AGREED:
-        assert not any(after)  # one input has none, and Arrow wrote it to all of the other
+        assert not any(after)  # the first input has none, and Arrow wrote it to all of the second
         assert all(before[1]) or field.name == "key_value_metadata"
     else:
         assert after == before[0] + before[1]
@@ -167,13 +167,13 @@ def _without(metadata: FileMetaData, index: str) -> None:
 def _there(metadata: FileMetaData, field: Field) -> list[bool]:
     """Whether each structure has the field, in order of row groups and columns."""
     return [
-        one is not None and getattr(one, field.name) is not None
+        item is not None and getattr(item, field.name) is not None
         for group in metadata.row_groups
-        for one in structures(metadata, field.structure, group)
+        for item in structures(metadata, field.structure, group)
     ]
 
 
-def told(metadata: FileMetaData, column: int) -> list[tuple[bool, bool, bool]]:
+def stated(metadata: FileMetaData, column: int) -> list[tuple[bool, bool, bool]]:
     """Of each row group whether it states a column's bounds, those of its pages, and its nulls."""
     return [
         (
@@ -200,25 +200,25 @@ HIDDEN, STATED = (False, False, True), (True, True, True)
         (None, None, [(False, True, True)] * 2 + [STATED] * 2),
     ],
 )
-def test_bounds_that_one_row_group_must_hide_are_stated_by_none(
+def test_no_row_group_states_bounds_that_another_must_hide(
     value: float | None, counts: dict[int, int] | None, expected: list[tuple[bool, bool, bool]], tmp_path: Path
 ) -> None:
     paths = [flat_file(tmp_path / "a.parquet", 0, lambda n: value), flat_file(tmp_path / "b.parquet", 50)]
     footer = merged_footer([entry_of(path, nan_value_counts=counts) for path in paths], tmp_path)
-    assert told(footer, 1) == expected
-    assert told(footer, 0) == told(footer, 2) == [STATED] * 4
+    assert stated(footer, 1) == expected
+    assert stated(footer, 0) == stated(footer, 2) == [STATED] * 4
 
 
 @pytest.mark.parametrize("columns", [False, ["id", "price"]])
-def test_statistics_that_one_input_lacks_are_dropped_from_all(columns: Any, tmp_path: Path) -> None:
+def test_statistics_that_an_input_lacks_are_dropped_from_all(columns: Any, tmp_path: Path) -> None:
     """Without them ``IS NULL`` and ``=`` missed rows of the input that has none."""
     paths = [flat_file(tmp_path / "a.parquet", 0, write_statistics=columns), flat_file(tmp_path / "b.parquet", 50)]
     footer = merged_footer(paths, tmp_path)
-    assert told(footer, 2) == [(False, False, False)] * 4
-    assert told(footer, 0) == [(bool(columns),) * 3] * 4
+    assert stated(footer, 2) == [(False, False, False)] * 4
+    assert stated(footer, 0) == [(bool(columns),) * 3] * 4
 
 
-def test_a_page_index_that_one_column_chunk_lacks_is_dropped_from_all(tmp_path: Path) -> None:
+def test_a_page_index_that_a_column_chunk_lacks_is_dropped_from_all(tmp_path: Path) -> None:
     """iceberg-rust reads none unless every column chunk has an offset index."""
     paths = [flat_file(tmp_path / f"{n}.parquet", 50 * n) for n in range(2)]
 

@@ -1,4 +1,4 @@
-"""What a process holds in memory has bounds, and freed memory goes back (rule: bounded-worker-memory)."""
+"""What a process holds in memory has bounds, and freed memory is returned (rule: bounded-worker-memory)."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def test_no_other_library_is_asked() -> None:
     assert not limit_freed_memory({"CS_PATH": 0})
 
 
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library is another one, or older")
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library is another library, or older")
 def test_a_large_block_has_a_mapping_of_its_own_and_what_a_compressor_frees_is_kept() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run(
@@ -384,7 +384,7 @@ def test_encoded_columns_take_the_place_of_their_rows() -> None:
 
 
 class OneBlock:
-    """A stream of bytes whose reader must have let go of a block before it reads the next one."""
+    """A stream of bytes whose reader must release a block before it reads the next block."""
 
     def __init__(self, data: bytes) -> None:
         self._data = io.BytesIO(data)
@@ -394,7 +394,7 @@ class OneBlock:
         self._data.seek(place)
 
     def read_buffer(self, size: int) -> bytearray:
-        self._last.clear()  # an error while somebody looks at it
+        self._last.clear()  # raises an error while a view of it exists
         self._last = bytearray(self._data.read(size))
         return self._last
 

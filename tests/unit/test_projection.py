@@ -323,7 +323,7 @@ def test_renamed_moved_and_reused_names_do_not_matter() -> None:
     ]
 
 
-def test_columns_that_cannot_be_told_apart_are_refused() -> None:
+def test_ambiguous_columns_are_refused() -> None:
     for columns, why in (
         ([("n", 1), ("n", 2)], "a file has several columns named n"),
         ([("n", 1), ("m", 1)], "two of a file's columns n, m have the same field id"),
@@ -346,7 +346,7 @@ MAPPING = [
 
 
 def test_a_file_without_ids_is_read_by_the_name_mapping() -> None:
-    """Any of several names, nested ones by their own place; what the mapping does not know is no column."""
+    """Any of several names, nested names by their own place; an unmapped column is ignored."""
     inside = pa.struct([("c", pa.string()), ("d", pa.string())])
     schema = pa.schema([("id", pa.int64()), ("label", pa.string()), ("place", inside)])
     batch = pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(ROWS, schema, strict=True)], schema=schema)
@@ -433,8 +433,9 @@ def test_a_file_without_ids_is_read_by_position(
     ],
     ids=["another order", "another name", "another type", "nested", "no struct", "dropped since"],
 )
-def test_a_file_whose_positions_tell_nothing_is_left_alone(columns: list[tuple[str, pa.DataType]]) -> None:
-    """Iceberg-Java takes values of any column that lies there, and null for nested ones (rule: columns-by-field-id)."""
+def test_a_file_whose_positions_do_not_match_is_left_alone(columns: list[tuple[str, pa.DataType]]) -> None:
+    """Iceberg-Java takes the values of any column at that position, and null for nested columns
+    (rule: columns-by-field-id)."""
     with pytest.raises(TableUnsupported, match=r"no field ids, the table has no schema\.name-mapping\.default"):
         Projection(pa.schema(columns), struct((1, "id", "long")), {}, None, (), BY_POSITION)
 

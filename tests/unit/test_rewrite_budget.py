@@ -172,7 +172,7 @@ def test_caps_take_what_comes_first_in_the_order_asked_for() -> None:
 
 
 def test_a_file_whose_deletes_are_encrypted_is_left_alone() -> None:
-    """Its rows cannot be told from deleted ones; the group would fail in every pass
+    """Its live rows cannot be distinguished from deleted rows; the group would fail in every pass
     (rule: read-faithfully-or-not-at-all)."""
     secret = delete_entry(70, content=FileContent.EQUALITY_DELETES, equality_ids=(1,), key_metadata=b"key")
     found = plan_of(large_files(2), [secret], policy(), new_mb=500)
@@ -181,7 +181,7 @@ def test_a_file_whose_deletes_are_encrypted_is_left_alone() -> None:
     assert found.reason == f"no files eligible for compaction ({why})"
 
 
-# What deletes alone may have rewritten: over a week, for debts that readers pay dearly, and for small ones.
+# What deletes alone may have rewritten: over a week, for debts that cost readers much, and for small debts.
 
 NOW_MS = 1_760_000_000_000
 DAY_MS = 24 * HOUR_MS
@@ -353,7 +353,7 @@ def test_files_that_can_be_copied_pay_with_fewer_scans() -> None:
     assert isinstance(plan(files, policy(expected_scans=27)), NothingToCompact)
 
 
-def test_nothing_is_weighed_where_nobody_says_how_often_a_table_is_scanned() -> None:
+def test_without_expected_scans_every_merge_is_planned() -> None:
     assert isinstance(plan(payback_plan(*[190] * 6), policy(expected_scans=20)), Nothing)
     assert isinstance(plan(payback_plan(*[190] * 6), policy(expected_scans=None)), CompactionPlan)
 

@@ -27,7 +27,6 @@ from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read_task import InputFile, ReadableFile
 from support.copied import MIXED, STORAGE, copied, entry_of, flipped, mixed_rows, pages, parquet_file, target_of
 from support.rewrites import input_file, rewritten, rows, struct, task, written
-from support.rewrites import written as one_file
 
 # Copies of row groups hold the rows of their inputs in order, and every offset in them is right.
 
@@ -83,12 +82,12 @@ def test_duckdb_reads_and_filters_what_duckdb_and_arrow_wrote(tmp_path: Path) ->
     assert set(filtered) == {True, False}  # Arrow wrote none here
     probe = f"SELECT bloom_filter_excludes FROM parquet_bloom_probe('{entry.file_path}', 'text', '{{}}') ORDER BY ALL"
     assert connection.sql(probe.format("t7")).fetchall() == [(False,)] * len(filtered)
-    assert connection.sql(probe.format("t7000")).fetchall() == sorted((one,) for one in filtered)
+    assert connection.sql(probe.format("t7000")).fetchall() == sorted((is_excluded,) for is_excluded in filtered)
     assert "several writers" in footer.created_by
 
 
 def test_the_entry_has_the_metrics_of_a_rewrite(tmp_path: Path) -> None:
-    """As if all rows had been decoded and written anew: counts, bounds, nothing of uuids and of what lies in lists."""
+    """As if all rows had been decoded and written anew: counts, bounds, nothing of uuids and of lists."""
     tables = [mixed_rows(0), mixed_rows(300), mixed_rows(200)]
     entries = []
     for n, table in enumerate(tables):
@@ -130,7 +129,7 @@ def test_bounds_are_merged_as_each_column_is_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["counts", "truncate(4)", "full"])
-def test_what_entries_do_not_tell_is_told_by_footers(mode: str, tmp_path: Path) -> None:
+def test_metrics_that_entries_lack_come_from_footers(mode: str, tmp_path: Path) -> None:
     """PyIceberg's entries have no bounds of columns in structs, and with few metrics no counts either
     (rule: metrics-contain-every-value)."""
     point = struct((3, "x", "int"), (4, "y", "double"))
@@ -153,7 +152,7 @@ def test_what_entries_do_not_tell_is_told_by_footers(mode: str, tmp_path: Path) 
     assert str(refused) == f"{blind} has a manifest entry that does not count the nulls of column t"
 
 
-def test_footers_tell_no_bounds_that_readers_misread(tmp_path: Path) -> None:
+def test_footers_state_no_bounds_that_readers_misread(tmp_path: Path) -> None:
     """Of uuids and of floats that are all the same or beside NaN,
     though the inputs did."""
     schema = struct((1, "x", "double"), (2, "y", "double"), (3, "key", "uuid"))
@@ -195,10 +194,10 @@ def file(
 def planned(
     sizes: list[int], copyable: dict[int, CopyableInput], outputs: int = 1, **bounds: int
 ) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    told: dict[str, Any] = {"min_row_group_bytes": 8, "smallest_output_bytes": 1, "largest_output_bytes": 1000}
-    told["full_row_group_memory"] = 40
+    usual: dict[str, Any] = {"min_row_group_bytes": 8, "smallest_output_bytes": 1, "largest_output_bytes": 1000}
+    usual["full_row_group_memory"] = 40
     return plan_outputs(
-        sizes, outputs, copyable, Copying(entries={}, sizes=tuple(sizes), **told | bounds), OURS, row_group_bytes=100
+        sizes, outputs, copyable, Copying(entries={}, sizes=tuple(sizes), **usual | bounds), OURS, row_group_bytes=100
     )
 
 
@@ -234,13 +233,13 @@ def test_which_inputs_are_copied_and_which_decoded(
 
 
 def test_inputs_that_disagree_about_page_indexes_go_to_different_outputs() -> None:
-    """In no more files than were planned; else they share one, which has no page index."""
+    """In no more files than were planned; else they share a file, which has no page index."""
     bare = file(50, is_indexed=False)
     some = {0: file(50), 1: bare, 2: bare, 3: file(50)}
-    sizes = [50, 50, 50, 50, 10]  # the last one is decoded, and has a page index then
+    sizes = [50, 50, 50, 50, 10]  # the last input is decoded, and has a page index then
     assert planned(sizes, some, 2) == [((4,), (0, 3)), ((), (1, 2))]
     assert planned(sizes, some, 1) == [((4,), (0, 1, 2, 3))]
-    # The bare one alone would be too small a file.
+    # The bare input alone would be too small a file.
     lone = {0: file(50), 1: file(50), 2: bare, 3: file(50)}
     in_order = [((), (0, 1)), ((), (2, 3))]
     assert planned([50] * 4, lone, 2, smallest_output_bytes=51) == in_order
@@ -276,7 +275,7 @@ def test_every_input_goes_to_one_output_in_order(sizes: list[int], outputs: int)
     assert all(abs(sum(sizes[i] for i in part) - share) <= max(sizes, default=0) for part in parts)
 
 
-# Checksums of Parquet pages: verified by whoever reads page bytes, written, and kept by copies
+# Checksums of Parquet pages: every reader of page bytes verifies them, writers write them, copies keep them
 # (rule: verify-page-checksums).
 
 TRIALS = 40
@@ -327,8 +326,8 @@ def test_delete_files_are_verified(tmp_path: Path) -> None:
 
 
 def test_what_is_written_has_checksums_and_copies_keep_them(tmp_path: Path) -> None:
-    written = one_file(rewritten(MIXED, [EXPECTED, mixed_rows(100)], tmp_path))
-    first = Path(written.file_path)
+    entry = written(rewritten(MIXED, [EXPECTED, mixed_rows(100)], tmp_path))
+    first = Path(entry.file_path)
     made = copied([first, first], tmp_path / "copy.parquet")
     assert isinstance(made, DataFile)
     for path, times in ((first, 1), (Path(made.file_path), 2)):
