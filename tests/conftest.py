@@ -82,9 +82,12 @@ def pytest_sessionfinish() -> None:
     remove_bytecode(ROOT / "functions")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what needs a server; all that needs Spark goes to one worker, so that a run starts one session."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    """Mark what needs a server, and start slow tests first: the last test of a run keeps one worker busy only.
+
+    All that needs Spark goes to one worker, so that a run starts one session.
+    """
     quick: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
@@ -101,6 +104,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--quick"):
         config.hook.pytest_deselected(items=others)
         items[:] = quick
+    yield
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)  # in random order otherwise
 
 
 def pytest_collection() -> None:
