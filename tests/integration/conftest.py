@@ -76,6 +76,14 @@ def three_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 
 @pytest.fixture
+def four_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
+    """A local table of four appends."""
+    made = new_table(local_catalog, tmp_path)
+    made.fill(4)
+    return made
+
+
+@pytest.fixture
 def old_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Two appends, every file ten days old."""
     made = new_table(local_catalog, tmp_path)

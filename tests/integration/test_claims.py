@@ -43,19 +43,12 @@ def date_back(guest: Table) -> None:
     document = json.loads(path.read_text())
     newest = document["snapshots"][-1]
     for entry in (newest, document["snapshot-log"][-1]):
-        entry["timestamp-ms"] = min(one["timestamp-ms"] for one in document["snapshots"]) - 30_000
+        entry["timestamp-ms"] = min(item["timestamp-ms"] for item in document["snapshots"]) - 30_000
     path.write_text(json.dumps(document))
 
 
 GUESTS = {f"ns.v{version}{'behind' * behind}": (version, behind) for version in ("1", "2") for behind in (False, True)}
 """Guests of each format version, and whether the clock of their writer is behind."""
-
-
-@pytest.fixture
-def four_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(4)
-    return made
 
 
 def test_expiry_spares_what_a_guest_took_in_after_a_look(four_appends: MaintainedTable) -> None:
@@ -90,7 +83,7 @@ def test_a_manifest_is_read_by_one_look_only(
     live_paths = TableReader.live_paths
 
     def counted(reader: TableReader, manifests: Sequence[ManifestFile]) -> Iterator[str]:
-        read.extend(one.manifest_path for one in manifests)
+        read.extend(item.manifest_path for item in manifests)
         return live_paths(reader, manifests)
 
     monkeypatch.setattr(TableReader, "live_paths", counted)
@@ -182,7 +175,7 @@ class Denied:
 
         def lists(catalog: OurSqlCatalog) -> Iterator[TableName]:
             answer = left.pop(0) if len(left) > 1 else left[0]
-            yield from (one for one in listed(catalog) if answer or str(one) != GUEST)
+            yield from (item for item in listed(catalog) if answer or str(item) != GUEST)
             if answer is None:
                 raise PartlyListed("some are hidden")
 
@@ -289,7 +282,7 @@ def test_a_renamed_table_is_known_by_its_new_name_and_a_second_entry_is_none(
         """Those that a pass knows, which had to look at all tables."""
         owner.table.overwrite(owner.new_rows(1))
         assert maintain(owner, local_catalog, "ns.t")["expire_snapshots"].status is Status.SUCCEEDED
-        return {one.table.name for one in owner.state.claims.of_catalog(here)}
+        return {item.table.name for item in owner.state.claims.of_catalog(here)}
 
     assert known() == {"t", "first", *(["second"] if was_known else [])}
     if was_known:
@@ -331,7 +324,7 @@ def test_the_refusal_names_the_command_that_ends_it(command: Command) -> None:
     refused = command(*EXPIRE).json["operations"][0]
     assert refused["status"] == "refused"
     listed = command("claims", "list", "ns.t", "--json").json
-    assert sorted((one["catalog"], one["table"]) for one in listed["claims"]) == [
+    assert sorted((item["catalog"], item["table"]) for item in listed["claims"]) == [
         ("gone", "ns.guest"),
         ("gone", "ns.inside"),
     ]
@@ -351,7 +344,7 @@ def test_the_refusal_names_the_command_that_ends_it(command: Command) -> None:
     ]
     assert not is_recorded(guest)
     assert command(*EXPIRE).json["operations"][0]["status"] == "succeeded"
-    summaries = [one["summary"] for one in command("history", "ns.t", "--json").json["passes"]]
+    summaries = [item["summary"] for item in command("history", "ns.t", "--json").json["passes"]]
     assert any("forgot that ns.guest of catalog gone" in summary for summary in summaries)
 
 
@@ -384,14 +377,14 @@ def test_the_list_shows_what_is_recorded_of_a_table_that_cannot_be_read(command:
     shown = command("claims", "list", "ns.t")
     assert (shown.code, "ns.t" in shown.out, "excluded until it can be read" in shown.out) == (0, True, True)
     listed = command("claims", "list", "ns.t", "--json").json
-    assert [(one["table"], one["location"], one["folders"]) for one in listed["claims"]] == [("ns.t", "", [])]
+    assert [(item["table"], item["location"], item["folders"]) for item in listed["claims"]] == [("ns.t", "", [])]
 
     path.write_text(document)
     command(*EXPIRE)  # now it is looked into
     claim(f"{table.location()}/data")
     Path(normalise(table.refresh().metadata_location)).write_text("{")
     listed = command("claims", "list", "ns.t", "--json").json
-    assert [(one["catalog"], one["table"]) for one in listed["claims"]] == [("gone", "ns.guest")]
+    assert [(item["catalog"], item["table"]) for item in listed["claims"]] == [("gone", "ns.guest")]
 
 
 def test_a_table_that_is_still_there_is_not_forgotten(command: Command) -> None:

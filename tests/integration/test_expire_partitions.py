@@ -334,64 +334,56 @@ def test_manifests_that_cannot_hold_an_expired_partition_are_not_read(tmp_path: 
         assert outcome.summary == "expired 1 partition(s): dropped 1 data file(s) with 1 row(s)"
 
 
-# ``where`` narrows what age lets go, and chooses alone only if it is set for this operation.
+# ``where`` narrows what age lets expire, and chooses alone only if it is set for this operation.
 
 
-@pytest.fixture
-def table_of_days(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    table = new_table(local_catalog, tmp_path)
-    with table.table.update_spec() as update:
-        update.add_identity("part")
-    table.append(1, part=day(30))
-    table.append(2, part=day(20))
-    table.append(3, part=day(0))
-    return table
-
-
-def test_age_and_filter_both_must_let_a_partition_go(table_of_days: MaintainedTable) -> None:
-    """What is young stays although it matches, what does not match stays although it is old."""
-    outcome = table_of_days.run(EXPIRE, where=f"part = '{day(30)}' or part = '{day(0)}'", **TEXT)
+def test_age_and_filter_both_must_let_a_partition_go(table: MaintainedTable) -> None:
+    """Young partitions that match stay, and so do old partitions that do not match."""
+    outcome = table.run(EXPIRE, where=f"part = '{day(30)}' or part = '{day(0)}'", **TEXT)
     assert outcome.status is Status.SUCCEEDED
-    assert table_of_days.readers_agree() == [2, 3]
-    again = table_of_days.run(EXPIRE, where=f"part = '{day(30)}'", **TEXT)
+    assert table.readers_agree() == [4, 5, 6]
+    again = table.run(EXPIRE, where=f"part = '{day(30)}'", **TEXT)
     assert (again.status, again.reason) == (Status.SKIPPED, "no partitions to expire whose rows all match where")
 
 
-def test_a_filter_set_for_the_operation_chooses_whatever_the_age(table_of_days: MaintainedTable) -> None:
-    outcome = table_of_days.run(EXPIRE, where=f"part = '{day(0)}'")
-    assert outcome.status is Status.SUCCEEDED
-    assert table_of_days.readers_agree() == [1, 2]
-    rows = table_of_days.run(EXPIRE, where=f"part = '{day(20)}' and id = 2")
+def test_a_filter_set_for_the_operation_chooses_whatever_the_age(table: MaintainedTable) -> None:
+    """Until no partition is left; then the table is readable and empty."""
+    rows = table.run(EXPIRE, where=f"part = '{day(20)}' and id = 4")
     assert (rows.status, rows.reason) == (Status.SKIPPED, "no partitions to expire whose rows all match where")
-    everything = table_of_days.run(EXPIRE, where="part != 'x'")
-    assert everything.status is Status.REFUSED
-    assert table_of_days.readers_agree() == [1, 2]
-    table_of_days.append(4, part=None)
-    for where, left in (("part is null", [1, 2]), (f"part = '{day(20)}'", [1]), (f"part = '{day(30)}'", [])):
-        outcome = table_of_days.run(EXPIRE, where=where)
+    assert table.run(EXPIRE, where="part != 'x'").status is Status.REFUSED
+    assert table.readers_agree() == [1, 2, 3, 4, 5, 6]
+    table.append(7, part=None)
+    for where, left in (
+        (f"part = '{day(0)}'", [1, 2, 3, 4, 6, 7]),
+        ("part is null", [1, 2, 3, 4, 6]),
+        (f"part = '{day(20)}'", [1, 2, 3, 6]),
+        (f"part = '{day(30)}'", [6]),
+        ("part = 'unknown'", []),
+    ):
+        outcome = table.run(EXPIRE, where=where)
         assert (outcome.status, outcome.metrics["expire_partitions.partitions_expired"]) == (Status.SUCCEEDED, 1)
-        assert table_of_days.readers_agree() == left
+        assert table.readers_agree() == left
 
 
-def test_neither_the_scope_of_rewrites_nor_a_clock_that_runs_ahead_drops_rows(table_of_days: MaintainedTable) -> None:
+def test_neither_the_scope_of_rewrites_nor_a_clock_that_runs_ahead_drops_rows(table: MaintainedTable) -> None:
     """A filter that the table keeps for compaction, or that other operations have beside this one
     (rule: drop-only-fully-matched-partitions)."""
-    beside = table_of_days.maintain(operations="expire_partitions,compact", where=f"part = '{day(30)}'")
-    with table_of_days.table.transaction() as change:
+    beside = table.maintain(operations="expire_partitions,compact", where=f"part = '{day(30)}'")
+    with table.table.transaction() as change:
         change.set_properties({"icekeeper.where": f"part = '{day(30)}'"})
-    kept = table_of_days.run(EXPIRE)
+    kept = table.run(EXPIRE)
     for outcome in (beside.operations[0], kept):
         assert outcome.status is Status.SKIPPED
         assert (outcome.reason or "").startswith("no partition_retention_hours is set; without it, where chooses")
-    assert table_of_days.readers_agree() == [1, 2, 3]
+    assert table.readers_agree() == [1, 2, 3, 4, 5, 6]
 
-    # Two days ahead, today's partition looks old; the store knows better.
-    table_of_days.late_ms = 2 * 86_400_000
-    outcome = table_of_days.run(EXPIRE, where="part < 'x' and part = 'x'", store_clock=store_now_ms)
+    # Two days ahead, today's partition looks old, but not by the store's clock.
+    table.late_ms = 2 * 86_400_000
+    outcome = table.run(EXPIRE, where="part < 'x' and part = 'x'", store_clock=store_now_ms)
     assert outcome.status is Status.SKIPPED  # nothing in it is relative to now
-    with table_of_days.table.update_schema() as update:
+    with table.table.update_schema() as update:
         update.add_column("at", TimestampType())
-    outcome = table_of_days.run(EXPIRE, where="at < now() - interval '1 day' or part != 'x'", store_clock=store_now_ms)
+    outcome = table.run(EXPIRE, where="at < now() - interval '1 day' or part != 'x'", store_clock=store_now_ms)
     assert outcome.status is Status.REFUSED
     assert "no age can be trusted" in (outcome.reason or "")
-    assert table_of_days.readers_agree() == [1, 2, 3]
+    assert table.readers_agree() == [1, 2, 3, 4, 5, 6]

@@ -554,15 +554,15 @@ class TestBranchesOutside:
             swept = run_bucket_pass(
                 served,
                 table.state,
-                lambda one: runtime.context(one, runtime.policy(one, EAGER, unsafe=True), table.engine),
+                lambda record: runtime.context(record, runtime.policy(record, EAGER, unsafe=True), table.engine),
                 table.folder.parent.as_uri(),
                 inventory=None,
                 run_id="r",
                 dry_run=False,
             )
-            assert {name: one.status for name, one in swept.tables.items()} == {"ns.t": Status.REFUSED}
+            assert {name: record.status for name, record in swept.tables.items()} == {"ns.t": Status.REFUSED}
             assert self.WHY in str(swept.tables["ns.t"].reason)
-            outcomes = {one.operation: one for one in table.maintain(catalog=served).operations}
+            outcomes = {record.operation: record for record in table.maintain(catalog=served).operations}
             for operation in DELETING:
                 found = outcomes[operation]
                 assert (found.status, found.files_deleted) == (Status.REFUSED, ())

@@ -126,7 +126,7 @@ def test_tables_whose_names_read_alike_keep_their_own_files(command: Command, ow
     for _ in range(3):  # whichever was recorded last
         command(*RUN)
         answer = command("maintain", "victim.owner", *SWEEP, "--json")
-        assert {one["status"] for one in answer.json["operations"]} <= {"succeeded", "skipped"}
+        assert {item["status"] for item in answer.json["operations"]} <= {"succeeded", "skipped"}
         assert sorted(row["id"] for row in pyiceberg_rows(guest.metadata_location)) == rows
     assert len(owner.refresh().snapshots()) == 1
 

@@ -42,7 +42,7 @@ def answer_of(table: MaintainedTable) -> tuple[str, ...] | str:
 def maintained(table: MaintainedTable) -> list[str]:
     runtime = table.runtime_with()
     outcome = runtime.maintain(table.loaded.name, SETTINGS, table.engine, unsafe=True)
-    return [one.status.value for one in outcome.operations]
+    return [item.status.value for item in outcome.operations]
 
 
 def test_passes_are_proposed_when_they_have_work_and_not_before(table: MaintainedTable) -> None:
@@ -51,7 +51,7 @@ def test_passes_are_proposed_when_they_have_work_and_not_before(table: Maintaine
     done = []
     for number in range(100, 113):
         if isinstance(answer_of(table), tuple):
-            done.append([one == "succeeded" for one in maintained(table)])
+            done.append([item == "succeeded" for item in maintained(table)])
         table.append(number)
     assert done == [[True, False, False], [True, False, False], [True, False, False], [True, False, True]]
 
@@ -83,7 +83,7 @@ def recorded(table: MaintainedTable) -> LakeStats:
 
 
 def proposed(table: MaintainedTable) -> tuple[str, ...]:
-    return tuple(reason for one in table.runtime.detect(MANIFESTS).proposals for reason in one.reasons)
+    return tuple(reason for item in table.runtime.detect(MANIFESTS).proposals for reason in item.reasons)
 
 
 def reads_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -58,7 +58,7 @@ def test_a_default_pass_keeps_the_last_copies_of_a_damaged_table(table: Maintain
     copies = {misname(path) for path in data_files(table)}
     rubbish = table.plant("data/rubbish.parquet")
     done = table.maintain(orphan_older_than_hours="72")
-    outcome = next(one for one in done.operations if one.operation is Operation.REMOVE_ORPHANS)
+    outcome = next(item for item in done.operations if item.operation is Operation.REMOVE_ORPHANS)
     assert (outcome.status, outcome.files_deleted) == (Status.REFUSED, ())
     for word in ("4 of the 4 files", "orphan_max_missing_ratio 0.01 (default)", "restore"):
         assert word in (outcome.reason or "")
@@ -165,7 +165,7 @@ def test_a_sweep_of_the_bucket_spares_copies_of_one_table(
     damaged, sound = command.table("ns.damaged", appends=2), command.table("ns.sound", appends=2)
     lender = command.table("ns.lender", appends=3, properties={"icekeeper.maintenance_enabled": "false"})
     sound.add_files([task.file.file_path for task in lender.scan().plan_files()])
-    rubbish = [local_path(one.location()) / "data/rubbish.parquet" for one in (damaged, sound)]
+    rubbish = [local_path(item.location()) / "data/rubbish.parquet" for item in (damaged, sound)]
     for path in rubbish:
         path.write_bytes(b"x")
     copy = misname(local_path(next(iter(damaged.scan().plan_files())).file.file_path))

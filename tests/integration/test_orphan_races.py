@@ -228,18 +228,22 @@ def test_siblings_whose_names_begin_alike_are_left_alone(
 
 
 def test_a_table_nested_in_another_is_never_swept_with_it(old_table: MaintainedTable) -> None:
-    """Files below its location are left to its own sweeps, even orphans; they are only counted."""
+    """Files below its location are left to its own sweeps, even orphans, stray metadata and empty folders."""
     nested = old_table.create_beside("ns.nested", f"{old_table.metadata.location}/sub/nested")
     nested.append(old_table.new_rows(1))
     theirs = old_table.plant("sub/nested/data/orphan.parquet")
-    ours = old_table.plant("sub/orphan.parquet")
-    grow_old(Path(path) for path in old_table.files())
+    text = Path(normalise(nested.metadata_location)).read_text()
+    stray = text.replace(str(nested.metadata.table_uuid), "0c9e4b1e-3b07-4f5a-9a1d-2f6f7e1c8a55")
+    old_table.plant("sub/nested/metadata/00009-stray.metadata.json", stray.encode())
+    ours, empty = old_table.plant("sub/orphan.parquet"), old_table.folder / "sub/nested/data/empty"
+    empty.mkdir()
+    grow_old([*map(Path, old_table.files()), empty])
     before = old_table.files()
     outcome = sweep(old_table, orphan_sweep_prefixes=f"{old_table.metadata.location}/sub")
     assert set(map(normalise, outcome.files_deleted)) == {ours}
     assert old_table.files() == before - {ours}
-    assert theirs in old_table.files()
-    assert outcome.metrics["remove_orphans.files_of_other_tables"] == 1
+    assert (theirs in old_table.files(), empty.exists()) == (True, True)
+    assert outcome.metrics["remove_orphans.files_of_other_tables"] == 2
 
 
 def test_a_table_that_moved_away_protects_what_it_left_here(old_table: MaintainedTable) -> None:

@@ -323,18 +323,6 @@ def test_pins_and_staged_loads_under_the_other_name_of_a_table_hold_too(old_tabl
     assert {staged, pinned} <= old_table.files()
 
 
-def test_a_nested_table_keeps_its_empty_folder_and_its_stray_metadata(old_table: MaintainedTable) -> None:
-    nested = old_table.create_beside("ns.nested", f"{old_table.metadata.location}/sub")
-    text = Path(normalise(nested.metadata_location)).read_text()
-    other = text.replace(str(nested.metadata.table_uuid), "0c9e4b1e-3b07-4f5a-9a1d-2f6f7e1c8a55")
-    stray = old_table.plant("sub/metadata/00009-stray.metadata.json", other.encode())
-    empty, orphan = folder_of(old_table, "sub/data"), old_table.plant("data/orphan.parquet")
-    outcome = sweep(old_table)
-    assert (outcome.status, deleted(outcome)) == (Status.SUCCEEDED, {orphan})
-    assert stray in old_table.files()
-    assert empty.exists()
-
-
 # Empty folders.
 
 

@@ -108,10 +108,6 @@ def test_a_pin_without_a_name_gets_one_and_the_same_name_prolongs(command: Comma
 
 WRONG_PINS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--snapshot", "current", "--ttl", "6"), "--ttl takes a time like 90s, 30m, 6h or 7d, at most 366d, not '6'"),
-    (("--snapshot", "current", "--ttl", "0h"), "--ttl takes a time like"),
-    (("--snapshot", "current", "--ttl", "-1h"), "--ttl takes a time like"),
-    (("--snapshot", "current", "--ttl", "367d"), "--ttl takes a time like"),
-    (("--snapshot", "current", "--ttl", "1.5h"), "--ttl takes a time like"),
     (("--snapshot", "7", "--ttl", "6h"), "ns.t has no snapshot 7; icekeeper show ns.t lists them"),
     (("--snapshot", "latest", "--ttl", "6h"), "--snapshot takes a snapshot id or 'current', not 'latest'"),
     (("--snapshot", "current", "--ttl", "6h", "--name", "a:b"), "pin name 'a:b' must be 1 to 128 letters"),
@@ -200,10 +196,8 @@ def test_impossible_tags_are_refused_and_nothing_is_pinned(
 
 
 @pytest.fixture
-def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(4)
-    return made
+def table(four_appends: MaintainedTable) -> MaintainedTable:
+    return four_appends
 
 
 def handle_of(table: MaintainedTable, **more: Any) -> TableHandle:

@@ -59,7 +59,7 @@ def known(owner: MaintainedTable, other: SqlCatalog) -> None:
 
 def history(table: Table) -> list[list[int]]:
     """The ids of every snapshot that the metadata file, as it was loaded, retains."""
-    return [sorted(table.scan(snapshot_id=one.snapshot_id).to_arrow()["id"].to_pylist()) for one in table.snapshots()]
+    return [sorted(table.scan(snapshot_id=item.snapshot_id).to_arrow()["id"].to_pylist()) for item in table.snapshots()]
 
 
 class TestNeverPassedOver:
@@ -199,16 +199,16 @@ class TestUnreadable:
         broken.add_files(files_of(table)[:1])
         Path(normalise(broken.metadata_location)).write_text("{")
         pass_over = ("maintain", "ns.t", *EVERYTHING_IS_OLD, "--json")
-        refused = {one["operation"]: one for one in command(*pass_over).json["operations"]}
+        refused = {item["operation"]: item for item in command(*pass_over).json["operations"]}
         for operation in ("expire_snapshots", "remove_orphans"):
             if operation == "remove_orphans":
                 (command.warehouse / "ns/t/data/orphan.parquet").write_bytes(b"1")
-                refused = {one["operation"]: one for one in command(*pass_over).json["operations"]}
+                refused = {item["operation"]: item for item in command(*pass_over).json["operations"]}
             assert refused[operation]["status"] == "refused"
             assert "ns.broken" in refused[operation]["reason"]
             assert f"icekeeper claims exclude ns.broken --catalog {CATALOG}" in refused[operation]["reason"]
         assert command("claims", "exclude", "ns.broken").code == 0
-        done = {one["operation"]: one["status"] for one in command(*pass_over).json["operations"]}
+        done = {item["operation"]: item["status"] for item in command(*pass_over).json["operations"]}
         assert (done["expire_snapshots"], done["remove_orphans"]) == ("succeeded", "succeeded")
 
     def test_files_below_an_excluded_table_stay(self, command: Command) -> None:
@@ -444,5 +444,5 @@ def test_a_sweep_of_the_bucket_goes_on_where_rules_keep_the_hidden_apart(
     bucket = ("--bucket", command.warehouse.as_uri(), *EVERYTHING_IS_OLD, "--set", "orphan_max_delete_ratio=1")
     answer = command("orphans", *bucket, "--json")
     assert answer.json["warnings"] == [HIDDEN]
-    assert [one["status"] for one in answer.json["tables"]] == ["succeeded" if apart else "refused"]
+    assert [item["status"] for item in answer.json["tables"]] == ["succeeded" if apart else "refused"]
     assert orphan.exists() != apart

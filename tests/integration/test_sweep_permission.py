@@ -67,9 +67,9 @@ def swept(command: Command, kind: str, *more: str) -> tuple[set[str], dict[str, 
     before = command.contents().keys()
     bucket = ("--bucket", command.warehouse.as_uri()) if kind == "orphans" else ()
     answer = command(*SWEEPS[kind], *bucket, "--json", *more).json
-    table = next((one for one in answer.get("tables", ()) if one["table"] == "ns.t"), answer)
+    table = next((item for item in answer.get("tables", ()) if item["table"] == "ns.t"), answer)
     (outcome,) = [
-        one for one in table.get("operations", [table]) if one.get("operation", "remove_orphans") == "remove_orphans"
+        item for item in table.get("operations", [table]) if item.get("operation", "remove_orphans") == "remove_orphans"
     ]
     return before - command.contents().keys(), {"metrics": answer.get("metrics"), **outcome}
 

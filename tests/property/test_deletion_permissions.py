@@ -194,7 +194,7 @@ def stores() -> Iterator[Row]:
         "whole": (lambda world, found: found, True),
         "repeated": (lambda world, found: [*found, *found], True),
         "without the head": (
-            lambda world, found: [one for one in found if one.path != world.owner.metadata_location],
+            lambda world, found: [item for item in found if item.path != world.owner.metadata_location],
             False,
         ),
         "empty": (lambda world, found: [], False),
@@ -254,7 +254,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     first = made.table.current_snapshot()
     assert first is not None
     made.table.overwrite(made.new_rows(2))
-    made.table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in made.table.snapshots()[:-1]]).commit()
+    made.table.maintenance.expire_snapshots().by_ids(
+        [item.snapshot_id for item in made.table.snapshots()[:-1]]
+    ).commit()
     with ExitStack() as opened, pytest.MonkeyPatch.context() as patch, in_one_thread():
         server = opened.enter_context(asked_rest(open_ours(theirs)))
         catalog = server.open()

@@ -147,7 +147,7 @@ class World:
         runtime = Runtime(catalog, self.state, environment=environment, other_catalog=lambda recorded: None)
         chosen = {**EAGER, "operations": "expire_snapshots,remove_orphans", "orphan_max_delete_ratio": "1"}
         outcome = runtime.maintain(TableName.parse("victim.t"), chosen, LocalEngine(1), unsafe=True)
-        return Counter(one.status for one in outcome.operations)
+        return Counter(item.status for item in outcome.operations)
 
     def break_it(self) -> None:
         if self.case.broken == "gone":
@@ -196,7 +196,7 @@ def check(folder: Path, case: Case) -> None:
         if case.takes_in:
             world.tenant.add_files(files_of(world.victim))
         tables = {
-            one.name(): (one.metadata_location, rows(one.metadata_location)) for one in (world.tenant, world.guest)
+            item.name(): (item.metadata_location, rows(item.metadata_location)) for item in (world.tenant, world.guest)
         }
         if case.is_seen:
             world.plant()

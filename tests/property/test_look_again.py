@@ -172,7 +172,9 @@ def test_files_to_cluster_wait_no_longer(
     found = grown([added for added, _ in history], set())
     recipe = choose_recipe(found.metadata, resolved.policy)
     assert recipe is not None
-    clustered = {one["snapshot-id"] for one, (_, is_sorted) in zip(found.snapshots, history, strict=True) if is_sorted}
+    clustered = {
+        item["snapshot-id"] for item, (_, is_sorted) in zip(found.snapshots, history, strict=True) if is_sorted
+    }
     planned = found.plan(resolved.policy, now_ms=NOW_MS, recipe=recipe, clustered_by=clustered)
     assume(isinstance(planned, Nothing))
     last, came = idle(found, resolved), Counter[Any]()

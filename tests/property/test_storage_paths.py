@@ -72,7 +72,7 @@ def test_a_set_of_paths_says_what_its_members_say(path: str, locations: list[str
     below = f"/{path}"
     assert members.may_contain(below) == any(may_be_under(below, location) for location in locations)
     for location in locations:
-        assert members.may_contain(f"{location}/x") == any(may_be_under(f"{location}/x", one) for one in locations)
+        assert members.may_contain(f"{location}/x") == any(may_be_under(f"{location}/x", item) for item in locations)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_a_folder_reached_by_a_link_is_one_place(tmp_path: Path, name: str, spel
     (real / "t/data/k=%2F").mkdir(parents=True)
     link.symlink_to("real")
     for below in ("t", "t/data", "t/data/f", "t/data/k=%2F/f", "t/not/there/f"):
-        one, other = str(real / below), spelled(link / "wh" / below)
-        assert normalise(one) == normalise(other)
-        assert (may_be_under(one, spelled(link)), may_be_under(other, str(real))) == (True, True)
-        assert PathSet([spelled(link / "wh/t")]).may_contain(one)
+        item, other = str(real / below), spelled(link / "wh" / below)
+        assert normalise(item) == normalise(other)
+        assert (may_be_under(item, spelled(link)), may_be_under(other, str(real))) == (True, True)
+        assert PathSet([spelled(link / "wh/t")]).may_contain(item)
         assert PathSet([str(real / "t")]).may_contain(other)
     if "%" not in spelled(link):  # encoded, the literal path names another file, which is what would be deleted
-        assert (is_under(other, str(real)), is_under(one, spelled(link))) == (True, True)
+        assert (is_under(other, str(real)), is_under(item, spelled(link))) == (True, True)
 
 
 def test_a_link_to_a_file_is_its_target(tmp_path: Path) -> None:

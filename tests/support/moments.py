@@ -100,8 +100,8 @@ def _any_of(
     @contextmanager
     def seam(comes: Callable[[], None]) -> Iterator[None]:
         with ExitStack() as entered:
-            for one in seams:
-                entered.enter_context(one(comes))
+            for seam_of in seams:
+                entered.enter_context(seam_of(comes))
             yield
 
     return seam

@@ -226,10 +226,10 @@ class PaperTable:
         file = replace(file, content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
         self.deletes.append(ManifestEntry(EntryStatus.ADDED, self.sequence, self.sequence, self.sequence, file))
         older = [live.entry.file for live in self.files.values() if live.entry.sequence_number != self.sequence]
-        total = sum(one.record_count for one in older)
-        for one in older:
-            dead = self.dead_rows.get(one.file_path, 0.0) + rows * one.record_count / total
-            self.dead_rows[one.file_path] = min(dead, one.record_count)
+        total = sum(item.record_count for item in older)
+        for item in older:
+            dead = self.dead_rows.get(item.file_path, 0.0) + rows * item.record_count / total
+            self.dead_rows[item.file_path] = min(dead, item.record_count)
 
     def _index(self) -> DeleteIndex:
         builder = DeleteIndexBuilder()

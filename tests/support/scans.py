@@ -73,7 +73,7 @@ class CountedState(SqliteStateStore):
         record = self.lake_stats.record
 
         def counting(*stats: Any) -> None:
-            self.stats_written.extend(str(one.identity.table) for one in stats)
+            self.stats_written.extend(str(recorded.identity.table) for recorded in stats)
             record(*stats)
 
         self.lake_stats.record = counting  # type: ignore[method-assign]

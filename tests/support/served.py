@@ -42,7 +42,9 @@ def maintain(
 
     Its clock is ``table.late_ms`` ahead of the system's.
     """
-    others = {one.name: one for one in (table.pyiceberg, served) if one is not None and one.name != catalog.name}
+    others = {
+        other.name: other for other in (table.pyiceberg, served) if other is not None and other.name != catalog.name
+    }
     runtime = Runtime(
         open_ours(catalog, environment),
         table.state,

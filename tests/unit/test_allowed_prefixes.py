@@ -316,9 +316,9 @@ class TestRefusal:
 
     @pytest.mark.parametrize("path", ["/metadata/1.metadata.json", "file:///metadata/1.metadata.json"])
     def test_a_metadata_file_at_the_top_admits_no_whole_store(self, path: str) -> None:
-        for one in (path, f"s3://z{path.removeprefix('file://')}"):
-            with pytest.raises(LocationRefused, match=rf",{one.rpartition('/')[0]}'$"):
-                AllowedLocations(("s3://b/x",), False, "lake.sales").require([one])
+        for item in (path, f"s3://z{path.removeprefix('file://')}"):
+            with pytest.raises(LocationRefused, match=rf",{item.rpartition('/')[0]}'$"):
+                AllowedLocations(("s3://b/x",), False, "lake.sales").require([item])
 
     def test_the_printed_rule_takes_the_place_of_the_one_that_fits(self) -> None:
         with pytest.raises(LocationRefused, match=r"s3://b/z/f is outside s3://b/x and s3://b/y, where ICEKEEPER"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -178,68 +179,85 @@ def table_at(number: int = 5, log: list[int] | None = None, snapshots: list[int]
     return LoadedTable(TableName(("ns",), "t"), metadata, path(number), "token", {})
 
 
-def stray(number: int, log: list[str], snapshots: list[int], name: str = "x") -> StrayMetadata:
-    return StrayMetadata(path(number, name), document(number, log, snapshots))
+def stray(
+    number: int, log: list[str], snapshots: list[int], name: str = "x", *, made: int | None = None, late_ms: int = 0
+) -> StrayMetadata:
+    """``made``: the hour of the state, unless that is its number."""
+    raw = document(number if made is None else made, log, snapshots).document
+    late = {"last-updated-ms": raw["last-updated-ms"] + late_ms}
+    return StrayMetadata(path(number, name), TableMetadata({**raw, **late}))
 
 
-def test_one_file_that_follows_on_the_entry_is_spared() -> None:
-    crashed = stray(6, [path(i) for i in range(6)], [1, 2, 3, 4, 5, 6])
-    assert refuse_other_head(table_at(), [crashed]) == [crashed]
+HUNDREDS = table_at(200, log=list(range(100, 200)), snapshots=[200])
+TAKEN_OVER = [f"{FOLDER}/v{number}.metadata.json" for number in (4, 6, 8)]
+SPARED: dict[str, tuple[LoadedTable, list[StrayMetadata]]] = {
+    "a file that follows on the entry": (table_at(), [stray(6, [path(i) for i in range(6)], [1, 2, 3, 4, 5, 6])]),
+    "swaps that crashed, each of which began at the entry": (
+        table_at(),
+        [stray(6, [path(5)], [5, 6], name) for name in ("a", "b", "c")],
+    ),
+}
+PAST: dict[str, tuple[LoadedTable, StrayMetadata]] = {
+    # Files that a crash left behind are orphans once the table has moved on.
+    "a swap that lost against later commits": (table_at(8), stray(6, [path(5)], [5, 61], "lost")),
+    "metadata without new snapshots": (table_at(), stray(4, [path(3)], [1, 2, 3, 4], "again")),
+    "a swap that lost before the log begins": (table_at(6, log=[3, 4, 5]), stray(3, [path(2)], [2, 31], "lost")),
+    # Its snapshots have expired, so the table does not know them any more.
+    "metadata that a catalog left out of its log": (
+        table_at(6, log=[0, 1, 4, 5], snapshots=[6]),
+        stray(3, [path(2)], [1, 2, 3]),
+    ),
+    # The table was taken over by a catalog with other names and numbers.
+    "metadata of a former catalog": (
+        LoadedTable(TableName(("ns",), "t"), document(9, TAKEN_OVER, [9]), path(0), "token", {}),
+        StrayMetadata(f"{FOLDER}/v7.metadata.json", document(7, [f"{FOLDER}/v5.metadata.json"], [7])),
+    ),
+    # Iceberg allows a minute between one state and the next.
+    "a swap of a writer whose clock is ahead by less than a minute": (
+        HUNDREDS,
+        stray(100, [path(99)], [99], "lost", late_ms=59_000),
+    ),
+}
+OTHER_HEADS: dict[str, tuple[LoadedTable, StrayMetadata]] = {
+    **{
+        f"a file that follows on {log[-1]}": (table_at(), stray(7, log, [5, 6, 7]))
+        for log in ([path(5), path(6)], [path(6)], [path(7, "other")])
+    },
+    # Maintenance has moved the entry on since, which was stale at 5.
+    "a diverged head beside commits of the entry": (
+        table_at(8),
+        stray(7, [path(5), path(6, "theirs")], [5, 61, 71], "theirs"),
+    ),
+    # It has only set properties, and expiry would delete all of its files.
+    "a head without new snapshots that follows on an unknown file": (
+        table_at(8),
+        stray(5, [path(3), path(4, "theirs")], [1, 2, 3], "theirs"),
+    ),
+    # Its number is smaller than all in the log, but it was moved since.
+    "a head that diverged before the log begins": (HUNDREDS, stray(52, [path(51, "theirs")], [1, 51], made=201)),
+    # Its base has left the log; a swap that lost there would be as old as the log's beginning.
+    "a head that diverged just before the log begins": (
+        HUNDREDS,
+        stray(100, [path(99, "theirs")], [1, 51], "theirs", made=201),
+    ),
+}
 
 
-def test_swaps_that_crashed_one_after_the_other_are_spared() -> None:
-    """Each began where the entry was."""
-    crashed = [stray(6, [path(5)], [5, 6], name) for name in ("a", "b", "c")]
-    assert refuse_other_head(table_at(), crashed) == crashed
+@pytest.mark.parametrize(("entry", "strays"), SPARED.values(), ids=SPARED)
+def test_a_swap_that_crashed_keeps_its_files(entry: LoadedTable, strays: list[StrayMetadata]) -> None:
+    assert refuse_other_head(entry, strays) == strays
 
 
-@pytest.mark.parametrize("log", [[path(5), path(6)], [path(6)], [path(7, "other")]])
-def test_a_file_that_follows_on_another_unknown_one_is_another_head(log: list[str]) -> None:
-    with pytest.raises(OperationRefused, match=r"00007-x.*metadata of ns\.t made from metadata that its"):
-        refuse_other_head(table_at(), [stray(7, log, [5, 6, 7])])
+@pytest.mark.parametrize(("entry", "found"), PAST.values(), ids=PAST)
+def test_metadata_of_the_past_keeps_nothing(entry: LoadedTable, found: StrayMetadata) -> None:
+    assert refuse_other_head(entry, [found]) == []
 
 
-def test_a_diverged_head_is_found_beside_commits_of_the_entry() -> None:
-    """The entry, which was stale at 5, has been moved on by maintenance since."""
-    with pytest.raises(OperationRefused):
-        refuse_other_head(table_at(8), [stray(7, [path(5), path(6, "theirs")], [5, 61, 71], "theirs")])
-
-
-def test_a_swap_that_lost_against_later_commits_needs_nothing() -> None:
-    """Files that a crash left behind are orphans once the table has moved on."""
-    lost = stray(6, [path(5)], [5, 61], "lost")
-    assert refuse_other_head(table_at(8), [lost]) == []
-
-
-def test_metadata_without_new_snapshots_needs_nothing() -> None:
-    assert refuse_other_head(table_at(), [stray(4, [path(3)], [1, 2, 3, 4], "again")]) == []
-
-
-def test_a_swap_that_lost_before_the_log_begins_is_past() -> None:
-    entry = table_at(6, log=[3, 4, 5])
-    assert refuse_other_head(entry, [stray(3, [path(2)], [2, 31], "lost")]) == []
-
-
-def test_a_head_that_shows_less_but_follows_on_another_unknown_one_is_another_head() -> None:
-    """It has only set properties: expiry would take all that it has."""
-    with pytest.raises(OperationRefused):
-        refuse_other_head(table_at(8), [stray(5, [path(3), path(4, "theirs")], [1, 2, 3], "theirs")])
-
-
-def test_metadata_that_a_catalog_left_out_of_its_log_is_past() -> None:
-    """Its snapshots have expired, so the table does not know them any more."""
-    own_past = stray(3, [path(2)], [1, 2, 3])
-    entry = table_at(6, log=[0, 1, 4, 5], snapshots=[6])
-    assert refuse_other_head(entry, [own_past]) == []
-
-
-def test_metadata_is_past_where_numbers_begin_anew() -> None:
-    """Of a table that another catalog has taken over, which names its files otherwise."""
-    taken_over = [f"{FOLDER}/v{number}.metadata.json" for number in (4, 6, 8)]
-    metadata = document(9, taken_over, [9])
-    entry = LoadedTable(TableName(("ns",), "t"), metadata, path(0), "token", {})
-    omitted = StrayMetadata(f"{FOLDER}/v7.metadata.json", document(7, [f"{FOLDER}/v5.metadata.json"], [7]))
-    assert refuse_other_head(entry, [omitted]) == []
+@pytest.mark.parametrize(("entry", "found"), OTHER_HEADS.values(), ids=OTHER_HEADS)
+def test_another_head_refuses_every_deletion(entry: LoadedTable, found: StrayMetadata) -> None:
+    name = re.escape(found.path.rpartition("/")[2])
+    with pytest.raises(OperationRefused, match=rf"{name}.*metadata of ns\.t made from metadata that its"):
+        refuse_other_head(entry, [found])
 
 
 @pytest.mark.parametrize(
@@ -261,29 +279,6 @@ def test_only_metadata_older_than_the_whole_log_is_surely_past(
 ) -> None:
     modified_ms = None if modified_hour is None else modified_hour * HOUR_MS
     assert is_past(table_at(5, log=[3, 4]), file, modified_ms) is past
-
-
-def test_a_head_that_diverged_before_the_log_begins_and_goes_on_is_another_head() -> None:
-    """Its numbers are smaller than all that the log still knows, but it was moved since."""
-    entry = table_at(200, log=list(range(100, 200)), snapshots=[200])
-    theirs = document(201, [path(51, "theirs")], [1, 51])
-    with pytest.raises(OperationRefused, match="00052-theirs"):
-        refuse_other_head(entry, [StrayMetadata(path(52, "theirs"), theirs)])
-
-
-def test_a_head_that_diverged_just_before_the_log_begins_is_another_head() -> None:
-    """Its base has fallen off the log; what lost a swap there would be as old as the log's beginning."""
-    entry = table_at(200, log=list(range(100, 200)), snapshots=[200])
-    theirs = document(201, [path(99, "theirs")], [1, 51])
-    with pytest.raises(OperationRefused, match="00100-theirs"):
-        refuse_other_head(entry, [StrayMetadata(path(100, "theirs"), theirs)])
-
-
-def test_writers_whose_clocks_differ_a_little_make_no_other_head() -> None:
-    """Iceberg allows a minute between one state and the next."""
-    entry = table_at(200, log=list(range(100, 200)), snapshots=[200])
-    lost = TableMetadata({**document(100, [path(99)], [99]).document, "last-updated-ms": 100 * HOUR_MS + 59_000})
-    assert refuse_other_head(entry, [StrayMetadata(path(100, "lost"), lost)]) == []
 
 
 # A set of hashed paths: it never misses a referenced path, whatever its spelling.

@@ -303,19 +303,6 @@ def test_a_snapshot_is_charged_what_no_other_snapshot_reaches(table: ListedManif
     }
 
 
-def test_a_tag_holds_its_snapshot_and_not_what_came_before() -> None:
-    """Dropping the tag on 2 gives back what 2 holds; 1 has a tag of its own."""
-    table = ListedManifests()
-    for number in (1, 2, 3):
-        table.snapshot(number, table.manifest(f"m{number}", [f"data/{number}"]))
-    del table.document["snapshots"][2]["parent-snapshot-id"]
-    for name, number in (("one", 1), ("two", 2)):
-        table.document["refs"][name] = {"type": "tag", "snapshot-id": number}
-    costs = by_ref(cost_of_refs(table.reader))
-    assert costs["one"] == (1, 3, FILE_BYTES + sizes(table, "m1", "snap-1"))
-    assert costs["two"] == (1, 3, FILE_BYTES + sizes(table, "m2", "snap-2"))
-
-
 @st.composite
 def trees(draw: st.DrawFn) -> TableMetadata:
     """Snapshots 1, 2, …, each a child of one before or of none, and refs on them."""
@@ -337,7 +324,7 @@ def test_the_costs_are_those_of_walking_each_ref(metadata: TableMetadata, weight
     bits = {i: 1 << place for place, i in enumerate(metadata.snapshots)}
     weights = {mask & sum(bits.values()): weight for mask, weight in weights.items()}
     held_by = {
-        name: sum(bits[one.snapshot_id] for one in metadata.ancestors(ref.snapshot_id))
+        name: sum(bits[item.snapshot_id] for item in metadata.ancestors(ref.snapshot_id))
         if ref.type == "branch"
         else bits.get(ref.snapshot_id, 0)
         for name, ref in metadata.refs.items()
@@ -486,7 +473,7 @@ def test_thousands_of_statistics_go_in_seconds() -> None:
     started_s = time.process_time()
     after = apply_updates(metadata, commit.updates, metadata_location=None, now_ms=1)
     assert time.process_time() - started_s < 2
-    assert [one["snapshot-id"] for one in after.statistics] == [9_001]
+    assert [item["snapshot-id"] for item in after.statistics] == [9_001]
     assert list(after.snapshots) == [9_001]
 
 

@@ -142,7 +142,7 @@ def test_thousands_of_branches_without_main_are_walked_once() -> None:
     started_s = time.process_time()
     left = plan([found(f"{LOCATION}/data/a.parquet")], metadata=metadata)
     assert time.process_time() - started_s < 1
-    assert [one.path for one in left.orphans] == [f"{LOCATION}/data/a.parquet"]
+    assert [item.path for item in left.orphans] == [f"{LOCATION}/data/a.parquet"]
 
 
 @pytest.mark.parametrize("branch", ["main", "other"])

@@ -52,7 +52,7 @@ def ages_of(last_modified: str) -> set[int | None]:
     storage = Storage({**PROPERTIES, "s3.region": "us-east-1"})
     storage.s3.meta.events.register("before-send.s3", answer)
     looked_at = storage.status("s3://bucket/t/a")
-    return {one.modified_ms for one in (*storage.list("s3://bucket/t"), looked_at) if one is not None}
+    return {item.modified_ms for item in (*storage.list("s3://bucket/t"), looked_at) if item is not None}
 
 
 @pytest.mark.parametrize(
@@ -87,10 +87,10 @@ def test_a_local_file_or_a_line_of_an_inventory_of_1970_has_no_age(tmp_path: Pat
         os.utime(tmp_path / "a", (at_s, at_s))
         looked_at = storage.status(f"{tmp_path}/a")
         found = (*storage.list(str(tmp_path)), *storage.list_folder(str(tmp_path)), looked_at)
-        assert [one.modified_ms for one in found if one is not None] == [age_ms] * 3
+        assert [item.modified_ms for item in found if item is not None] == [age_ms] * 3
     (tmp_path / "report.csv").write_text("path,size,last_modified_date\ns3://b/a,1,1970-01-01T00:00:00.000Z\n")
     rows = file_rows(storage, f"{tmp_path}/report.csv", "s3://b")
-    assert [one.modified_ms for one in rows] == [None]
+    assert [item.modified_ms for item in rows] == [None]
 
 
 # What the time is by a server's answers, and how far our clock is ahead of it.

@@ -45,7 +45,7 @@ def test_the_memory_is_made_of_the_records_of_sweeps() -> None:
     assert SweepMemory.of({}) == SweepMemory()
     assert SweepMemory.of({}).is_empty
     records = [replace(sweep(SWEPT, 1), finished_ms=5), sweep(FIRST, 2), sweep(TRIED, 3)]
-    assert SweepMemory.of({one.kind: one for one in records}) == SweepMemory(swept_ms=1, first_ms=2, tried_ms=3)
+    assert SweepMemory.of({entry.kind: entry for entry in records}) == SweepMemory(swept_ms=1, first_ms=2, tried_ms=3)
     assert SweepMemory.of({TRIED: sweep(TRIED, 4, is_impossible=True)}) == SweepMemory(tried_ms=4, is_impossible=True)
     assert not SweepMemory.of({TRIED: sweep(TRIED, 4)}).is_empty
 
@@ -118,7 +118,7 @@ def test_a_table_is_young_for_an_interval_at_least() -> None:
 
 
 def why_not(sweeps: list[SweepRecord], **settings: str) -> str | None:
-    return why_no_sweep(policy(**settings).policy, {one.kind: one for one in sweeps}, KEY, NOW_MS)
+    return why_no_sweep(policy(**settings).policy, {entry.kind: entry for entry in sweeps}, KEY, NOW_MS)
 
 
 def test_why_a_pass_leaves_the_sweep_out() -> None:

@@ -404,12 +404,12 @@ def add_statistics(writers: Writers, *, of_partitions: bool = False) -> None:
     path = f"{writers.table.metadata_directory}/{snapshot_id}-{writers.names}.{'parquet' if of_partitions else 'stats'}"
     data, _ = encode_puffin([], {})
     Path(local(path)).write_bytes(data)
-    one = {"snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": len(data)}
+    statistics = {"snapshot-id": snapshot_id, "statistics-path": path, "file-size-in-bytes": len(data)}
     if not of_partitions:
-        one |= {"file-footer-size-in-bytes": len(data) - 4, "blob-metadata": []}
+        statistics |= {"file-footer-size-in-bytes": len(data) - 4, "blob-metadata": []}
     others = [had for had in writers.table.document.get(kind) or () if had["snapshot-id"] != snapshot_id]
     writers.trace.append(f"{WRITER}: {kind} of {snapshot_id}")
-    writers.world.change(WRITER, **{kind: [*others, one]})
+    writers.world.change(WRITER, **{kind: [*others, statistics]})
 
 
 def leave_stray(writers: Writers) -> None:

@@ -228,13 +228,13 @@ class CleanupRun(Run):
         self, operation: Operation, settings: Mapping[str, str] | None = None, faults: Mapping[int, str] | None = None
     ) -> None:
         """One operation, which must not fail, unless the process is killed."""
-        (one,) = self._maintainers
+        (maintainer,) = self._maintainers
         everywhere = {"orphan_sweep_prefixes": self._world.table.location}  # as Iceberg-Java sweeps
         chosen = {**EAGER, **everywhere, "operations": operation.value, **(settings or {})}
-        one.begin(self._world.name, chosen, faults, names_table=True)
-        self._go(one, ALL)
-        outcome = one.process.outcome
-        if not one.process.is_killed:
+        maintainer.begin(self._world.name, chosen, faults, names_table=True)
+        self._go(maintainer, ALL)
+        outcome = maintainer.process.outcome
+        if not maintainer.process.is_killed:
             assert isinstance(outcome, PassOutcome), outcome
             assert {part.status for part in outcome.operations} <= {Status.SUCCEEDED, Status.SKIPPED}, outcome
 

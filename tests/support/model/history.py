@@ -194,11 +194,11 @@ class HistoryRun(Run):
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._world.late) or any(one.process.is_at_work for one in self._maintainers)
+        return bool(self._world.late) or any(maintainer.process.is_at_work for maintainer in self._maintainers)
 
     def _maintain(self, chance: random.Random) -> None:
-        one = chance.choice(self._maintainers)
-        if not one.process.is_at_work:
+        maintainer = chance.choice(self._maintainers)
+        if not maintainer.process.is_at_work:
             if self._history.leases and any(other.process.is_killed for other in self._maintainers):
                 self._let_hours_pass(0.1)  # the lease of the dead expires
             settings = random_settings(chance, self.writers.branches())
@@ -211,12 +211,14 @@ class HistoryRun(Run):
             elif drawn < 0.65:
                 answers[chance.choice([1, 1, 1, 2, 3])] = chance.choice(SENT_ANSWERS)
             chosen = {k: v for k, v in settings.items() if k not in _EAGER}
-            self.trace.append(f"{one.process.name}: begins {chosen} {faults} {answers}")
-            one.begin(self._world.name, settings, faults, answers)
+            self.trace.append(f"{maintainer.process.name}: begins {chosen} {faults} {answers}")
+            maintainer.begin(self._world.name, settings, faults, answers)
             self._counts.done["passes"] += 1
-            self._go(one, chance.choice([chance.randint(5, 50), chance.randint(5, 50), chance.randint(5, 50), ALL]))
+            self._go(
+                maintainer, chance.choice([chance.randint(5, 50), chance.randint(5, 50), chance.randint(5, 50), ALL])
+            )
         else:
-            self._go(one, chance.choice([chance.randint(1, 40), ALL]))
+            self._go(maintainer, chance.choice([chance.randint(1, 40), ALL]))
 
     def _let_hours_pass(self, hours: float) -> None:
         self._drop_late()
@@ -287,9 +289,9 @@ class HistoryRun(Run):
 
     def _end(self) -> None:
         """Passes come to their end, what was on its way arrives; then one pass alone succeeds and leaves no litter."""
-        for one in self._maintainers:
-            if one.process.is_at_work:
-                self._go(one, ALL)
+        for maintainer in self._maintainers:
+            if maintainer.process.is_at_work:
+                self._go(maintainer, ALL)
                 self.check()
         self._drop_late()
         for slow in self._slow:

@@ -109,7 +109,7 @@ class Shelf:
     def put(self, name: TableName, location: str, document: TableMetadata, by: str) -> None:
         self.lake.entries[Entry(self.catalog, name.name)] = location
 
-    def deliver(self, one: Callable[[], object] | None = None) -> None:
+    def deliver(self, commit: Callable[[], object] | None = None) -> None:
         raise NotImplementedError("every answer comes at once")
 
 

@@ -148,7 +148,7 @@ class Process:
                     self._turn.notify_all()
 
     def _sent(self, what: str, call: Callable[[], Any], fault: str | None) -> Any:
-        for step, happen in [one for one in self.soon if one[0] <= self.steps]:
+        for step, happen in [item for item in self.soon if item[0] <= self.steps]:
             self.soon.remove((step, happen))
             happen()
         if fault == "kill before":

@@ -63,17 +63,17 @@ class Run:
     def _under_way(self, *, leases: bool) -> Iterator[None]:
         with watched(self._world, leases=leases):
             self._maintainers = [maintainer_of(self._world, name) for name in self._names]
-            for one in self._maintainers:
-                one.process.trace = self.trace
+            for maintainer in self._maintainers:
+                maintainer.process.trace = self.trace
             try:
                 yield
             finally:
-                for one in self._maintainers:
-                    if one.process.is_at_work:
-                        one.process.kill()
+                for maintainer in self._maintainers:
+                    if maintainer.process.is_at_work:
+                        maintainer.process.kill()
 
-    def _go(self, one: Maintainer, steps: int) -> None:
-        process = one.process
+    def _go(self, maintainer: Maintainer, steps: int) -> None:
+        process = maintainer.process
         process.go(steps)
         if process.is_at_work:
             self.trace.append(f"{process.name}: stands still after step {process.steps}")
@@ -83,7 +83,7 @@ class Run:
             ends = [f"{o.operation.value} {o.status.value} ({o.reason or o.summary})" for o in outcome.operations]
             self.trace.append(f"{process.name}: ended {outcome.status.value}: {'; '.join(ends)}")
             self._counts.done[f"pass {outcome.status.value}"] += 1
-            broken = [one for one in outcome.operations if _broke(one)]
+            broken = [part for part in outcome.operations if _broke(part)]
             assert not broken, broken
         elif process.is_killed:
             self._counts.done["pass killed"] += 1
@@ -160,7 +160,7 @@ class Run:
         table, reader = self._world.table, self.writers.reader
         needed = {path for i in table.snapshots for path in reader.needed(self.writers.manifest_list(i))}
         for kind in ("statistics", "partition-statistics"):
-            needed |= {str(one["statistics-path"]) for one in table.document.get(kind) or ()}
+            needed |= {str(item["statistics-path"]) for item in table.document.get(kind) or ()}
         return {normalise(path) for path in needed}
 
     def on_disk(self) -> set[str]:

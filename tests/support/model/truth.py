@@ -100,7 +100,7 @@ class Witness:
             if found is not None:
                 rows[snapshot["snapshot-id"]] = found
         kinds = ("statistics", "partition-statistics")
-        named = {real_path(one["statistics-path"]) for kind in kinds for one in document.get(kind) or ()}
+        named = {real_path(item["statistics-path"]) for kind in kinds for item in document.get(kind) or ()}
         return Sight(document, frozenset({path}).union(named, *of_snapshot.values()), of_snapshot, rows)
 
     def _snapshot(self, manifest_list: str) -> tuple[frozenset[str], Rows | None]:

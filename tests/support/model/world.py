@@ -61,7 +61,7 @@ class Entries(Protocol):
     def put(self, name: TableName, location: str, document: TableMetadata, by: str) -> None:
         """Let an entry name another metadata file."""
 
-    def deliver(self, one: Callable[[], object] | None = None) -> None: ...
+    def deliver(self, commit: Callable[[], object] | None = None) -> None: ...
 
 
 @dataclass
@@ -121,14 +121,14 @@ class World:
             apply_updates(TableMetadata(document), [], metadata_location=self.location, now_ms=self.now_ms()), by
         )
 
-    def deliver(self, one: Callable[[], object] | None = None) -> None:
+    def deliver(self, commit: Callable[[], object] | None = None) -> None:
         """Bring in a commit that was on its way: this one, unless it is there by now, or the oldest."""
-        if one is None:
-            one = self.late[0]
-        if one in self.late:
-            self.late.remove(one)
+        if commit is None:
+            commit = self.late[0]
+        if commit in self.late:
+            self.late.remove(commit)
             with suppress(MaintenanceError):  # the answer is lost
-                one()
+                commit()
 
     def pass_time(self, hours: float) -> None:
         """Move the clock."""

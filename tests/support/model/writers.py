@@ -289,7 +289,7 @@ class Writers:
             if file.path in of_file:  # listed twice
                 continue
             bitmap = BitMap64(positions)
-            old = next((one for one in files if one.format == "PUFFIN" and one.referenced == file.path), None)
+            old = next((item for item in files if item.format == "PUFFIN" and item.referenced == file.path), None)
             if old is not None:
                 bitmap |= self.reader.vector(old)
                 absorbed.add(old.key)
