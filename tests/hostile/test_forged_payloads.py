@@ -1,4 +1,4 @@
-"""Payloads, documents and requests that nobody of the deployment has written."""
+"""Forged payloads, documents and requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.maintained_table import new_table
 from support.pipeline_deployment import RUN, Pipeline
 from support.state_stores import IDENTITY, a_table, stored
 
-# Functions and jobs that are called with payloads of nobody's run: names, keys and documents that are not theirs.
+# Functions and jobs that are called with names, keys and documents of another run.
 
 NOW = "2026-11-27T06:00:00Z"
 ITEM = {"catalog": "lake", "warehouse": "w", "table": "ns.t", "uuid": "u", "location": "s3://lake/t"}
@@ -165,7 +165,7 @@ def test_an_item_that_says_another_place_is_another_table(pipeline: Pipeline) ->
     assert (again.needless, again.routes) == ("ns.t was dropped or replaced since it was detected", {})
 
 
-# Records among the requests that nobody filed with Icekeeper: passed over, and no other request waits for them.
+# Forged records among the requests are skipped and delay no other request.
 
 HONEST = MaintenanceRequest(
     identity=replace(IDENTITY, uuid="uuid-2"), requested_ms=9, settings={"operations": "compact", "where": "k = 'ü'"}
@@ -192,51 +192,45 @@ FORGED: dict[str, dict[str, Any]] = {
 """What a forged record says in place of what an honest one does."""
 
 
-@pytest.mark.parametrize("values", FORGED.values(), ids=FORGED)
-def test_a_forged_item_stops_no_other_request(
-    moto_server: MotoServer, values: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    """A malformed record among the requests is skipped, and stops nobody (rule: bad-state-items-stop-readers)."""
+LACKING = ("settings", "requested_ms", "table_name", "uuid", "catalog", "location")
+
+
+def test_a_forged_item_stops_no_other_request(moto_server: MotoServer, caplog: pytest.LogCaptureFixture) -> None:
+    """A malformed record among the requests is skipped; the other requests are read
+    (rule: bad-state-items-stop-readers)."""
     table = a_table(moto_server)
     store = StateStore(table)
     store.requests.file(VICTIM)
     (item,) = stored(table)
-    kinds = {name: {"N": str(value)} if isinstance(value, int) else {"S": value} for name, value in values.items()}
-    table.client.put_item(TableName=table.name, Item={**item, **kinds})
     store.requests.file(HONEST)
-    assert store.requests.pending() == (HONEST,)
-    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert told.startswith(f"a request is skipped: the item requests#all / {item['sk']['S']} of the state table is ")
-    store.requests.file(VICTIM)  # an honest one takes its place
-    assert store.requests.pending() == (VICTIM, HONEST)
+    for name, values in FORGED.items():
+        caplog.clear()
+        kinds = {key: {"N": str(value)} if isinstance(value, int) else {"S": value} for key, value in values.items()}
+        table.client.put_item(TableName=table.name, Item={**item, **kinds})
+        assert store.requests.pending() == (HONEST,), name
+        (message,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        place = f"the item requests#all / {item['sk']['S']} of the state table is "
+        assert message.startswith(f"a request is skipped: {place}"), name
+        store.requests.file(VICTIM)  # an honest item replaces it
+        assert store.requests.pending() == (VICTIM, HONEST), name
+    for lacking in LACKING:
+        table.client.put_item(TableName=table.name, Item={key: item[key] for key in item if key != lacking})
+        assert store.requests.pending() == (HONEST,), lacking
 
 
-@pytest.mark.parametrize("lacking", ["settings", "requested_ms", "table_name", "uuid", "catalog", "location"])
-def test_an_item_that_lacks_something_stops_no_other_request(moto_server: MotoServer, lacking: str) -> None:
-    table = a_table(moto_server)
-    store = StateStore(table)
-    store.requests.file(VICTIM)
-    (item,) = stored(table)
-    table.client.put_item(TableName=table.name, Item={name: item[name] for name in item if name != lacking})
-    store.requests.file(HONEST)
-    assert store.requests.pending() == (HONEST,)
-
-
-@pytest.mark.parametrize("values", FORGED.values(), ids=FORGED)
-def test_a_forged_row_stops_no_other_request(
-    tmp_path: Path, values: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    store = SqliteStateStore(tmp_path / "state.db")
-    store.requests.file(VICTIM)
-    with sqlite3.connect(tmp_path / "state.db") as connection:
-        ((item,),) = connection.execute("SELECT attributes FROM items")
-        connection.execute("UPDATE items SET attributes = ?", (json.dumps({**json.loads(item), **values}),))
-    store.requests.file(HONEST)
-    assert store.requests.pending() == (HONEST,)
-    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    assert told.startswith(
-        f"a request is skipped: the item requests#all / {IDENTITY.lease_key} of the state file {store.path} is "
-    )
+def test_a_forged_row_stops_no_other_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for number, (name, values) in enumerate(FORGED.items()):
+        caplog.clear()
+        store = SqliteStateStore(tmp_path / f"{number}.db")
+        store.requests.file(VICTIM)
+        with sqlite3.connect(store.path) as connection:
+            ((item,),) = connection.execute("SELECT attributes FROM items")
+            connection.execute("UPDATE items SET attributes = ?", (json.dumps({**json.loads(item), **values}),))
+        store.requests.file(HONEST)
+        assert store.requests.pending() == (HONEST,), name
+        (message,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+        place = f"the item requests#all / {IDENTITY.lease_key} of the state file {store.path} is "
+        assert message.startswith(f"a request is skipped: {place}"), name
 
 
 @pytest.mark.parametrize("name", ["t", ".t", "ns..t", "ns.", "ns.\x00", "ns.\u202et", "ns.\u2028t", "n\ud800s.t"])

@@ -9,7 +9,7 @@ import pytest
 
 from support.chaos import chaos
 
-SECONDS = 4
+SECONDS = 2.5
 
 
 @pytest.mark.slow
@@ -19,6 +19,6 @@ def test_every_acknowledged_row_is_there_and_no_other(store: str, version: int, 
     print(f"python -m support.chaos --store {store} --version {version} --seed {seed}")  # shown where the test fails
     with chaos(tmp_path, store, version, seed) as run:
         figures = run.run(SECONDS)
-    assert figures.commits.total() >= 10
+    assert figures.commits.total() >= 5
     assert figures.passes.total() >= 2
     assert figures.troubles["restarts"] == (store == "seaweedfs")

@@ -60,6 +60,23 @@ def head_of(reader: TableReader) -> Snapshot:
     return snapshot
 
 
+def assert_summary_adds_up(reader: TableReader) -> None:
+    """Of a rewrite, which is a snapshot of operation ``replace``."""
+    summary = head_of(reader).summary
+    live = [entry.file for _, entry in entries_of(reader, head_of(reader)) if entry.is_live]
+    assert all(isinstance(value, str) for value in summary.values())
+    assert len({file.file_path for file in live}) == len(live)
+    totals = {
+        "total-data-files": len(live),
+        "total-records": sum(file.record_count for file in live),
+        "total-files-size": sum(file.file_size_in_bytes for file in live),
+        "total-delete-files": 0,
+    }
+    assert {key: int(summary[key]) for key in totals} == totals
+    assert summary["operation"] == "replace"
+    assert 0 < head_of(reader).snapshot_id < 2**63
+
+
 def test_sequence_numbers_of_a_compaction(table: MaintainedTable) -> None:
     before = table.reader
     planned = head_of(before)
@@ -81,6 +98,7 @@ def test_sequence_numbers_of_a_compaction(table: MaintainedTable) -> None:
     assert {e.file.file_path for e in by_status[EntryStatus.DELETED]} == adders.keys()
     for entry in by_status[EntryStatus.DELETED]:
         assert (entry.sequence_number, entry.snapshot_id) == (adders[entry.file.file_path][0], ours.snapshot_id)
+    assert_summary_adds_up(reader)
 
 
 def test_rewritten_manifests_keep_every_entry_as_it_was(table: MaintainedTable) -> None:
@@ -98,26 +116,7 @@ def test_rewritten_manifests_keep_every_entry_as_it_was(table: MaintainedTable) 
     (manifest,) = reader.manifests(head_of(reader))
     v1 = reader.metadata.format_version == 1
     assert (manifest.min_sequence_number, manifest.sequence_number) == ((0, 0) if v1 else (1, 6))
-
-
-@pytest.mark.parametrize("operations", ["compact", "rewrite_manifests", "compact,rewrite_manifests"])
-def test_summaries_add_up(table: MaintainedTable, operations: str) -> None:
-    """A rewrite is a snapshot of operation `replace`; dropped partitions are a `delete`."""
-    table.maintain(operations=operations)
-    reader = table.reader
-    summary = head_of(reader).summary
-    live = [entry.file for _, entry in entries_of(reader, head_of(reader)) if entry.is_live]
-    assert all(isinstance(value, str) for value in summary.values())
-    assert len({file.file_path for file in live}) == len(live)
-    totals = {
-        "total-data-files": len(live),
-        "total-records": sum(file.record_count for file in live),
-        "total-files-size": sum(file.file_size_in_bytes for file in live),
-        "total-delete-files": 0,
-    }
-    assert {key: int(summary[key]) for key in totals} == totals
-    assert summary["operation"] == "replace"
-    assert 0 < head_of(reader).snapshot_id < 2**63
+    assert_summary_adds_up(reader)
 
 
 def test_everything_else_is_kept(table: MaintainedTable) -> None:
@@ -141,6 +140,7 @@ def test_everything_else_is_kept(table: MaintainedTable) -> None:
     changed = {"snapshots", "current-snapshot-id", "refs", "snapshot-log", "metadata-log", "last-updated-ms"}
     changed.add("last-sequence-number")
     assert {k: v for k, v in new.items() if k not in changed} == {k: v for k, v in old.items() if k not in changed}
+    assert_summary_adds_up(table.reader)
 
 
 def test_expired_snapshots_take_their_statistics_along(table: MaintainedTable) -> None:

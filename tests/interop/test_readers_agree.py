@@ -18,10 +18,6 @@ from support.iceberg_java import IcebergJava
 from support.maintained_table import local_path, outcome_of
 from support.readers import canonical, duckdb_rows, pyiceberg_rows, rows_by_engine
 
-# Columns whose bounds Iceberg-Java shows decoded.
-READABLE = ("id", "small_int", "price", "huge", "flag", "day", "at", "value", "label_text", "raw")
-BOUNDS = ("lower", "upper")
-
 
 def partitions(location: str) -> Counter[tuple[int, str]]:
     """Files per spec and partition, as PyIceberg plans a scan."""
@@ -79,75 +75,6 @@ def test_java_reads_types_that_spark_does_not_have(tmp_path: Path, iceberg_java:
         clocks[record.getField("id"), "None" if clock is None else str(clock.toString())] += 1
     wanted = pyiceberg_rows(made.before)
     assert clocks == Counter((row["id"], str(row["clock"])) for row in wanted)
-
-
-def test_javas_files_table_is_ours(compacted: Compacted, iceberg_java: IcebergJava) -> None:
-    frame = iceberg_java.session.read.format("iceberg").load(f"{compacted.after}#files")
-    # Not every readable metric: Java 1.10.2 fails on those of uuid columns.
-    columns = [name for name in frame.columns if name != "readable_metrics"]
-    readable = [f"readable_metrics.{name}.{bound}_bound AS {name}_{bound}" for name in READABLE for bound in BOUNDS]
-    theirs = {row["file_path"]: row.asDict(recursive=True) for row in frame.selectExpr(*columns, *readable).collect()}
-    ours = compacted.files()
-    assert theirs.keys() == ours.keys()
-    for path, file in ours.items():
-        row = theirs[path]
-        assert row["record_count"] == file.record_count
-        assert row["file_size_in_bytes"] == file.file_size_in_bytes == local_path(path).stat().st_size
-        assert row["file_format"] == "PARQUET"
-        for name in ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts"):
-            assert row[name] == getattr(file, name), name
-        for name in ("lower_bounds", "upper_bounds"):
-            assert {k: bytes(v) for k, v in row[name].items()} == getattr(file, name), name
-        assert tuple(row["split_offsets"]) == file.split_offsets
-        for name in READABLE:
-            low, high = row[f"{name}_lower"], row[f"{name}_upper"]
-            assert (low is None) <= (high is None)
-            if high is None:  # nothing but nulls, or text and bytes that cannot be rounded up
-                assert low is None or name in ("label_text", "raw")
-            else:
-                assert low <= high
-
-
-def test_javas_manifests_table_is_ours(compacted: Compacted, iceberg_java: IcebergJava) -> None:
-    theirs = {row["path"]: row for row in iceberg_java.metadata_table(compacted.after, "manifests")}
-    ours = {manifest.manifest_path: manifest for manifest in compacted.manifests()}
-    assert theirs.keys() == ours.keys()
-    static = StaticTable.from_metadata(compacted.after)
-    summaries = {row["path"]: row["partition_summaries"] for row in static.inspect.manifests().to_pylist()}
-    for path, manifest in ours.items():
-        row = theirs[path]
-        assert row["length"] == manifest.manifest_length == local_path(path).stat().st_size
-        assert row["partition_spec_id"] == manifest.partition_spec_id
-        assert row["added_snapshot_id"] == manifest.added_snapshot_id
-        assert (row["added_data_files_count"], row["existing_data_files_count"], row["deleted_data_files_count"]) == (
-            manifest.added_files_count,
-            manifest.existing_files_count,
-            manifest.deleted_files_count,
-        )
-        assert [(s["contains_null"], s["contains_nan"]) for s in row["partition_summaries"]] == [
-            (s.contains_null, s.contains_nan) for s in manifest.partitions or ()
-        ]
-        # The bounds as text: Java and PyIceberg decode them alike, up to the way they write a timestamp or bytes.
-        fields = [f["transform"] for f in compacted.table.reader.metadata.specs[manifest.partition_spec_id]["fields"]]
-        for transform, java, python in zip(fields, row["partition_summaries"], summaries[path], strict=True):
-            for bound in ("lower_bound", "upper_bound"):
-                if transform == "void":
-                    assert (java[bound], python[bound]) == ("null", None)
-                else:  # PyIceberg shows an empty bound as none
-                    assert java[bound] is not None
-                    assert (java[bound] or None) == python[bound]
-
-
-def test_javas_snapshots_table_is_ours(compacted: Compacted, iceberg_java: IcebergJava) -> None:
-    theirs = {row["snapshot_id"]: row for row in iceberg_java.metadata_table(compacted.after, "snapshots")}
-    ours = compacted.table.reader.metadata.snapshots
-    assert theirs.keys() == ours.keys()
-    for snapshot_id, snapshot in ours.items():
-        row = theirs[snapshot_id]
-        assert row["parent_id"] == snapshot.parent_id
-        assert row["operation"] == snapshot.operation
-        assert row["manifest_list"] == snapshot.manifest_list
-        assert row["summary"] == {k: v for k, v in snapshot.summary.items() if k != "operation"}
 
 
 def test_files_that_were_not_merged_keep_who_added_them_and_when(compacted: Compacted) -> None:

@@ -31,16 +31,16 @@ from support.scripted_catalog import nothing
 
 # Expiry and orphan removal of tables with random histories: branches, tags, rewrites, rollbacks, crashes.
 #
-# Iceberg-Java reads every snapshot that is left, and says which files are needed.  Twenty cases in every run, always
-# the same ones; two thousand new ones with ``make nightly``.
+# Iceberg-Java reads every snapshot that is left, and lists the files that are needed.  Twelve cases in every run, the
+# same each time; two thousand new cases with ``make nightly``.
 
 
 @settings(
     derandomize=not NIGHTLY,
     database=None,
-    max_examples=examples(20),
+    max_examples=examples(12),
     suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.generate],  # a history is one number: there is nothing to shrink
+    phases=[Phase.explicit, Phase.generate],  # a history is a number: there is nothing to shrink
 )
 @given(seed=st.integers(0, 2**63))  # left to draw every step, hypothesis draws short histories that hardly differ
 def test_what_is_retained_reads_as_before_and_nothing_else_is_left(
@@ -53,7 +53,7 @@ def test_what_is_retained_reads_as_before_and_nothing_else_is_left(
 
 # Compaction of tables with random histories, written by Iceberg-Java, against an oracle that applies deletes naively.
 #
-# Thirty-five cases in every run, always the same ones; two thousand new ones with ``make nightly``.
+# Twenty cases in every run, always the same; two thousand new cases with ``make nightly``.
 
 # Small caps on what one pass may do; and files without deletes may move to the current spec only after the pass that
 # applied the deletes.
@@ -127,7 +127,7 @@ class Case:
 @settings(
     derandomize=not NIGHTLY,
     database=None,
-    max_examples=examples(35),
+    max_examples=examples(20),
     suppress_health_check=list(HealthCheck),
     # What a failing history did is told in full; shrinking it takes minutes.
     phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if NIGHTLY else [])],

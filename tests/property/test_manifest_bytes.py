@@ -198,31 +198,22 @@ def test_a_planner_of_either_order_opens_what_holds_a_match(values: list[bytes],
 
 @settings(max_examples=examples(500))
 @given(st.lists(uuid_values, min_size=1, max_size=8))
-def test_there_are_no_bounds_only_where_none_can_hold(values: list[bytes]) -> None:
-    """Against all awkward uuids and the values themselves: no other one could have been a bound."""
-    if uuid_bounds(values) is None:
+def test_bounds_of_uuids_are_the_narrowest_that_hold_in_both_orders(values: list[bytes]) -> None:
+    bounds, own = uuid_bounds(values), (min(values), max(values))
+    if all(order(own[0]) <= order(value) <= order(own[1]) for order in ORDERS for value in values):
+        assert bounds == own
+    if bounds is None:  # no uuid among the awkward ones and the values themselves is a bound
         candidates = [*AWKWARD_UUIDS, *values]
 
         def holds(compare: Callable[[Any, Any], bool]) -> bool:
             return any(all(compare(o(c), o(v)) for o in ORDERS for v in values) for c in candidates)
 
         assert not (holds(operator.le) and holds(operator.ge))
-
-
-@given(st.lists(uuid_values, min_size=1, max_size=8))
-def test_bounds_are_those_of_the_bytes_where_these_hold(values: list[bytes]) -> None:
-    bounds = min(values), max(values)
-    if all(order(bounds[0]) <= order(value) <= order(bounds[1]) for order in ORDERS for value in values):
-        assert uuid_bounds(values) == bounds
-
-
-@given(st.lists(uuid_values, min_size=1, max_size=8))
-def test_bounds_are_of_the_section_that_their_values_are_of(values: list[bytes]) -> None:
-    """Thus a planned rewrite sees in the manifest list what must stay apart."""
+    # A planned rewrite sees the section in the manifest list.
     for part in split_by_section(["uuid"], values, lambda value: (value,)):
-        bounds = uuid_bounds(part)
-        assert bounds is not None
-        assert {*map(uuid_section, bounds)} == {*map(uuid_section, part)}
+        found = uuid_bounds(part)
+        assert found is not None
+        assert {*map(uuid_section, found)} == {*map(uuid_section, part)}
 
 
 NIL, LOW, HIGH = bytes(16), b"\x12" + bytes(15), b"\xf2" + bytes(15)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.metadata.manifest_write import EncodedManifest
 from icekeeper.metadata.types import uuid_section
-from icekeeper.model import EntryStatus, ManifestContent, ManifestFile, Nothing, PartitionFieldSummary
+from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile, Nothing, PartitionFieldSummary
 from icekeeper.operations.manifests.layout import Place, even_cuts, lane_bounds
 from icekeeper.operations.manifests.plan_manifests import ManifestPlan, plan_manifests
 from icekeeper.policy import Policy
@@ -51,85 +51,69 @@ def test_a_plan_applied_leaves_nothing_to_plan(stored: list[EncodedManifest], le
         assert isinstance(plan(after, wanted, target), Nothing)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(50))
 @given(stored_manifests(), targets, lane_sizes)
-def test_entries_are_the_same_multiset_with_everything_they_inherited(
+def test_rewritten_manifests_hold_the_same_entries_in_partition_order_with_true_summaries(
     stored: list[EncodedManifest], target: int, lane_bytes: int | None
 ) -> None:
-    planned = plan(stored, policy(min_manifests_to_rewrite=2), target)
-    if isinstance(planned, ManifestPlan):
-        after, into = rewritten(TABLE, stored, planned, HERE, lane_bytes)
-        assert live(after) == live(stored)
-        written = [m for m in after if m.manifest in into.written]
-        assert {e.status for _, e in entries_of(TABLE, written)} <= {EntryStatus.EXISTING}
-        for m in written:
-            entries = [e for _, e in entries_of(TABLE, [m])]
-            again = encoded_manifests(m.manifest.partition_spec_id, entries, "", content=m.manifest.content).manifest
-            # All that a manifest list says is true; who commits, and how large the file is, is known later.
-            assert again == replace(
-                m.manifest,
-                manifest_path="",
-                manifest_length=again.manifest_length,
-                sequence_number=again.sequence_number,
-                added_snapshot_id=again.added_snapshot_id,
-            )
-
-
-@settings(max_examples=examples(40))
-@given(stored_manifests(), targets, lane_sizes)
-def test_summaries_hold_for_readers_of_either_order(
-    stored: list[EncodedManifest], target: int, lane_bytes: int | None
-) -> None:
-    """Of uuids; and there are always some, for Spark's ``manifests`` table.
-
-    But where a plan could not foresee uuids that hardly exist: at an end of an order, and not told by bounds that hold
-    in the other one.
-    """
     planned = plan(stored, policy(min_manifests_to_rewrite=2), target)
     if not isinstance(planned, ManifestPlan):
         return
     after, into = rewritten(TABLE, stored, planned, HERE, lane_bytes)
-    for m in (m for m in after if m.manifest in into.written):
-        if m.manifest.partition_spec_id != 2:
-            assert m.manifest.partitions is not None
-            continue
-        found = [entry.file.partition[1] for _, entry in entries_of(TABLE, [m])]
-        if m.manifest.partitions is None:
-            assert any(isinstance(key, bytes) and uuid_section(key) % 2 for key in found)
-            continue
-        summary = m.manifest.partitions[1]
-        assert summary.contains_null == (None in found)
-        for key in found:
-            if isinstance(key, bytes):
-                assert summary.lower_bound is not None
-                assert summary.upper_bound is not None
-                for order in ORDERS:
-                    assert order(summary.lower_bound) <= order(key) <= order(summary.upper_bound)
-
-
-@settings(max_examples=examples(40))
-@given(stored_manifests(), targets, lane_sizes)
-def test_manifests_are_cut_from_entries_in_partition_order(
-    stored: list[EncodedManifest], target: int, lane_bytes: int | None
-) -> None:
-    """One partition lies in neighbouring manifests only, oldest entries first; 0.0 and -0.0 are two."""
-    planned = plan(stored, policy(min_manifests_to_rewrite=2), target)
-    if not isinstance(planned, ManifestPlan):
-        return
-    after, into = rewritten(TABLE, stored, planned, HERE, lane_bytes)
+    written = [m for m in after if m.manifest in into.written]
+    assert live(after) == live(stored)
+    assert {e.status for _, e in entries_of(TABLE, written)} <= {EntryStatus.EXISTING}
+    for m in written:
+        entries = [e for _, e in entries_of(TABLE, [m])]
+        states_the_truth(m, entries)
+        summaries_hold(m, entries)
     for group in planned.groups:
-        of_group = [
-            m
-            for m in after
-            if m.manifest in into.written and (m.manifest.partition_spec_id, m.manifest.content) == group.kind
-        ]
-        entries = [e for _, e in entries_of(TABLE, of_group)]
-        order = [repr(e.file.partition) for e in entries]
-        runs = [p for i, p in enumerate(order) if i == 0 or order[i - 1] != p]
-        assert len(runs) == len(set(runs))
-        for partition in set(order):
-            ages = [e.sequence_number for e, p in zip(entries, order, strict=True) if p == partition]
-            assert ages == sorted(ages, key=lambda s: s or 0)
+        of_group = [m for m in written if (m.manifest.partition_spec_id, m.manifest.content) == group.kind]
+        in_partition_order([e for _, e in entries_of(TABLE, of_group)])
+
+
+def states_the_truth(m: EncodedManifest, entries: Sequence[ManifestEntry]) -> None:
+    """A manifest list has these values; the commit and the size of the file are known later."""
+    again = encoded_manifests(m.manifest.partition_spec_id, entries, "", content=m.manifest.content).manifest
+    assert again == replace(
+        m.manifest,
+        manifest_path="",
+        manifest_length=again.manifest_length,
+        sequence_number=again.sequence_number,
+        added_snapshot_id=again.added_snapshot_id,
+    )
+
+
+def summaries_hold(m: EncodedManifest, entries: Sequence[ManifestEntry]) -> None:
+    """For readers of either order of uuids; and a manifest has summaries, for Spark's ``manifests`` table.
+
+    A plan cannot foresee rare uuids: those at an end of an order, outside bounds that hold in the other order.
+    """
+    if m.manifest.partition_spec_id != 2:
+        assert m.manifest.partitions is not None
+        return
+    keys = [entry.file.partition[1] for entry in entries]
+    if m.manifest.partitions is None:
+        assert any(isinstance(key, bytes) and uuid_section(key) % 2 for key in keys)
+        return
+    summary = m.manifest.partitions[1]
+    assert summary.contains_null == (None in keys)
+    for key in keys:
+        if isinstance(key, bytes):
+            assert summary.lower_bound is not None
+            assert summary.upper_bound is not None
+            for order in ORDERS:
+                assert order(summary.lower_bound) <= order(key) <= order(summary.upper_bound)
+
+
+def in_partition_order(entries: Sequence[ManifestEntry]) -> None:
+    """One partition is in neighbouring manifests only, oldest entries first; 0.0 and -0.0 are two partitions."""
+    order = [repr(e.file.partition) for e in entries]
+    runs = [p for i, p in enumerate(order) if i == 0 or order[i - 1] != p]
+    assert len(runs) == len(set(runs))
+    for partition in set(order):
+        ages = [e.sequence_number or 0 for e, p in zip(entries, order, strict=True) if p == partition]
+        assert ages == sorted(ages)
 
 
 # Which manifests are worth rewriting, and every reason for rewriting none.

@@ -40,7 +40,7 @@ FOUND = {
 @settings(
     derandomize=not NIGHTLY,
     database=None,
-    max_examples=min(examples(20), 200),
+    max_examples=min(examples(12), 200),
     suppress_health_check=list(HealthCheck),
 )
 @given(history=histories)

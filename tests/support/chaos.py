@@ -4,8 +4,7 @@
 Writers append (PyIceberg), upsert (Iceberg-Java), delete by position, vector and key, tag, and change the schema.
 Passes are real processes of the command; most are killed by SIGKILL while they hold the lease.  On SeaweedFS the
 server is killed and started again in the middle, and a proxy delays answers, cuts them and sends requests twice.  At
-the end DuckDB must find exactly the rows that were acknowledged, ``verify`` no problem, and the writers' figures are
-compared with those before the first pass.
+the end DuckDB must find exactly the acknowledged rows and ``verify`` no problem.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -35,7 +34,7 @@ from pyiceberg.types import StringType
 from requests import RequestException
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.errors import CommitConflict, CommitStateUnknown, MaintenanceError, MetadataUnreadable, StorageError
+from icekeeper.errors import CommitConflict, CommitStateUnknown, MetadataUnreadable, StorageError
 from icekeeper.model import FileContent
 from support import v3
 from support.chaos_stores import Store, store_of
@@ -78,33 +77,16 @@ _MOST_FILES = 120
 
 @dataclass
 class Phase:
-    """What writers did before the first pass, or beside passes."""
+    """The work of writers before the first pass, or beside passes."""
 
     seconds: float = 0.0
     commits: Counter[str] = field(default_factory=Counter)
     """Acknowledged, by kind."""
-    lost: int = 0
-    """Swaps that were lost, and repeated."""
-    unsure: int = 0
-    """Attempts without an answer; the writer looked at the table."""
-    landed_s: float = 0.0
-    """What all writers spent on attempts that landed."""
-    lost_s: float = 0.0
-    """The same on all others."""
 
     @property
     def rate(self) -> float:
         """Commits a second."""
         return self.commits.total() / self.seconds
-
-    @property
-    def lost_per_thousand(self) -> float:
-        """Swaps lost for each thousand commits."""
-        return 1000 * self.lost / max(1, self.commits.total())
-
-    def each_ms(self, seconds: float) -> float:
-        """Milliseconds for each commit."""
-        return 1000 * seconds / max(1, self.commits.total())
 
 
 @dataclass
@@ -114,17 +96,11 @@ class Figures:
     alone: Phase = field(default_factory=Phase)
     beside: Phase = field(default_factory=Phase)
     passes: Counter[str] = field(default_factory=Counter)
-    """How passes ended; ``killed`` among them."""
+    """Ends of passes; ``killed`` among them."""
     failed: Counter[str] = field(default_factory=Counter)
-    """Why operations failed, where the server's troubles let them."""
-    metrics: Counter[str] = field(default_factory=Counter)
-    """Sums over the passes that ended."""
-    most_files: int = 0
-    """Data and delete files, the most after any pass."""
-    files: tuple[int, int] = 0, 0
-    """Data and delete files at the end."""
+    """Operations that failed, where the server's troubles allow it."""
     troubles: Counter[str] = field(default_factory=Counter)
-    """What the server and its proxy did wrong."""
+    """Troubles of the server and its proxy."""
 
     @property
     def commits(self) -> Counter[str]:
@@ -132,23 +108,11 @@ class Figures:
         return self.alone.commits + self.beside.commits
 
     def __str__(self) -> str:
-        alone, beside = self.alone, self.beside
-        read, vain = self.metrics["compact.bytes_read"], self.metrics["compact.bytes_dropped"]
+        alone, beside = self.alone.rate, self.beside.rate
         lines = [
             f"commits acknowledged   {self.commits.total()}: {_listed(self.commits)}",
-            f"commits a second       {alone.rate:.1f} alone, {beside.rate:.1f} beside passes: "
-            f"{beside.rate / alone.rate:.0%}",
-            f"lost per 1,000 commits {alone.lost_per_thousand:.0f} alone, {beside.lost_per_thousand:.0f} beside passes",
-            f"ms to land a commit    {alone.each_ms(alone.landed_s):.0f} alone, "
-            f"{beside.each_ms(beside.landed_s):.0f} beside passes",
-            f"ms in vain for each    {alone.each_ms(alone.lost_s):.0f} alone, "
-            f"{beside.each_ms(beside.lost_s):.0f} beside passes",
-            f"looked up by writers   {alone.unsure + beside.unsure}",
+            f"commits a second       {alone:.1f} alone, {beside:.1f} beside passes: {beside / alone:.0%}",
             f"passes                 {_listed(self.passes)}",
-            f"rows forwarded         {self.metrics['compact.rows_forwarded']}",
-            f"keys converted         {self.metrics['rewrite_position_deletes.rows_converted']} rows",
-            f"bytes rewritten        {read}, in vain {vain} ({vain / max(1, read):.1%})",
-            f"files                  {self.most_files} at most, {self.files[0]} data and {self.files[1]} delete left",
         ]
         if self.troubles:
             lines.append(f"troubles               {_listed(self.troubles)}; operations failed: {_listed(self.failed)}")
@@ -250,26 +214,19 @@ class Chaos:
             self.failures.append(error)
 
     def _until_it_lands(self, commit: Callable[[bool], object]) -> None:
-        """``commit`` is told whether an attempt before it may have landed."""
+        """Call ``commit`` until it succeeds, with whether an earlier attempt may have landed."""
         until_s, may_have_landed = time.monotonic() + _PATIENCE_S, False
         while True:
-            began_s, phase = time.monotonic(), self.phase
             try:
                 commit(may_have_landed)
-                with self._lock:
-                    phase.landed_s += time.monotonic() - began_s
                 return
             except (*_LOST, *_UNSURE) as error:
                 if time.monotonic() > until_s:
                     raise
                 is_lost = isinstance(error, _LOST)
-                # Behind the proxy a conflict may be one with the writer's own commit, which arrived twice.
+                # Behind the proxy a conflict may be with the writer's own commit, which arrived twice.
                 may_have_landed = may_have_landed or not is_lost or self.store.restart is not None
                 time.sleep(0 if is_lost else 0.1)
-                with self._lock:
-                    phase.lost += is_lost
-                    phase.unsure += not is_lost
-                    phase.lost_s += time.monotonic() - began_s
 
     def _append(self, chance: random.Random) -> bool:
         region, count = chance.choice(REGIONS), chance.randint(1, 30)
@@ -379,20 +336,8 @@ class Chaos:
     def _call(self, order: dict[str, str]) -> list[str]:
         settings = [part for key, value in {**PASS, **order}.items() for part in ("--set", f"{key}={value}")]
         icekeeper = str(Path(sys.executable).parent / "icekeeper")
-        return [
-            "nice",
-            f"-n{self.nice}",
-            icekeeper,
-            "maintain",
-            "ns.t",
-            "--catalog",
-            "local",
-            "--unsafe",
-            "--engine",
-            "local",
-            "--json",
-            *settings,
-        ]
+        options = ["--catalog", "local", "--unsafe", "--engine", "local", "--json"]
+        return ["nice", f"-n{self.nice}", icekeeper, "maintain", "ns.t", *options, *settings]
 
     def _pass(self, chance: random.Random, restart: Callable[[], None] | None = None) -> None:
         """One pass, which is killed or not; the server restarts in its middle where asked."""
@@ -416,8 +361,6 @@ class Chaos:
                 self.figures.passes["killed"] += 1
                 return
         self._note(out)
-        with suppress(MaintenanceError):
-            self.figures.most_files = max(self.figures.most_files, len(AtOneHead(self.table).entries()))
 
     def _note(self, out: bytes, *, at_the_end: bool = False) -> None:
         document = json.loads(out)
@@ -427,7 +370,6 @@ class Chaos:
         self.figures.passes[document["status"]] += 1
         may_fail = self.store.restart is not None and not at_the_end
         for operation in document["operations"]:
-            self.figures.metrics.update(operation["metrics"])
             if operation["status"] in ("succeeded", "skipped") or "overtaken" in operation["summary"]:
                 continue
             assert may_fail, operation
@@ -439,9 +381,7 @@ class Chaos:
         self._note(done.stdout, at_the_end=True)
         assert Counter((row["id"], row["region"]) for row in self._found()) == Counter(self.live.items())
         self.table.assert_sound()
-        contents = Counter(entry.file.content is FileContent.DATA for entry in self.table.entries())
-        self.figures.files = contents[True], contents[False]
-        assert sum(self.figures.files) <= _MOST_FILES, self.figures.files
+        assert len(self.table.entries()) <= _MOST_FILES
 
 
 @contextmanager

@@ -108,12 +108,15 @@ class Steps:
     def __init__(self, fail_at: int | None, failure: Callable[[str], BaseException]) -> None:
         self.taken = 0
         self.where: str | None = None
+        self.watch: Callable[[str], object] = lambda what: None
+        """Called at each step."""
         self._fail_at, self._failure, self._lock = fail_at, failure, threading.Lock()
 
     def step(self, what: str) -> None:
         with self._lock:
             self.taken += 1
             fails = self.taken == self._fail_at
+            self.watch(what)
         if fails:
             self.where = what
             raise self._failure(what)

@@ -101,20 +101,14 @@ class Listings:
         return found
 
 
-def test_a_listing_tells_by_itself_that_it_is_not_allowed() -> None:
-    client = Listings("AccessDenied")
-    storage = storage_over(client)
-    assert storage.list_if_allowed(WHERE) is None
-    assert storage.list_if_allowed(WHERE) is None
-    assert not storage.can_list(WHERE)
-    assert client.asked == 1
-
-
-def test_one_that_is_allowed_is_not_asked_for_again() -> None:
-    client = Listings({"Contents": [{"Key": "t/metadata/a", "Size": 3}]})
-    storage = storage_over(client)
-    assert [found.path for found in storage.list_if_allowed(WHERE) or ()] == [f"{WHERE}/a"]
-    assert storage.can_list(WHERE)
+@pytest.mark.parametrize("answer", ["AccessDenied", {"Contents": [{"Key": "t/metadata/a", "Size": 3}]}])
+def test_a_listing_shows_whether_it_is_allowed(answer: dict[str, Any] | str) -> None:
+    client = Listings(answer)
+    storage, is_allowed = storage_over(client), not isinstance(answer, str)
+    found = storage.list_if_allowed(WHERE)
+    assert (None if found is None else [file.path for file in found]) == ([f"{WHERE}/a"] if is_allowed else None)
+    assert storage.can_list(WHERE) is is_allowed
+    assert is_allowed or storage.list_if_allowed(WHERE) is None
     assert client.asked == 1
 
 
@@ -176,31 +170,22 @@ class Store:
         return found
 
 
-def test_a_manifest_is_read_once() -> None:
-    store, cache = Store(m=FILE), MetadataCache()
-    assert [cache.read(HERE, "m", store.read) for _ in range(3)] == [FILE] * 3
-    assert store.reads == ["m"]
-
-
-def test_what_could_not_be_read_is_read_again() -> None:
-    store, cache = Store(m=StorageError("gone")), MetadataCache()
-    with pytest.raises(StorageError, match="gone"):
-        cache.read(HERE, "m", store.read)
-    store.files["m"] = FILE
-    assert cache.read(HERE, "m", store.read) == FILE
-
-
 @pytest.mark.parametrize(
     "damaged",
-    [b"", b"Obj\x01", FILE[:-1], FILE[:-40], FILE + b"x", b"no Avro" * 20],
-    ids=["nothing", "magic", "cut", "cut more", "longer", "other"],  # a file has random bytes, a test's name must not
+    [StorageError("gone"), b"", b"Obj\x01", FILE[:-1], FILE[:-40], FILE + b"x", b"no Avro" * 20],
+    ids=["gone", "nothing", "magic", "cut", "cut more", "longer", "other"],  # a file has random bytes, a name must not
 )
-def test_what_is_not_whole_is_read_again(damaged: bytes) -> None:
-    assert not is_whole_avro(damaged)
+def test_a_manifest_is_read_once_and_again_only_while_it_is_not_whole(damaged: bytes | StorageError) -> None:
     store, cache = Store(m=damaged), MetadataCache()
-    assert cache.read(HERE, "m", store.read) == damaged
+    if isinstance(damaged, bytes):
+        assert not is_whole_avro(damaged)
+        assert cache.read(HERE, "m", store.read) == damaged
+    else:
+        with pytest.raises(StorageError, match="gone"):
+            cache.read(HERE, "m", store.read)
     store.files["m"] = FILE
-    assert cache.read(HERE, "m", store.read) == FILE
+    assert [cache.read(HERE, "m", store.read) for _ in range(3)] == [FILE] * 3
+    assert store.reads == ["m", "m"]
 
 
 def test_the_room_is_bounded_and_the_first_files_keep_it() -> None:
@@ -217,27 +202,21 @@ def document() -> bytes:
     return render_document(TableMetadata(new_document("s3://b/t", 2)))
 
 
-def test_within_a_pass_a_metadata_file_is_read_once() -> None:
+def test_within_a_pass_a_metadata_file_is_read_once_and_a_damaged_file_again() -> None:
     store: Any = Store(m=document())
     for _ in range(2):
         load_document(store, "m")
     assert store.reads == ["m", "m"]
     with keeping_documents():
-        for _ in range(3):
-            load_document(store, "m")
-    assert store.reads == ["m", "m", "m"]
-    load_document(store, "m")
-    assert len(store.reads) == 4
-
-
-def test_a_damaged_metadata_file_is_read_again() -> None:
-    store: Any = Store(m=document()[:-5])
-    with keeping_documents():
+        store.files["m"] = document()[:-5]
         with pytest.raises(MetadataUnreadable, match="cannot be parsed"):
             load_document(store, "m")
         store.files["m"] = document()
-        load_document(store, "m")
-    assert store.reads == ["m", "m"]
+        for _ in range(3):
+            load_document(store, "m")
+    assert len(store.reads) == 4
+    load_document(store, "m")
+    assert len(store.reads) == 5
 
 
 def test_only_the_latest_metadata_files_are_kept() -> None:

@@ -593,21 +593,6 @@ def test_a_scan_writes_in_few_transactions_what_it_remembers_of_many_tables(
     assert len(begun) == 2
 
 
-def test_a_scan_opens_the_state_once_for_each_thread(
-    state: CountedState, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[SqliteFile] = []
-    plain = SqliteFile._open
-
-    def counted(file: SqliteFile) -> sqlite3.Connection:
-        opened.append(file)
-        return plain(file)
-
-    monkeypatch.setattr(SqliteFile, "_open", counted)
-    scan(state, fleet)
-    assert 0 < len(opened) <= 4 + 1 + 1  # its threads, the caller, and what asks before whether it can write
-
-
 def test_what_a_scan_could_not_record_the_next_one_does(
     state: CountedState,
     fleet: PreparedCatalog,
