@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import multiprocessing
+import sqlite3
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from icekeeper.state.open import open_state
-from local_stack.moto_server import MotoServer
 from support.command import Command
 from support.lease_race import KEYS, take_leases
-from support.state_stores import a_table, state_address
 
 # State that processes share, named by ICEKEEPER_STATE alone.
 
 
-@pytest.fixture
-def dynamodb_address(moto_dynamodb: MotoServer, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    return state_address(moto_dynamodb, a_table(moto_dynamodb))
-
-
-@pytest.fixture
-def sqlite_address(tmp_path: Path) -> str:
-    return str(tmp_path / "shared.db")
-
-
-@pytest.mark.parametrize("store", ["sqlite", "dynamodb"])
-def test_of_many_processes_one_gets_each_lease(store: str, request: pytest.FixtureRequest) -> None:
-    address: str = request.getfixturevalue(f"{store}_address")
+def test_processes_that_start_together_create_one_store_and_one_of_them_gets_each_lease(tmp_path: Path) -> None:
+    """Threads race for leases in every store: ``tests/contract/test_leases.py``."""
+    address = str(tmp_path / "shared.db")
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         answers = list(pool.map(take_leases, [address] * 2, [(f"{worker}-a", f"{worker}-b") for worker in range(2)]))
     won = [item for answer in answers for item in answer.items()]
     leases = open_state({"ICEKEEPER_STATE": address}).leases
     assert sorted(key for key, _ in won) == sorted(KEYS)
     assert all(leases.current(key, now_ms=1_999) == lease for key, lease in won)
+    with closing(sqlite3.connect(address)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 # A pass whose state knows nothing of a table that Icekeeper has maintained says so.

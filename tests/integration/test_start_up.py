@@ -75,27 +75,15 @@ def telling_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
 
 
-def test_help_is_told_without_any_library_of_the_work(telling_pandas: None) -> None:
-    pages = [
-        ("--help",),
-        ("maintain", "--help"),
-        ("policy", "show", "--help"),
-        ("request", "--help"),
-        ("demo", "--help"),
-    ]
-    told, out, err = called(*pages)
-    assert (told["codes"], out.count("Usage: icekeeper"), err) == ([0] * len(pages), len(pages), "")
-    assert within(told["modules"], (*LIBRARIES, "rich.console", "icekeeper.runtime", "icekeeper.policy")) == []
-    told, _, _ = called(("--help",))
-    assert within(told["modules"], ("pydantic",)) == []
-
-
-def test_a_wrong_call_is_told_without_any_library_of_the_work(command: Command) -> None:
-    told, out, err = called(*(call for call, _ in WRONG_CALLS))
-    assert (told["codes"], out.strip()) == ([2] * len(WRONG_CALLS), "")
+def test_help_and_wrong_calls_need_no_library_of_the_work(command: Command, telling_pandas: None) -> None:
+    pages = [("--help",), ("maintain", "--help"), ("policy", "show", "--help"), ("request", "--help")]
+    told, out, err = called(*pages, *(call for call, _ in WRONG_CALLS))
+    assert (told["codes"], out.count("Usage: icekeeper")) == ([0] * len(pages) + [2] * len(WRONG_CALLS), len(pages))
     for line, (_, sentence) in zip(err.splitlines(), WRONG_CALLS, strict=True):
         assert one_sentence(line).startswith(sentence)
-    assert within(told["modules"], LIBRARIES) == []
+    assert within(told["modules"], (*LIBRARIES, "icekeeper.runtime", "icekeeper.policy")) == []
+    told, _, _ = called(("--help",))
+    assert within(told["modules"], ("pydantic", "rich.console")) == []
 
 
 def test_the_policy_of_a_table_in_a_sql_catalog_is_shown_without_what_rewrites_it(

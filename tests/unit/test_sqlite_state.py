@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import sqlite3
 import stat
@@ -39,22 +38,6 @@ from support.state_stores import CLAIMS, IDENTITY, look, remember
 TABLE_OF_SQLITE = TableIdentity(CatalogId("C", "w"), TableName(("ns",), "t"), "u")
 
 
-def record_many(path: Path, worker: int) -> None:
-    store = SqliteStateStore(path)
-    for number in range(10):
-        store.record_pass(
-            PassRecord(
-                identity=TABLE_OF_SQLITE,
-                run_id=f"{worker}-{number}",
-                started_ms=0,
-                finished_ms=number,
-                status="succeeded",
-                summary="",
-                engine="local",
-            )
-        )
-
-
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -66,20 +49,6 @@ def record_many(path: Path, worker: int) -> None:
 )
 def test_the_state_lives_where_the_environment_says(environment: dict[str, str], expected: str) -> None:
     assert state_path(environment) == Path(expected)
-
-
-def test_processes_that_start_together_create_one_store_and_lose_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "state.db"
-    context = multiprocessing.get_context("spawn")
-    workers = [context.Process(target=record_many, args=(path, worker)) for worker in range(4)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0, 0, 0, 0]
-    assert len(SqliteStateStore(path).history(TABLE_OF_SQLITE)) == 40
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_a_file_that_is_no_state_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) -> None:
