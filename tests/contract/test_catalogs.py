@@ -157,7 +157,7 @@ def test_a_table_replaced_under_its_name_is_a_conflict_without_asking(lake: Lake
 
 @pytest.mark.parametrize("lake", ["rest"], indirect=True)
 def test_an_overtaken_sequence_number_or_row_id_is_a_conflict(lake: Lake) -> None:
-    """Without a requirement that would tell, SeaweedFS answers 400, not 409."""
+    """Where no requirement shows the conflict, SeaweedFS answers 400, not 409."""
     table, catalog = lake.table(3), lake.open()
     base = catalog.load(table)
     base = catalog.commit(base, [], append(base, 1))
@@ -271,7 +271,7 @@ def test_wrong_credentials_are_refused_without_showing_them(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
-def test_what_a_table_says_of_itself_is_not_how_its_files_are_reached(lake: Lake) -> None:
+def test_table_properties_do_not_change_how_files_are_reached(lake: Lake) -> None:
     """PyIceberg merges a table's properties into those of its FileIO (rule: admit-server-settings-by-list),
     (rule: own-keys-stay-with-own-endpoint)."""
     catalog = lake.open()

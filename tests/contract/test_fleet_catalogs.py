@@ -60,7 +60,7 @@ def bucket(moto_server: MotoServer) -> TableBucket:
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_files_follow_the_endpoint_of_the_environment_whoever_reads_them(
+def test_boto3_and_pyarrow_use_the_endpoint_of_the_environment(
     moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     """boto3 does so by itself, PyArrow does not."""
@@ -83,7 +83,7 @@ def test_files_follow_the_endpoint_of_the_environment_whoever_reads_them(
 
 def test_table_buckets_are_found_and_opened(bucket: TableBucket) -> None:
     assert bucket in set(find_table_buckets())
-    found = {one.name: one for one in fleet_catalogs({"ICEKEEPER_TABLE_BUCKETS": "all"}, {})}
+    found = {item.name: item for item in fleet_catalogs({"ICEKEEPER_TABLE_BUCKETS": "all"}, {})}
     recorded = recorded_catalog(found[bucket.name].id, {})
     assert recorded == found[bucket.name]
     table = TableName(("ns",), "t")
@@ -127,10 +127,10 @@ def test_buckets_that_cannot_be_listed_leave_the_others_served(monkeypatch: pyte
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3TABLES", endpoint)
         with pytest.raises(StorageError, match=r"^listing the table buckets cannot be reached: nothing answers at"):
             fleet_catalogs(settings, configured)
-        told: list[StorageError] = []
-        served = fleet_catalogs(settings, configured, unreachable=told.append)
-    assert [one.name for one in served] == ["lake"]
-    assert len(told) == 1
+        messages: list[StorageError] = []
+        served = fleet_catalogs(settings, configured, unreachable=messages.append)
+    assert [item.name for item in served] == ["lake"]
+    assert len(messages) == 1
 
 
 def test_a_found_bucket_that_is_called_like_a_catalog_stops_no_other() -> None:
@@ -139,10 +139,10 @@ def test_a_found_bucket_that_is_called_like_a_catalog_stops_no_other() -> None:
     configured = {"lake": {"type": "sql", "uri": "sqlite:///lake.db"}}
     arn = "arn:aws:s3tables:eu-west-1:111122223333:bucket/"
     found = [TableBucket(name, f"{arn}{name}") for name in ("lake", "logs")]
-    told: list[StorageError] = []
-    served = fleet_catalogs(settings, configured, find=lambda: found, unreachable=told.append)
-    assert [one.name for one in served] == ["lake", "logs"]
-    assert [str(error) for error in told] == [
+    messages: list[StorageError] = []
+    served = fleet_catalogs(settings, configured, find=lambda: found, unreachable=messages.append)
+    assert [item.name for item in served] == ["lake", "logs"]
+    assert [str(error) for error in messages] == [
         f"{arn}lake is left out: two catalogs of this deployment are named 'lake'; rename one of them"
     ]
     with pytest.raises(PolicyError, match="are named 'lake'"):

@@ -86,7 +86,7 @@ def test_all_that_glue_knows_of_a_table_survives_a_commit(
 def test_a_commit_that_lands_between_reading_the_entry_and_the_swap_is_a_conflict(
     catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, properties: dict[str, str]
 ) -> None:
-    """Only the version tells: the pointer was still at the base when it was read."""
+    """Only the version shows it: the pointer was still at the base when it was read."""
     theirs.create_table("ns.t", ROWS.schema)
     base = catalog.load(TABLE)
     other = open_catalog("lake", properties)

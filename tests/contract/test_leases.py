@@ -38,7 +38,7 @@ from icekeeper.state.store import OVERLAP_MS
 from support.settings import MB, NOW_MS, policy, small_files, table
 from support.state_stores import CALLED, COPY, IDENTITY, OTHERS, OpenStore, look, looks, remember
 
-# What every store of leases does: of many that want one, exactly one has it.
+# Every store gives a lease to exactly one of its applicants.
 
 KEY = IDENTITY.lease_key
 NAME = str(IDENTITY.table)
@@ -65,7 +65,7 @@ def test_a_lease_holds_until_it_runs_out(open_store: OpenStore) -> None:
     assert leases.release(a_lease("b", 1_070)) is True
 
 
-def test_whoever_comes_second_is_told_who_has_it_and_until_when(open_store: OpenStore) -> None:
+def test_the_second_run_reads_the_holder_and_the_end_of_the_lease(open_store: OpenStore) -> None:
     leases = open_store().leases
     leases.acquire(KEY, "run-1", now_ms=MIDNIGHT_MS, ttl_ms=90_000, name="ns.sub.t")
     leases.acquire("fleet", "run-1", now_ms=MIDNIGHT_MS, ttl_ms=90_000)
@@ -76,7 +76,7 @@ def test_whoever_comes_second_is_told_who_has_it_and_until_when(open_store: Open
         leases.acquire("fleet", "run-2", now_ms=MIDNIGHT_MS, ttl_ms=1)
 
 
-def test_its_holder_takes_it_again_and_never_shortens_it(open_store: OpenStore) -> None:
+def test_the_holder_takes_its_lease_again_and_never_shortens_it(open_store: OpenStore) -> None:
     """So that a function which is retried after its answer was lost gets the same answer.  Of a stolen lease only the
     thief's own time counts."""
     leases = open_store().leases
@@ -89,8 +89,8 @@ def test_its_holder_takes_it_again_and_never_shortens_it(open_store: OpenStore) 
     assert leases.current(KEY, now_ms=320) == a_lease("b", 321)
 
 
-def test_renewing_prolongs_and_never_shortens(open_store: OpenStore) -> None:
-    """Also a lease that ran out, if nobody took it."""
+def test_renewal_extends_a_lease_and_never_shortens_it(open_store: OpenStore) -> None:
+    """Also an expired lease that no other run took."""
     leases = open_store().leases
     lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
     assert open_store().leases.renew(lease, now_ms=50, ttl_ms=100) == a_lease("a", 150)
@@ -152,7 +152,7 @@ def test_leases_of_different_things_do_not_meet(open_store: OpenStore) -> None:
 
 
 @pytest.mark.parametrize("run_out", [False, True], ids=["free", "run out"])
-def test_of_many_that_want_it_at_once_exactly_one_gets_it(open_store: OpenStore, run_out: bool) -> None:
+def test_exactly_one_of_many_racing_runs_gets_the_lease(open_store: OpenStore, run_out: bool) -> None:
     """Of many that want a lease exactly one gets it (rule: one-lease-holder)."""
     if run_out:
         open_store().leases.acquire(KEY, "before", now_ms=0, ttl_ms=100)
@@ -172,7 +172,7 @@ def test_of_many_that_want_it_at_once_exactly_one_gets_it(open_store: OpenStore,
     assert open_store().leases.current(KEY, now_ms=250) == winners[0]
 
 
-def test_of_a_renewal_and_a_theft_at_once_one_wins(open_store: OpenStore) -> None:
+def test_either_a_renewal_or_a_theft_wins_their_race(open_store: OpenStore) -> None:
     start = Barrier(2)
     lease = open_store().leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
 
@@ -215,7 +215,7 @@ def killed_holder() -> str:
     return holder
 
 
-def test_the_lease_of_a_process_that_is_dead_bars_nobody(open_store: OpenStore) -> None:
+def test_the_lease_of_a_dead_process_is_free(open_store: OpenStore) -> None:
     holder = killed_holder()
     leases = open_store().leases
     first = leases.acquire(KEY, holder, now_ms=1_000, ttl_ms=1_000)
@@ -227,15 +227,23 @@ def test_the_lease_of_a_process_that_is_dead_bars_nobody(open_store: OpenStore) 
 
 
 def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In another container, after another boot, of another user, without a mark, in a form that nobody wrote."""
+    """In another container, after another boot, of another user, without a mark, or in an unknown form."""
     dead, alive = killed_holder(), holder_name("icekeeper run", "r")
     assert has_died(dead)
-    told = Lease(key=KEY, holder=dead, expires_ms=1).who
-    assert dead.startswith(f"{told} [")
-    assert told.endswith(", run 01234567)")
+    reported = Lease(key=KEY, holder=dead, expires_ms=1).who
+    assert dead.startswith(f"{reported} [")
+    assert reported.endswith(", run 01234567)")
     assert not has_died(alive)
     place = dead[dead.index(" [") + 2 :][:16]
-    others = [told, "", "run-1", dead.replace(place, "0" * 16), f"{told} [{place}]", f"{dead} ", dead.replace("(", "")]
+    others = [
+        reported,
+        "",
+        "run-1",
+        dead.replace(place, "0" * 16),
+        f"{reported} [{place}]",
+        f"{dead} ",
+        dead.replace("(", ""),
+    ]
     assert [has_died(other) for other in others] == [False] * len(others)
     # The number of a process that is there, which began at another time than the one that had it before.
     mark, _, start = alive.removesuffix("]").rpartition(".")
@@ -243,13 +251,13 @@ def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch,
     with monkeypatch.context() as patch:
         patch.setattr(os, "kill", lambda pid, number: (_ for _ in ()).throw(PermissionError()))
         assert not has_died(dead)
-    # Where the system tells nothing, and where another namespace has mounted what it tells.
+    # Where /proc is empty, or belongs to another namespace.
     monkeypatch.setattr(lease_module, "_PROC", tmp_path)
     assert not has_died(dead)
     assert holder_name("icekeeper run", "r") == alive.rpartition(" [")[0]
 
 
-# What a machine recorded while its clock was ahead bars nobody once the clock is right.
+# Records of a clock that was ahead stop no pass once the clock is right.
 
 BARRED = IDENTITY.lease_key
 YEAR_MS = 366 * 24 * HOUR_MS
@@ -274,7 +282,7 @@ def test_a_holder_whose_clock_is_set_right_has_a_lease_that_ends_in_time(tmp_pat
         leases.acquire(BARRED, "other", now_ms=NOW_MS + 99, ttl_ms=100)
 
 
-def test_the_next_pass_takes_the_place_of_one_that_ended_in_the_future(open_store: OpenStore) -> None:
+def test_the_next_pass_replaces_the_record_of_a_pass_that_ended_in_the_future(open_store: OpenStore) -> None:
     store = open_store()
     remember(store, IDENTITY, FROM_AHEAD)
     remember(store, IDENTITY, FROM_AHEAD, "of another digest")
@@ -285,14 +293,14 @@ def test_the_next_pass_takes_the_place_of_one_that_ended_in_the_future(open_stor
     assert store.seen(IDENTITY) == looks(replace(SEEN, is_done=False))
 
 
-def test_no_pass_is_left_out_for_one_that_ended_in_the_future(open_store: OpenStore) -> None:
+def test_a_pass_that_ended_in_the_future_makes_no_other_pass_needless(open_store: OpenStore) -> None:
     """A laptop that was a year ahead had every run skip its tables for a year: "another run has maintained it"."""
     store = open_store()
     remember(store, IDENTITY, FROM_AHEAD)
     assert why_needless(store, IDENTITY, "d", NOW_MS - 1, now_ms=NOW_MS, is_pending=None) is None
     remember(store, IDENTITY, SEEN)
-    told = why_needless(store, IDENTITY, "d", NOW_MS - 1, now_ms=NOW_MS, is_pending=None)
-    assert told == f"another run has maintained {IDENTITY.table} since it was detected"
+    reported = why_needless(store, IDENTITY, "d", NOW_MS - 1, now_ms=NOW_MS, is_pending=None)
+    assert reported == f"another run has maintained {IDENTITY.table} since it was detected"
     # A pass with other settings or operations is not the one that was proposed.
     assert why_needless(store, IDENTITY, "other", NOW_MS - 1, now_ms=NOW_MS, is_pending=None) is None
 
@@ -313,7 +321,7 @@ def test_a_request_is_not_answered_by_a_pass_that_ended_in_the_future(open_store
     assert await_pass(store, request, waiting).status == "skipped"
 
 
-# A lease while its holder works, over every store: prolonged by a thread, lost once another one has it.
+# A lease while its holder works, over every store: a thread extends it, and a theft ends it.
 
 HELD, HELD_NAME = IDENTITY.lease_key, str(IDENTITY.table)
 TTL_MS = 120
@@ -324,7 +332,7 @@ def held(leases: LeaseStore, now: list[int], ttl_ms: int = TTL_MS) -> HeldLease:
     return HeldLease(leases, lease, ttl_ms, lambda: now[0])
 
 
-def test_whoever_asks_for_it_prolongs_it(open_store: OpenStore) -> None:
+def test_requiring_a_lease_extends_it(open_store: OpenStore) -> None:
     now, leases = [1_000], open_store().leases
     lease = held(leases, now)
     now[0] += 100
@@ -334,7 +342,7 @@ def test_whoever_asks_for_it_prolongs_it(open_store: OpenStore) -> None:
     assert (found.holder, found.expires_ms) == ("a", 1_220)
 
 
-def test_what_another_one_took_is_lost_for_good(open_store: OpenStore) -> None:
+def test_a_stolen_lease_stays_lost(open_store: OpenStore) -> None:
     now, leases = [1_000], open_store().leases
     lease = held(leases, now)
     now[0] += TTL_MS
@@ -348,7 +356,7 @@ def test_what_another_one_took_is_lost_for_good(open_store: OpenStore) -> None:
     lease.give_back()
 
 
-def test_a_lease_that_cannot_be_prolonged_is_nobodys_right(
+def test_a_lease_that_cannot_be_extended_permits_nothing(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, leases = [1_000], open_store().leases
@@ -365,7 +373,7 @@ def test_a_lease_that_cannot_be_prolonged_is_nobodys_right(
     assert not lease.is_lost
 
 
-def test_it_is_prolonged_while_its_holder_works_and_given_back_at_the_end(open_store: OpenStore) -> None:
+def test_a_lease_is_extended_while_its_holder_works_and_released_at_the_end(open_store: OpenStore) -> None:
     """The clock jumps by almost a whole lease at each beat, several times: without beats it would run out."""
     leases = open_store().leases
     now, beats, enough = [1_000], [0], threading.Event()
@@ -387,17 +395,17 @@ def test_it_is_prolonged_while_its_holder_works_and_given_back_at_the_end(open_s
     assert leases.current(HELD, now_ms=1_000) is None
 
 
-def test_it_is_given_back_after_an_interrupt(open_store: OpenStore) -> None:
+def test_a_lease_is_released_after_an_interrupt(open_store: OpenStore) -> None:
     leases = open_store().leases
     with pytest.raises(KeyboardInterrupt), kept_alive(held(leases, [1_000], 60_000)):
         raise KeyboardInterrupt
     assert leases.current(HELD, now_ms=1_000) is None
 
 
-# Slots, over every store: never more are taken than there are, whoever asks.
+# Slots, over every store: no more are taken than there are.
 
 
-def test_as_many_are_taken_as_there_are(open_store: OpenStore) -> None:
+def test_no_more_slots_are_taken_than_there_are(open_store: OpenStore) -> None:
     leases = open_store().leases
     taken = [take_slot(leases, holder, 2, now_ms=0, ttl_ms=100) for holder in ("a", "b")]
     assert [lease.key for lease in taken] == slot_keys(2)
@@ -409,7 +417,7 @@ def test_as_many_are_taken_as_there_are(open_store: OpenStore) -> None:
     assert take_slot(leases, "e", 1, now_ms=100, ttl_ms=100).key == "slot-1", "the slot of a dead process runs out"
 
 
-def test_who_has_one_gets_it_again(open_store: OpenStore) -> None:
+def test_a_run_that_holds_a_slot_gets_the_same_slot_again(open_store: OpenStore) -> None:
     """Also when one before it has become free: a repeated call must not take two."""
     leases = open_store().leases
     first = take_slot(leases, "a", 2, now_ms=0, ttl_ms=100)
@@ -421,7 +429,7 @@ def test_who_has_one_gets_it_again(open_store: OpenStore) -> None:
     assert held_slot(leases, "a", 2, now_ms=50) is None
 
 
-def test_of_many_at_once_exactly_so_many_get_one(open_store: OpenStore) -> None:
+def test_racing_runs_get_exactly_as_many_slots_as_there_are(open_store: OpenStore) -> None:
     start = Barrier(6)
 
     def try_it(number: int) -> Lease | None:
@@ -437,10 +445,10 @@ def test_of_many_at_once_exactly_so_many_get_one(open_store: OpenStore) -> None:
     assert sorted(lease.key for lease in won) == slot_keys(3)
 
 
-# Live runs, over every store: who is noted second learns of the first.
+# Live runs, over every store: the second run learns of the first.
 
 
-def test_who_is_noted_learns_of_the_others_until_they_end(open_store: OpenStore) -> None:
+def test_a_live_run_learns_of_other_live_runs_until_they_end(open_store: OpenStore) -> None:
     leases = open_store().leases
     assert note_live_run(leases, "a", now_ms=0) == frozenset()
     assert note_live_run(leases, "b", now_ms=1) == {"a"}
@@ -465,7 +473,7 @@ def test_a_live_run_is_forgotten_after_the_time_limit_of_the_machine(open_store:
     assert note_live_run(leases, "now", now_ms=0) == {"near"}
 
 
-def test_of_many_runs_at_once_exactly_one_is_the_first(open_store: OpenStore) -> None:
+def test_exactly_one_of_many_racing_runs_is_the_first(open_store: OpenStore) -> None:
     start = Barrier(4)
 
     def note(number: int) -> int:

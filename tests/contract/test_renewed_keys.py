@@ -34,9 +34,9 @@ from support.scripted_rest import ScriptedRest
 from support.state_stores import a_table
 from support.tables import new_document
 
-# Keys that expire are renewed wherever AWS is opened, whatever gives them: the machine, a profile, or a role.
+# Keys are renewed before they expire, whether the machine, a profile or a role gives them.
 #
-# A door in front of moto lets nobody in with keys that have expired; here they do in the middle of each test.
+# A proxy in front of moto refuses expired keys; in the middle of each test the keys expire.
 
 ROLE = {"client.role-arn": "arn:aws:iam::123456789012:role/reader"}
 # Whose keys the files and the API calls are sent with.
@@ -90,7 +90,7 @@ def test_a_stream_that_is_open_while_its_keys_expire_is_read_to_its_end(aws: Gua
     assert aws.refused == []
 
 
-def test_an_upload_goes_on_with_other_keys_when_its_own_expire(aws: GuardedAws, bucket: str) -> None:
+def test_an_upload_continues_with_new_keys_when_its_own_expire(aws: GuardedAws, bucket: str) -> None:
     """Each part is signed with the keys of its moment."""
     storage, part = Storage({}), bytes(range(256)) * 4096 * 5  # 5 MiB, the least that S3 takes
     parts: list[str] = []
@@ -110,7 +110,7 @@ def test_an_upload_goes_on_with_other_keys_when_its_own_expire(aws: GuardedAws, 
     assert aws.roles("s3", by_arrow=True) == set()
 
 
-def test_an_object_that_is_replaced_between_two_keys_is_not_read_as_one(aws: GuardedAws, bucket: str) -> None:
+def test_an_object_replaced_between_two_keys_is_an_error(aws: GuardedAws, bucket: str) -> None:
     storage = Storage({})
     storage.write(f"{bucket}/a", b"one" * 1000)
     with storage.open_input(f"{bucket}/a") as stream:
@@ -121,11 +121,11 @@ def test_an_object_that_is_replaced_between_two_keys_is_not_read_as_one(aws: Gua
             stream.read()
 
 
-def test_what_cannot_be_renewed_is_a_storage_error(aws: GuardedAws, bucket: str) -> None:
+def test_keys_that_cannot_be_renewed_are_a_storage_error(aws: GuardedAws, bucket: str) -> None:
     storage = Storage({})
     storage.write(f"{bucket}/a", b"x")
     aws.keys.expire()
-    aws.keys.life_s = -1  # whoever gives keys gives such as have expired
+    aws.keys.life_s = -1  # the source gives expired keys
     for attempt in (storage.read, lambda path: storage.write(path, b"y")):
         with pytest.raises(StorageError, match="expired"):
             attempt(f"{bucket}/a")
@@ -146,7 +146,7 @@ def test_workers_renew_keys_of_their_own(aws: GuardedAws, bucket: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["machine", "profile", "role of a profile"])
-def test_catalogs_go_on_when_keys_have_expired(aws: GuardedAws, moto_server: MotoServer, way: str) -> None:
+def test_catalogs_continue_when_keys_have_expired(aws: GuardedAws, moto_server: MotoServer, way: str) -> None:
     """The calls of the catalog and the bytes of its metadata files."""
     properties, who = WAYS[way]
     s3tables = moto_server.client("s3tables")
@@ -169,7 +169,7 @@ def test_catalogs_go_on_when_keys_have_expired(aws: GuardedAws, moto_server: Mot
     assert (aws.refused, aws.roles("s3tables"), aws.roles("s3")) == ([], {who}, {who})
 
 
-def test_the_state_goes_on_when_keys_have_expired(aws: GuardedAws, moto_dynamodb: MotoServer) -> None:
+def test_the_state_continues_when_keys_have_expired(aws: GuardedAws, moto_dynamodb: MotoServer) -> None:
     table = a_table(moto_dynamodb)
     for profile, who in (("", "machine"), ("&profile=person", "person"), ("&profile=assumes", "writer")):
         aws.forget()
@@ -182,7 +182,7 @@ def test_the_state_goes_on_when_keys_have_expired(aws: GuardedAws, moto_dynamodb
         assert (aws.refused, aws.roles("dynamodb")) == ([], {who})
 
 
-def test_who_wants_to_be_anonymous_is_not_signed_for(aws: GuardedAws, bucket: str) -> None:
+def test_anonymous_requests_are_not_signed(aws: GuardedAws, bucket: str) -> None:
     storage = Storage({"s3.anonymous": "true"})
     for attempt in (storage.read, lambda path: storage.open_input(path)):
         with pytest.raises(StorageError):
@@ -227,14 +227,14 @@ class Vending:
         return status, headers, text
 
     def config(self) -> dict[str, str]:
-        said = self.aws.keys.answer("of the table") if self.vends else {}
+        reported = self.aws.keys.answer("of the table") if self.vends else {}
         names = {"access-key-id": "AccessKeyId", "secret-access-key": "SecretAccessKey", "session-token": "Token"}
-        keys = {f"s3.{name}": said[key] for name, key in names.items() if key in said}
+        keys = {f"s3.{name}": reported[key] for name, key in names.items() if key in reported}
         expires = {"s3.session-token-expires-at-ms": str(self.clock() + HOUR_MS)} if keys else {}
         return {"s3.endpoint": self.aws.endpoint, "s3.region": REGION, **keys, **expires, **self.more}
 
 
-def test_a_store_goes_on_with_the_keys_that_the_catalog_vends_later(
+def test_a_store_continues_with_the_keys_that_the_catalog_vends_later(
     server: ScriptedRest, aws: GuardedAws, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vending = Vending(server, aws, clock, {"client.role-arn": "arn:aws:iam::1:role/not-for-vended-keys"})

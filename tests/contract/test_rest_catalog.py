@@ -86,7 +86,7 @@ def test_a_commit_is_sent_once_and_judged_by_its_answer(server: ScriptedRest) ->
             assert server.requests == ["POST tables/t"], status
 
 
-def test_a_refusal_is_told_in_the_catalogs_words(server: ScriptedRest) -> None:
+def test_a_refusal_is_reported_in_the_catalogs_words(server: ScriptedRest) -> None:
     script = CommitScript(acts=False, status=403, body=error_document(403, "ForbiddenException", "not you,\n not now"))
     with pytest.raises(CommitRefused) as raised:
         commit(server, script)
@@ -142,7 +142,7 @@ def test_a_read_whose_connection_breaks_is_sent_again(server: ScriptedRest) -> N
     assert server.requests == ["GET tables/t"] * 2 + ["POST tables/t"]
 
 
-def test_what_was_never_sent_is_known_to_have_failed(server: ScriptedRest) -> None:
+def test_a_commit_that_was_never_sent_has_failed(server: ScriptedRest) -> None:
     catalog = server.open()
     base = catalog.load(NAME)
     with scripted_rest(server.inner) as gone:
@@ -166,7 +166,7 @@ def test_no_cache_on_the_way_answers_for_the_catalog(server: ScriptedRest, monke
     assert sent == [("GET", "no-cache"), ("POST", None)]
 
 
-def test_what_cannot_be_signed_was_never_sent(server: ScriptedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_cannot_be_signed_is_never_sent(server: ScriptedRest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Credentials that cannot be renewed any more."""
     catalog = server.open()
     base = catalog.load(NAME)
@@ -292,7 +292,7 @@ def test_a_namespace_is_passed_over_only_if_it_is_proven_to_be_dropped(
 
 
 @pytest.mark.parametrize("more", [{"storage-credentials": 1}, {"storage-credentials": [{"hello": 1}]}, {"config": 7}])
-def test_credentials_that_are_none_are_told(foreign: _Foreign, more: Mapping[str, Any]) -> None:
+def test_malformed_credentials_are_reported(foreign: _Foreign, more: Mapping[str, Any]) -> None:
     catalog = foreign.open()
     loaded = catalog.load(NAME)
     answer = {"metadata-location": loaded.metadata_location, "metadata": dict(loaded.metadata.document), **more}
@@ -309,10 +309,10 @@ def test_table_metadata_of_another_shape_are_refused_with_their_file(foreign: _F
     foreign.path, foreign.body = "/tables/t", json.dumps(answer).encode()
     with pytest.raises(MetadataUnreadable) as caught:
         catalog.load(NAME)
-    told = str(caught.value)
+    message = str(caught.value)
     assert (
         f"metadata file {loaded.metadata_location}, which is not valid Iceberg table metadata: snapshots[0].snapshot-id"
-        in told
+        in message
     )
 
 
@@ -341,8 +341,11 @@ def test_a_server_that_repeats_what_it_was_sent(server: ScriptedRest, status: in
     base = catalog.load(NAME)
     assert "io_properties" not in repr(base)
     # Behind them the text is cut, and a part of a secret at the edge must not be left.
-    for told in (" ".join(REPEATED), *("x" * length + " " + SECRETS["header.X-Api-Key"] for length in (180, 190, 195))):
-        for body in (error_document(status, message=told), told.encode()):
+    for reported in (
+        " ".join(REPEATED),
+        *("x" * length + " " + SECRETS["header.X-Api-Key"] for length in (180, 190, 195)),
+    ):
+        for body in (error_document(status, message=reported), reported.encode()):
             server.scripts.append(CommitScript(acts=False, status=status, body=body))
             with pytest.raises(MaintenanceError) as raised:
                 catalog.commit(base, [], [{"action": "set-properties", "updates": {"a": "b"}}])

@@ -19,7 +19,7 @@ from icekeeper.state.store import UNTIL_REMOVED_MS, Glance, LastSeen, PassRecord
 from icekeeper.state.table_memory import TableMemory
 from support.state_stores import CALLED, COPY, IDENTITY, OTHERS, WITHOUT_UUID, OpenStore, look, looks, remember
 
-# What every state store does; parametrised over all of them.
+# Every state store, by parameter.
 
 BIG_SNAPSHOT_ID = 2**63 - 1
 
@@ -90,7 +90,7 @@ def test_the_journal_of_all_tables_returns_passes_newest_first_by_time(open_stor
     assert open_store().passes(hours[2], now_ms=hours[2] + 1) == (a_pass("b", hours[3]), a_pass("a", hours[2], other))
     assert open_store().passes(hours[4] + 1, now_ms=hours[4] + 1) == ()
     store.record_pass(replace(a_pass("c", hours[4] + 1), summary="ä" * 60_000))
-    assert [len(one.summary) for one in store.passes(hours[4] + 1, now_ms=hours[4] + 1)] == [2_000]
+    assert [len(item.summary) for item in store.passes(hours[4] + 1, now_ms=hours[4] + 1)] == [2_000]
 
 
 def test_pins_hold_until_they_expire_or_are_removed(open_store: OpenStore) -> None:
@@ -141,7 +141,7 @@ def test_clusterings_are_remembered_by_recipe_for_good(open_store: OpenStore) ->
     assert open_store().clustered_snapshots(IDENTITY, "zorder(1, 2)") == {4}
 
 
-def test_a_glance_tells_what_detection_asks(open_store: OpenStore) -> None:
+def test_a_glance_holds_all_that_detection_asks_for(open_store: OpenStore) -> None:
     store = open_store()
     assert store.glance(IDENTITY, now_ms=0) == Glance((), None, ())
     for name, expires_ms in (("z", 300), ("late", 200), ("early", 100)):
@@ -246,7 +246,7 @@ def test_many_writers_at_once_lose_nothing(open_store: OpenStore) -> None:
     assert store.loads(IDENTITY)[0].file_count == 80
 
 
-# What every store of claims does: an owner finds whoever may have files in its folders, in any catalog.
+# Every store of claims: an owner finds all tables, in any catalog, that may have files in its folders.
 
 
 def claims(
@@ -283,10 +283,10 @@ NEIGHBOUR = claims("ns.neighbour", "s3://b/wh/owner2")
 
 
 def found(open_store: OpenStore, folder: str) -> list[str]:
-    return [str(one.table) for one in open_store().claims.touching(folder)]
+    return [str(item.table) for item in open_store().claims.touching(folder)]
 
 
-def test_what_was_recorded_comes_back_as_it_was_until_it_is_replaced_or_forgotten(open_store: OpenStore) -> None:
+def test_recorded_claims_come_back_until_they_are_replaced_or_forgotten(open_store: OpenStore) -> None:
     open_store().claims.record(OWNER)
     open_store().claims.record(GUEST)
     assert open_store().claims.of_entry(OWNER.entry) == OWNER
@@ -303,8 +303,8 @@ def test_what_was_recorded_comes_back_as_it_was_until_it_is_replaced_or_forgotte
 
 
 def test_an_owner_finds_those_around_inside_and_below_its_location(open_store: OpenStore) -> None:
-    for one in (OWNER, GUEST, NESTED, AROUND, NEIGHBOUR, claims("ns.local", "/wh/t")):
-        open_store().claims.record(one)
+    for item in (OWNER, GUEST, NESTED, AROUND, NEIGHBOUR, claims("ns.local", "/wh/t")):
+        open_store().claims.record(item)
     assert sorted(found(open_store, OWNER.location)) == ["ns.around", "ns.guest", "ns.nested", "ns.owner"]
     assert sorted(found(open_store, NEIGHBOUR.location)) == ["ns.around", "ns.neighbour"]
     assert found(open_store, "s3://other/x/y") == found(open_store, "s3://other") == ["ns.guest"]
@@ -313,7 +313,7 @@ def test_an_owner_finds_those_around_inside_and_below_its_location(open_store: O
         assert found(open_store, folder) == ["ns.local"]
 
 
-def test_what_the_caller_knows_is_not_read_again(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_that_the_caller_read_are_not_read_again(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every pass over every table records something, and has just read the entry."""
     open_store().claims.record(GUEST)
     moved = claims("ns.guest", "s3://b/new", ("s3://other/z",), catalog="other")
@@ -360,7 +360,7 @@ def test_the_last_look_at_each_catalog_is_known(open_store: OpenStore) -> None:
     assert list(open_store().claims.looks()) == [looked, never[1]]
 
 
-# What every state store does about deletions that a run set out to do.
+# Every state store: deletions that a run has planned.
 
 
 def paths_of(store: PendingDeletionStore, name: str, identity: TableIdentity = IDENTITY) -> list[str]:
@@ -378,7 +378,7 @@ def test_lists_are_kept_until_they_are_forgotten(open_store: OpenStore) -> None:
     assert paths_of(open_store().pending_deletions, "run-2") == []
 
 
-def test_an_expectation_replaces_the_one_of_its_name(open_store: OpenStore) -> None:
+def test_a_list_of_deletions_replaces_the_list_of_the_same_name(open_store: OpenStore) -> None:
     many = [f"s3://b/t/{number}" for number in range(2500)]
     open_store().pending_deletions.expect(IDENTITY, "a", iter(many))
     assert paths_of(open_store().pending_deletions, "a") == many
@@ -389,7 +389,7 @@ def test_an_expectation_replaces_the_one_of_its_name(open_store: OpenStore) -> N
     assert open_store().pending_deletions.lists(IDENTITY) == ()
 
 
-# What every state store remembers about staged loads; parametrised over all of them.
+# Every state store: staged loads.
 
 
 def a_load(name: str = "L", identity: TableIdentity = IDENTITY) -> StagedLoad:
@@ -468,7 +468,7 @@ def test_a_load_is_the_tables_whatever_it_is_called_and_wherever_it_moved(
     assert (store.loads(IDENTITY), paths(store)) == ((), [])
 
 
-def test_what_is_pending_or_adopted_is_protected_and_a_dead_job_is_not(open_store: OpenStore) -> None:
+def test_pending_and_adopted_loads_are_protected_and_loads_of_dead_jobs_are_not(open_store: OpenStore) -> None:
     store, now_ms = open_store(), 1_000
     memory = TableMemory(store, IDENTITY, lambda: now_ms)
     for name, state, expires_ms in (

@@ -168,7 +168,7 @@ def test_an_empty_store_knows_no_records(open_store: OpenStore) -> None:
     assert (glance.sweeps, glance.unreadable) == ({}, {})
 
 
-def test_what_was_seen_comes_back_until_it_is_replaced_or_forgotten(open_store: OpenStore) -> None:
+def test_recorded_stats_come_back_until_they_are_replaced_or_forgotten(open_store: OpenStore) -> None:
     """A warning that no longer holds must not stay."""
     empty = LakeStats(identity=IDENTITY, observed_ms=7, snapshot_id=None, counters={})
     for recorded in (some_stats(), empty):
@@ -273,8 +273,8 @@ def test_a_request_takes_25_records_and_none_twice(moto_dynamodb: MotoServer) ->
     def note(params: dict[str, Any], **_: object) -> None:
         asked.append(
             [
-                (one["PutRequest"]["Item"]["pk"]["S"], one["PutRequest"]["Item"]["sk"]["S"])
-                for one in params["RequestItems"][table.name]
+                (item["PutRequest"]["Item"]["pk"]["S"], item["PutRequest"]["Item"]["sk"]["S"])
+                for item in params["RequestItems"][table.name]
             ]
         )
 
@@ -337,18 +337,18 @@ def test_the_oldest_comes_first(open_store: OpenStore) -> None:
 def test_a_flood_of_requests_is_read_in_part(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, most: dict[str, int], bound: str
 ) -> None:
-    requests, told = open_store().requests, list[str]()
+    requests, reported = open_store().requests, list[str]()
     for name, value in most.items():
         monkeypatch.setattr(f"icekeeper.state.requests.{name}", value)
     made = [a_request(9 - number, replace(IDENTITY, uuid=f"u{number}"), where="x" * 1000) for number in range(9)]
     for request in made[:3]:
         requests.file(request)
-    assert requests.pending(told.append) == (made[2], made[1], made[0])
-    assert told == []
+    assert requests.pending(reported.append) == (made[2], made[1], made[0])
+    assert reported == []
     for request in made[3:]:
         requests.file(request)
-    assert requests.pending(told.append) == (made[2], made[1], made[0])
-    assert told == [
+    assert requests.pending(reported.append) == (made[2], made[1], made[0])
+    assert reported == [
         f"more requests are filed than are read at once ({bound}): the others wait; withdraw those that are not needed "
         "(icekeeper request list)"
     ]
@@ -391,7 +391,7 @@ def test_records_are_those_of_a_table_by_any_name(open_store: OpenStore) -> None
     assert store.unreadable_files.of_table(IDENTITY) == {}
 
 
-def test_of_many_claims_at_once_one_succeeds(open_store: OpenStore) -> None:
+def test_exactly_one_of_many_racing_claims_succeeds(open_store: OpenStore) -> None:
     """One request per table is pending, and one claim takes it."""
     open_store().requests.file(a_request(5, operations="compact"))
     start = Barrier(8)
@@ -412,14 +412,14 @@ TRIED = replace(SWEPT, kind=SweepKind.TRIED, is_impossible=True, has_former_tabl
 
 
 @pytest.mark.parametrize("identity", [IDENTITY, WITHOUT_UUID], ids=["with a UUID", "without one"])
-def test_a_sweep_replaces_the_one_of_its_kind_also_that_of_a_clock_that_was_ahead(
+def test_a_sweep_record_replaces_the_record_of_its_kind_even_from_a_clock_that_was_ahead(
     open_store: OpenStore, identity: TableIdentity
 ) -> None:
     store = open_store()
     remember(store, identity, look(9))
     store.sweeps.record(identity, replace(SWEPT, counted_ms=2**45, finished_ms=2**45))
-    for one in (SWEPT, TRIED):
-        store.sweeps.record(identity, one)
+    for item in (SWEPT, TRIED):
+        store.sweeps.record(identity, item)
     expected = {SweepKind.SWEPT: SWEPT, SweepKind.TRIED: TRIED}
     glance = open_store().glance(identity, now_ms=0)
     assert open_store().sweeps.of_table(identity) == glance.sweeps == expected
@@ -456,7 +456,7 @@ def test_many_are_written_in_batches(open_store: OpenStore) -> None:
     files = [replace(TORN, path=f"s3://b/t/{number:03d}") for number in range(60)]
     open_store().unreadable_files.record(IDENTITY, files)
     assert list(open_store().unreadable_files.of_table(IDENTITY).values()) == files
-    open_store().unreadable_files.forget(IDENTITY, [one.path for one in files[1:]])
+    open_store().unreadable_files.forget(IDENTITY, [item.path for item in files[1:]])
     assert list(open_store().unreadable_files.of_table(IDENTITY)) == ["s3://b/t/000"]
 
 
@@ -487,6 +487,6 @@ def test_a_refused_expiry_is_known_to_its_copy_until_it_is_forgotten(open_store:
     assert open_store().glance(IDENTITY, now_ms=0).refused_expiry is None
 
 
-def test_an_hour_is_told_in_utc() -> None:
+def test_hours_are_named_in_utc() -> None:
     assert hour_of(1_795_361_459_999) == "2026-11-22T15"
     assert hour_of(1_795_359_600_000 - 1) == "2026-11-22T14"

@@ -85,7 +85,7 @@ def table_bucket_place(moto_server: MotoServer) -> Place:
 
 
 @pytest.mark.parametrize("place", ALL, indirect=True)
-def test_what_is_written_is_read_also_by_a_pickled_storage(place: Place) -> None:
+def test_a_pickled_storage_reads_the_same_objects(place: Place) -> None:
     path = f"{place.location}/metadata/a.avro"
     assert place.storage.size(path) is None
     place.storage.write(path, b"first")
@@ -121,7 +121,7 @@ def test_parquet_streams_both_ways(place: Place) -> None:
 @pytest.mark.parametrize("place", ALL, indirect=True)
 def test_an_input_that_is_not_there_is_found_by_its_path(place: Place, size: int) -> None:
     """Whether it would be read at once or by row groups (rule: leave-out-unreadable-files); the bytes are those of
-    another size than told."""
+    another size than the manifest says."""
     schema = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
     inputs = [InputFile(f"{place.location}/data/{number}.parquet", 1, size) for number in range(3)]
     for source in (inputs[0], inputs[2]):
@@ -316,7 +316,7 @@ def test_other_stores_are_neither_listed_nor_deleted_from() -> None:
         Storage({}).list("gs://b/t")
 
 
-# What people are told by a store that lets nobody in, and of a control bucket that is gone.
+# Errors of a store that refuses every request, and of a control bucket that is gone.
 
 ADVICE = r"sign in again, or name a profile or role, whose keys are renewed$"
 
@@ -329,8 +329,8 @@ def expired_keys() -> Iterator[Storage]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            told = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
-            body = b"" if self.command == "HEAD" else told
+            reported = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+            body = b"" if self.command == "HEAD" else reported
             self.send_response(400)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -347,7 +347,7 @@ def expired_keys() -> Iterator[Storage]:
         yield Storage({**keys, "s3.endpoint": endpoint})
 
 
-def test_keys_that_have_expired_are_told_by_every_way_to_read() -> None:
+def test_keys_that_have_expired_are_reported_by_every_way_to_read() -> None:
     """Arrow does not distinguish expired keys from other mistakes (platform: arrow-hides-expired-keys)."""
     with expired_keys() as storage:
         for read in (
@@ -430,7 +430,7 @@ def test_a_missing_bucket_says_nothing_of_an_object(moto_server: MotoServer) -> 
         assert not storage.shows_missing("s3://no-such-bucket/t/x", caught.value)
 
 
-def test_an_unreachable_endpoint_fails_soon_and_in_one_sentence(moto_server: MotoServer) -> None:
+def test_an_unreachable_endpoint_fails_soon_with_one_sentence(moto_server: MotoServer) -> None:
     with closed_port() as endpoint:
         storage = Storage({**moto_server.s3_properties, "s3.endpoint": endpoint})
         path = "s3://b/t/x"
@@ -544,7 +544,7 @@ def test_every_object_is_listed_once(listed_place: tuple[Storage, str], monkeypa
         looked_at = storage.status(listed.path)
         assert looked_at is not None
         assert (looked_at.path, looked_at.size) == (listed.path, 2)
-        assert abs((looked_at.modified_ms or 0) - (listed.modified_ms or 0)) < 1000  # a HEAD tells whole seconds
+        assert abs((looked_at.modified_ms or 0) - (listed.modified_ms or 0)) < 1000  # HEAD has whole seconds
     assert storage.status(f"{location}/data/nothing") is storage.status(f"{location}/data") is None
 
 

@@ -81,7 +81,7 @@ def test_a_catalog_is_read_day_by_day_or_week_by_week(open_store: OpenStore) -> 
     never_seen = replace(IDENTITY, uuid="uuid-3")
     both = [IDENTITY, OTHER, never_seen]
     days = store.of_catalog(both, START_MS + 60 * DAY_MS, now_ms=now_ms)
-    assert {one: [row.observed_ms for row in rows] for one, rows in days.items()} == {
+    assert {item: [row.observed_ms for row in rows] for item, rows in days.items()} == {
         IDENTITY: [START_MS + day * DAY_MS for day in range(60, 70)],
         OTHER: [START_MS + 65 * DAY_MS],
     }
@@ -121,7 +121,7 @@ def test_a_row_takes_at_most_300_bytes_and_its_writes_are_at_most_two(moto_dynam
     identity = replace(
         IDENTITY, catalog=CatalogId("C", "s3://" + "w" * 500), table=TableName(("n" * 255,) * 3, "t" * 255)
     )
-    largest = {one.name: 2**63 - 1 for one in fields(TrendRow) if one.name != "observed_ms"}
+    largest = {each.name: 2**63 - 1 for each in fields(TrendRow) if each.name != "observed_ms"}
     units = []
 
     def note(params: dict[str, Any], **_: object) -> None:

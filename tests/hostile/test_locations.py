@@ -92,7 +92,7 @@ class Lake:
         return with_appends(self.theirs.create_table(name, ROWS.schema, **options))
 
     def rewrite(self, table: Table, change: Callable[[dict[str, Any]], object]) -> None:
-        """As whoever may write the table's files can."""
+        """As a writer of the table's files can."""
         document = json.loads(self.store.read(table.metadata_location))
         change(document)
         self.store.write(table.metadata_location, json.dumps(document).encode())
@@ -207,7 +207,7 @@ def test_a_table_writes_no_files_elsewhere(lake: Lake, moto_server: MotoServer) 
 
 
 def test_a_compaction_copies_no_local_file_into_the_tenants_folder(lake: Lake) -> None:
-    """A file of the machine that maintains the table, registered by whoever commits."""
+    """A file of the machine that maintains the table, registered by a writer of the table."""
     lake.table().add_files([(lake.private / "secret.parquet").as_uri()])
     before = lake.keys()
     outcomes = lake.maintain(operations="compact", rewrite_all="true")
@@ -273,8 +273,8 @@ NAMED: dict[str, Callable[[dict[str, Any], str], object]] = {
 
 
 @pytest.mark.parametrize("what", NAMED)
-def test_what_metadata_name_on_this_machine_is_neither_read_nor_deleted(lake: Lake, what: str) -> None:
-    """It is a pipe: whoever opened it would wait for ever."""
+def test_local_files_named_by_metadata_are_neither_read_nor_deleted(lake: Lake, what: str) -> None:
+    """It is a pipe: a reader would wait for ever."""
     pipe = lake.folder / "pipe.avro"
     os.mkfifo(pipe)
     lake.rewrite(lake.table(), lambda document: NAMED[what](document, pipe.as_uri()))
@@ -339,7 +339,7 @@ def test_a_catalog_entry_reads_no_file_elsewhere(lake: Lake) -> None:
             lake.maintain()
 
 
-def test_what_is_not_icebergs_in_a_shared_bucket_stays(lake: Lake) -> None:
+def test_other_objects_of_a_shared_bucket_stay(lake: Lake) -> None:
     """The bucket's owner keeps other things beside the warehouse."""
     table = lake.table()
     others = {f"s3://{lake.bucket}/backup/{name}" for name in ("a.parquet", "b.avro", "dump.sql")}
@@ -425,7 +425,7 @@ def keep_the_slash(lake: Lake, name: str) -> None:
         if isinstance(value, dict):
             if value.get("manifest_path") in lengths:
                 value["manifest_length"] = lengths[value["manifest_path"]]
-            return {key: respelled(one) for key, one in value.items()}
+            return {key: respelled(each) for key, each in value.items()}
         return value.replace(f"{home}/", f"{home}//") if isinstance(value, str) else value
 
     found = sorted((item.path for item in store.list(home)), key=lambda path: "/snap-" in path)
@@ -563,7 +563,7 @@ def named_twice(moto_server: MotoServer, folder: Path, alias: str = "mirror") ->
     twice = NamedTwice(moto_server, folder, alias, lake, f"v{tenant}", f"t{tenant}", CountingProxy(""))
     moto_server.client("s3").create_bucket(Bucket=lake)
     glue = moto_server.client("glue")
-    for found in glue.get_databases()["DatabaseList"]:  # whose tables nobody could read here
+    for found in glue.get_databases()["DatabaseList"]:  # whose tables cannot be read here
         glue.delete_database(Name=found["Name"])
     for name in (twice.victims, twice.others):
         glue.create_database(DatabaseInput={"Name": name})
@@ -623,7 +623,7 @@ def test_equal_keys_in_two_buckets_stop_nothing(moto_server: MotoServer, tmp_pat
             twice.asked.requests.clear()
             outcome = twice.sweep()
             assert (outcome.status, outcome.files_deleted) == (Status.SUCCEEDED, (orphan,))
-            assert [one.kind for one in twice.asked.requests if one.path == place] == ["GET"]
+            assert [item.kind for item in twice.asked.requests if item.path == place] == ["GET"]
 
 
 def test_where_nothing_shows_which_bucket_it_is_nothing_is_deleted(moto_server: MotoServer, tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ class Answering:
             return self._else(method, path, body)
         self.asked += 1
         query = {key: values[0] for key, values in parse_qs(where.query).items()}
-        told = self._told(where.path, query)
-        return 200, {}, told if isinstance(told, bytes) else json.dumps(told).encode()
+        reported = self._told(where.path, query)
+        return 200, {}, reported if isinstance(reported, bytes) else json.dumps(reported).encode()
 
 
 @pytest.mark.parametrize("listing", ["namespaces", "tables"])
@@ -60,19 +60,19 @@ def test_a_listing_of_pages_without_end_ends(
     monkeypatch.setattr("icekeeper.pyiceberg_private.rest_session._MOST_PAGES", 20)
     count = itertools.count()
 
-    def told(path: str, query: Mapping[str, str]) -> Any:
+    def reported(path: str, query: Mapping[str, str]) -> Any:
         more = {"next-page-token": token(next(count))} if path.endswith(listing) else {}
         return {"namespaces": [["ns"]], "identifiers": [], **more}
 
     server.open()
-    answering = Answering(server, told)
+    answering = Answering(server, reported)
     with pytest.raises(StorageError, match=r"cannot be used: a listing repeats its pages and never ends"):
         list(server.open().list_tables())
     assert answering.asked < 30
 
 
 def test_pages_that_come_to_an_end_are_all_read(server: HostileRest) -> None:
-    def told(path: str, query: Mapping[str, str]) -> Any:
+    def reported(path: str, query: Mapping[str, str]) -> Any:
         page = int(query.get("pageToken", 0))
         more = {"next-page-token": str(page + 1)} if page < 3 else {}
         if path.endswith("/namespaces"):
@@ -81,7 +81,7 @@ def test_pages_that_come_to_an_end_are_all_read(server: HostileRest) -> None:
         return {"identifiers": [{"namespace": namespace, "name": f"t{page}"}, {"namespace": [], "name": "x"}], **more}
 
     catalog = server.open()
-    Answering(server, told)
+    Answering(server, reported)
     for _ in range(2):
         tables = [str(table) for table in catalog.list_tables()]
         assert tables == [f"n{n}.t{t}" for n in range(4) for t in range(4)]
@@ -94,11 +94,11 @@ def test_namespaces_in_namespaces_without_end_end(
     monkeypatch.setattr("icekeeper.catalogs.rest._MOST_NAMESPACES", 30)
     monkeypatch.setattr("icekeeper.catalogs.rest._MOST_LEVELS", 10)
 
-    def told(path: str, query: Mapping[str, str]) -> Any:
+    def reported(path: str, query: Mapping[str, str]) -> Any:
         parent = query["parent"].split("\x1f") if "parent" in query else []
         return {"namespaces": [[*parent, f"n{n}"] for n in range(children)], "identifiers": []}
 
-    answering = Answering(server, told)
+    answering = Answering(server, reported)
     with pytest.raises(StorageError, match="more than 30 namespaces, or namespaces with more than 10 levels"):
         list(server.open().list_tables())
     assert answering.asked < 80

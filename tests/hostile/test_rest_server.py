@@ -73,7 +73,7 @@ def files_of(catalog: Catalog) -> Mapping[str, str]:
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    return [item.getMessage() for item in caplog.records if item.levelno >= logging.WARNING]
 
 
 # -- what PyIceberg does by its properties: a key that a new version brings fails until it stands in one of these lists
@@ -148,7 +148,7 @@ def test_every_key_of_pyiceberg_is_judged() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(DANGEROUS | HARMLESS))
-def test_what_is_not_admitted_arrives_nowhere_and_is_told_once(
+def test_settings_that_are_not_admitted_are_dropped_and_reported_once(
     server: HostileRest, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     value: Any = {"type": "basic", "basic": {}} if key in ("auth", "ssl") else "subprocess.Popen"
@@ -162,8 +162,8 @@ def test_what_is_not_admitted_arrives_nowhere_and_is_told_once(
     assert files.get(key) == ours.get(key)
     client = catalog._client.properties  # type: ignore[attr-defined]
     assert client.get(key) == {**ours, "type": "rest", "rest.sigv4.max-retries": "2"}.get(key)
-    told = [line for line in warnings_in(caplog) if f" {key}=" in line]
-    assert len(told) == (0 if key == "warehouse" else 1)  # ours is sent to it, and nothing else is made of either
+    reported = [line for line in warnings_in(caplog) if f" {key}=" in line]
+    assert len(reported) == (0 if key == "warehouse" else 1)  # ours is sent to it, and nothing else is made of either
 
 
 def test_a_file_io_that_a_server_names_runs_nothing(server: HostileRest, tmp_path: Path) -> None:
@@ -182,7 +182,9 @@ def test_an_auth_that_a_server_names_runs_nothing(server: HostileRest, tmp_path:
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_client_secret_goes_to_no_address_that_a_server_names(server: HostileRest, elsewhere: HostileRest) -> None:
+def test_a_client_secret_is_not_sent_to_an_address_that_a_server_names(
+    server: HostileRest, elsewhere: HostileRest
+) -> None:
     server.send_everywhere({"oauth2-server-uri": f"{elsewhere.url}/v1/oauth/tokens", "uri": elsewhere.url})
     login = {"credential": "id:the-client-secret", "oauth2-server-uri": f"{server.url}/v1/oauth/tokens"}
     files_of(server.open(**login))
@@ -226,7 +228,7 @@ def test_a_commit_that_is_led_elsewhere_is_of_unknown_outcome(server: HostileRes
 def test_an_address_that_libraries_read_differently_is_followed_by_none(
     server: HostileRest, elsewhere: HostileRest, address: str
 ) -> None:
-    here, there = (one.url.removeprefix("http://") for one in (server, elsewhere))
+    here, there = (item.url.removeprefix("http://") for item in (server, elsewhere))
     server.leads["/v1/config"] = 302, address.format(here=here, there=there)
     with pytest.raises(StorageError, match="a redirect leads to another server"):
         server.open()
@@ -294,8 +296,8 @@ def test_a_server_that_keeps_branches_is_known(uri: str, sent: Mapping[str, str]
 
 
 def test_other_shapes_of_a_configuration_are_named_errors(server: HostileRest) -> None:
-    for told in ("text", ["a"], 7):
-        server.defaults = told
+    for reported in ("text", ["a"], 7):
+        server.defaults = reported
         with pytest.raises(StorageError, match="is not an Iceberg REST catalog"):
             server.open()
     server.defaults, server.overrides, server.endpoints = None, None, ["SPEAK /v1/x"]
@@ -309,7 +311,9 @@ def test_other_shapes_of_a_configuration_are_named_errors(server: HostileRest) -
     assert files_of(server.open(**OURS)).items() >= OURS.items()
 
 
-def test_what_is_left_out_is_told_masked_and_escaped(server: HostileRest, caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_settings_are_reported_masked_and_escaped(
+    server: HostileRest, caplog: pytest.LogCaptureFixture
+) -> None:
     server.config = {
         "py-io-impl": "evil\x1b[2J\nerror: all tables lost \u202e",
         "header.X\x1b": "a-secret-of-theirs",
@@ -329,7 +333,7 @@ def test_what_is_left_out_is_told_masked_and_escaped(server: HostileRest, caplog
         "py-io-impl=evil\\u001b[2J\\nerror: all tables lost \\u202e; "
         "set the settings that you want in the catalog's own configuration"
     ]
-    assert [one.levelname for one in caplog.records if " io-impl=***" in one.getMessage()] == ["INFO"]
+    assert [item.levelname for item in caplog.records if " io-impl=***" in item.getMessage()] == ["INFO"]
 
 
 def test_a_server_that_offers_remote_signing_beside_keys_is_no_warning(
@@ -360,7 +364,7 @@ def test_a_command_shows_what_is_left_out_unless_its_log_level_is_set(monkeypatc
         log.setLevel(before)
 
 
-def test_a_flood_of_settings_is_told_in_few_lines(server: HostileRest, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flood_of_settings_is_reported_in_few_lines(server: HostileRest, caplog: pytest.LogCaptureFixture) -> None:
     catalog = server.open()
     for n in range(5):
         server.config = {f"header.x-{n}-{i}": "x" for i in range(50)}
@@ -479,7 +483,7 @@ def test_a_link_local_endpoint_is_never_used(server: HostileRest, host: str, mon
         *("127.0.0.1:1", "http://[fe80::1%25lo]", "http://127.0.0.1:1/../x", "http://①27.0.0.1", "javascript:x"),
     ],
 )
-def test_what_is_no_plain_address_is_no_endpoint(server: HostileRest, endpoint: str) -> None:
+def test_only_a_plain_address_is_an_endpoint(server: HostileRest, endpoint: str) -> None:
     server.config = {**VENDED, "s3.endpoint": endpoint}
     if endpoint.isascii():
         with pytest.raises(StorageError, match=r"which is not a valid address: correct s3\.endpoint"):

@@ -251,7 +251,7 @@ def listings(store: HostileStore, answer: Callable[[int], Answer]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inner", "told"),
+    ("inner", "sentence"),
     [
         (listed("other/x"), "lists 'other/x', which is outside the prefix"),
         (listed("t/a") + listed("t"), "lists 't', which is outside the prefix"),
@@ -267,18 +267,20 @@ def listings(store: HostileStore, answer: Callable[[int], Answer]) -> None:
         *("exponent", "20 digits", "5000 digits", "more than a long"),
     ],
 )
-def test_a_listing_of_other_things_than_were_asked_for_is_an_error(store: HostileStore, inner: str, told: str) -> None:
+def test_a_listing_of_other_things_than_were_asked_for_is_an_error(
+    store: HostileStore, inner: str, sentence: str
+) -> None:
     listings(store, lambda number: listing(inner))
     storage = Storage(store.properties)
     for listed_by in (storage.list, storage.list_folder, storage.list_if_allowed):
-        with pytest.raises(StorageError, match=told):
+        with pytest.raises(StorageError, match=sentence):
             list(listed_by(AT) or ())
 
 
 @pytest.mark.parametrize("folder", ["other/", "t/", "t/a", "t", "", None])
 def test_a_folder_that_was_not_asked_for_is_not_looked_into(store: HostileStore, folder: str | None) -> None:
-    told = "" if folder is None else f"<Prefix>{folder}</Prefix>"
-    listings(store, lambda number: listing(f"<CommonPrefixes>{told}</CommonPrefixes>", None if number else "on"))
+    reported = "" if folder is None else f"<Prefix>{folder}</Prefix>"
+    listings(store, lambda number: listing(f"<CommonPrefixes>{reported}</CommonPrefixes>", None if number else "on"))
     with pytest.raises(StorageError, match="which is outside the prefix"):
         list(Storage(store.properties).list(AT))
     with pytest.raises(StorageError, match="which is outside the prefix"):
@@ -315,7 +317,7 @@ def test_a_listing_without_end_ends(
     ],
     ids=["laughs", "entity of a file", "deep", "control character", "no UTF-8"],
 )
-def test_xml_that_is_none_is_an_error(store: HostileStore, body: str) -> None:
+def test_malformed_xml_is_an_error(store: HostileStore, body: str) -> None:
     store.script = lambda request: Answer(200, body.encode("latin-1"))
     storage = Storage(store.properties)
     with pytest.raises(StorageError, match="s3://bucket/t failed"):
@@ -432,7 +434,7 @@ def test_a_name_that_stands_for_another_address_by_now_is_not_followed_there(
         assert storage.delete([f"{AT}/a"]).deleted == ()
 
 
-def test_what_a_servers_endpoint_holds_is_read_and_written_like_any_other(store: HostileStore) -> None:
+def test_objects_behind_a_servers_endpoint_are_read_and_written(store: HostileStore) -> None:
     storage = Storage({**store.properties, ENDPOINT_OF_SERVER: "true"})
     data = bytes(range(256)) * 1000
     with storage.translated(f"{AT}/a"), storage.open_output(f"{AT}/a") as stream:
@@ -478,7 +480,7 @@ def test_a_sweep_deletes_nothing_outside_whatever_the_store_lists(store: Hostile
             if not request.is_listing:
                 return None
             keys = [path.removeprefix("/bucket/") for path in store.objects if path.startswith("/bucket/t/")]
-            return listing("".join(listed(one) for one in [*keys, key]))
+            return listing("".join(listed(item) for item in [*keys, key]))
 
         store.script = tampered
         outcome = table.run(Operation.REMOVE_ORPHANS)
@@ -491,9 +493,7 @@ def test_a_sweep_deletes_nothing_outside_whatever_the_store_lists(store: Hostile
 
 
 @pytest.mark.parametrize("resource", ["t@bucket", "/bucket/t/data/x.parquet", None])
-def test_what_lakefs_serves_is_left_to_its_own_collector(
-    store: HostileStore, table: MaintainedTable, resource: str | None
-) -> None:
+def test_nothing_is_deleted_in_lakefs(store: HostileStore, table: MaintainedTable, resource: str | None) -> None:
     """The first folder is a branch to lakeFS, which names it in errors; its other branches may need any file."""
     with table.table.transaction() as transaction:
         transaction.set_properties(
@@ -507,11 +507,11 @@ def test_what_lakefs_serves_is_left_to_its_own_collector(
         if request.method != "GET" or request.is_listing or request.path in store.objects:
             return None
         ask.append(request.path)
-        told = "" if resource is None else f"<Resource>{resource}</Resource>"
-        return Answer(404, f"<Error><Code>NoSuchKey</Code>{told}</Error>".encode())
+        reported = "" if resource is None else f"<Resource>{resource}</Resource>"
+        return Answer(404, f"<Error><Code>NoSuchKey</Code>{reported}</Error>".encode())
 
     store.script = gateway
-    outcomes = {one.operation: one for one in table.maintain().operations}
+    outcomes = {item.operation: item for item in table.maintain().operations}
     is_lakefs = resource == "t@bucket"
     wanted = "refused" if is_lakefs else "succeeded"
     for operation in (Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS):
@@ -523,7 +523,7 @@ def test_what_lakefs_serves_is_left_to_its_own_collector(
 
 
 @pytest.mark.parametrize("by", ["endpoint", "region"])
-def test_what_another_store_holds_under_the_same_path_is_not_the_tables(
+def test_metadata_of_another_store_under_the_same_path_is_not_reused(
     store: HostileStore, elsewhere: HostileStore, table: MaintainedTable, by: str
 ) -> None:
     """A pass looks into the tables of all catalogs: one may name the victim's manifests, in a store of its own.
@@ -575,7 +575,7 @@ def test_a_table_with_vended_keys_and_endpoint_is_maintained_as_any_other(
         beside = MaintainedTable(ours, tmp_path / "ours", pyiceberg=table.pyiceberg)
         assert beside.loaded.io_properties[ENDPOINT_OF_SERVER] == "true"
         outcome = beside.maintain()
-        assert [one.reason for one in outcome.operations if one.status.value not in ("succeeded", "skipped")] == []
+        assert [item.reason for item in outcome.operations if item.status.value not in ("succeeded", "skipped")] == []
         beside.assert_sound()
     assert "/bucket/t/data/orphan.parquet" in store.deleted
     assert len(table.data_files()) == 1

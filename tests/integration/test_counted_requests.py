@@ -40,7 +40,7 @@ from support.maintained_table import EAGER
 from support.proxies import CountingProxy, counting_proxy
 from support.rewrites import rows, struct, task
 
-# The requests that a pass tells of are those that go over the wire, and no more than it needs
+# A pass reports exactly the requests that go over the wire, and sends no more than it needs
 # (platform: pyarrow-s3-requests).
 
 FILES = 6
@@ -49,7 +49,7 @@ MIB = 1 << 20
 MORE = 40
 
 
-def told(metrics: dict[str, Any]) -> Counter[str]:
+def reported(metrics: dict[str, Any]) -> Counter[str]:
     """How many requests of each kind the metrics of a pass name."""
     found: Counter[str] = Counter()
     for key, value in metrics.items():
@@ -77,7 +77,7 @@ def properties_of(kind: str, server: SeaweedFSServer, bucket: dict[str, str], fo
 
 
 @pytest.mark.parametrize("kind", ["rest", "sql"])
-def test_a_pass_tells_what_it_sent_and_asks_for_each_file_once(
+def test_a_pass_reports_what_it_sent_and_asks_for_each_file_once(
     kind: str, seaweedfs: SeaweedFSServer, table_bucket: dict[str, str], tmp_path: Path
 ) -> None:
     properties = properties_of(kind, seaweedfs, table_bucket, tmp_path)
@@ -101,7 +101,7 @@ def test_a_pass_tells_what_it_sent_and_asks_for_each_file_once(
         assert runtime.verify(TableName(("ns",), "t")).ok
 
     assert outcome.metrics["compact.files_merged"] == FILES
-    assert told(outcome.metrics) == sent
+    assert reported(outcome.metrics) == sent
     assert sum(sent.values()) <= 3 * FILES + MORE
     written = {path for kind, path in paths if kind == "PUT"}  # proven, and rewritten by a worker
     read = Counter(path for kind, path in paths if kind in ("GET", "HEAD") and path not in written)
@@ -194,7 +194,7 @@ def test_small_files_are_read_at_the_same_time(tmp_path: Path) -> None:
     assert len(storage.reads) == 3
 
 
-def test_of_a_large_file_the_columns_of_some_rows_are_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_groups_of_a_large_file_share_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row groups of ten rows, five of which make a batch, and a last one; besides, the footer."""
     monkeypatch.setattr(opened_inputs, "_SMALL_BYTES", 1)
     monkeypatch.setattr(file_rows, "BATCH_ROWS", 50)
@@ -205,7 +205,7 @@ def test_of_a_large_file_the_columns_of_some_rows_are_one_read(tmp_path: Path, m
 
 
 def test_no_more_is_held_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever takes long over a file does not have all others fetched meanwhile."""
+    """A slow reader of a file does not have all other files fetched."""
     inputs = [made(tmp_path, number) for number in range(10)]
     monkeypatch.setattr(opened_inputs, "_OPENED_AHEAD_BYTES", 2 * inputs[0].file_size_in_bytes)
     storage = Far(tmp_path)
@@ -232,7 +232,9 @@ def test_a_file_that_is_larger_than_its_entry_says_is_not_held_whole(
 def kinds(store: CountingProxy, stage: str) -> Counter[str]:
     """Requests by kind and, of inputs and the output, by file."""
     return Counter(
-        f"{one.kind} {one.path.partition('?')[0].rpartition('/')[2]}" for one in store.requests if one.stage == stage
+        f"{item.kind} {item.path.partition('?')[0].rpartition('/')[2]}"
+        for item in store.requests
+        if item.stage == stage
     )
 
 
@@ -253,7 +255,7 @@ def test_a_copy_sends_what_it_needs(seaweedfs: SeaweedFSServer) -> None:
         store.stage = "through us"
         assert isinstance(merged_by_the_store(storage, inputs, f"{folder}/streamed"), DataFile)
     assert kinds(store, "footers") == {"GET 0": 1, "GET 1": 1}
-    assert {one.range for one in store.requests if one.stage == "footers"} == {"bytes=-65536"}
+    assert {item.range for item in store.requests if item.stage == "footers"} == {"bytes=-65536"}
     # Page indexes came with the footers.  The proof: size, footer and magic of the new file, for each input some bytes
     # on both sides and one column chunk that is decoded.
     assert kinds(store, "by the store") == {
@@ -289,7 +291,7 @@ def kind_of(path: str) -> str:
 
 
 def sent(store: CountingProxy, stage: str) -> dict[str, int]:
-    found = Counter(f"{one.kind} {kind_of(one.path)}" for one in store.requests if one.stage == stage)
+    found = Counter(f"{item.kind} {kind_of(item.path)}" for item in store.requests if item.stage == stage)
     return dict(sorted(found.items()))
 
 
@@ -322,7 +324,7 @@ def test_each_operation_sends_what_it_needs(
         outcome = runtime.maintain(TableName(("ns",), "t"), EAGER, LocalEngine(1), unsafe=True)
 
     assert outcome.metrics["compact.files_merged"] == FILES
-    found = {stage: sent(store, stage) for stage in dict.fromkeys(one.stage for one in store.requests)}
+    found = {stage: sent(store, stage) for stage in dict.fromkeys(item.stage for item in store.requests)}
     assert found == {
         # What begins the pass: the head, and where all new files lie.
         "": {"GET manifest": FILES, "GET manifest list": FILES, "GET metadata": 1},
@@ -370,7 +372,7 @@ def test_a_pass_over_a_rest_catalog_needs_what_its_role_may(table_bucket: dict[s
         outcome = runtime.maintain(TableName(("ns",), "t"), SETTINGS, LocalEngine(1))
     assert (str(name), outcome.status) == ("ns.t", PassStatus.SUCCEEDED)
     # A list of namespaces with a parent looks to the proxy like one of objects.
-    asked = [("GET" if one.kind == "LIST" else one.kind, one.path) for one in proxy.requests]
+    asked = [("GET" if item.kind == "LIST" else item.kind, item.path) for item in proxy.requests]
     needs = {str(need): need for method, path in asked for need in rest_needs(method, path, BUCKET)}
     assert {need.action.removeprefix("s3tables:") for need in needs.values()} == {
         *("GetTableBucket", "ListNamespaces", "ListTables", "GetTableMetadataLocation", "GetTableData"),

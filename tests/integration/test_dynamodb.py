@@ -70,8 +70,8 @@ def table(moto_dynamodb: MotoServer) -> DynamoTable:
     return a_table(moto_dynamodb)
 
 
-def test_what_is_written_counts_although_answers_were_lost(table: DynamoTable) -> None:
-    """A request that was claimed unseen would be acted on by nobody: its claimant would hear that another one had."""
+def test_writes_count_although_their_answers_were_lost(table: DynamoTable) -> None:
+    """A claim that is taken for a failure would leave a request without a run."""
     store = StateStore(table)
     request = MaintenanceRequest(identity=IDENTITY, requested_ms=5)
     store.requests.file(request)
@@ -124,7 +124,7 @@ class Crowded:
         raise ClientError(answer, "TransactWriteItems")
 
 
-def test_a_write_that_met_others_is_tried_again_and_one_that_cannot_succeed_fails(table: DynamoTable) -> None:
+def test_a_conflicting_write_is_retried_and_an_invalid_write_fails(table: DynamoTable) -> None:
     request = MaintenanceRequest(identity=IDENTITY, requested_ms=5)
     for codes in (["TransactionConflict"] * 3, ["ThrottlingError"], ["TransactionInProgressException"]):
         StateStore(table).requests.file(request)
@@ -159,7 +159,7 @@ class HalfDeaf:
         return 1 if self._patience >= 0 else 100
 
 
-def test_what_a_batch_left_over_is_sent_again(table: DynamoTable) -> None:
+def test_unprocessed_items_of_a_batch_are_sent_again(table: DynamoTable) -> None:
     pauses: list[float] = []
     keys = [f"{number:03d}" for number in range(60)]
     for patience in (3, 1000):
@@ -226,7 +226,7 @@ def test_long_paths_are_cut_into_parts_that_fit(table: DynamoTable) -> None:
     assert list(chain.from_iterable(staging.files(IDENTITY, "L"))) == paths
 
 
-def test_files_of_a_record_that_was_removed_or_replaced_count_for_no_later_one(table: DynamoTable) -> None:
+def test_files_of_a_removed_or_replaced_record_do_not_count_for_a_later_record(table: DynamoTable) -> None:
     """Else the new record would claim files that it does not protect: who records them stages the load again."""
     staging = StateStore(table).staging
     begun: list[StagedLoad] = []
@@ -277,7 +277,7 @@ def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> No
     paths = [f"s3://bucket/{'ä' * 900}/{number}" for number in range(3)]
     for number, path in enumerate(paths):
         store.unreadable_files.record(long, [UnreadableFile(path=path, why="w", schema_digest="d", tried_ms=number)])
-    assert {path: one.tried_ms for path, one in store.unreadable_files.of_table(long).items()} == {
+    assert {path: item.tried_ms for path, item in store.unreadable_files.of_table(long).items()} == {
         path: number for number, path in enumerate(paths)
     }
     assert store.unreadable_files.of_table(other) == {}
@@ -295,7 +295,7 @@ def about(item: Item) -> str:
     return " ".join([*kinds, *item.get("name", {}).values()])
 
 
-def test_what_decides_anything_never_vanishes_early(table: DynamoTable) -> None:
+def test_ttl_removes_no_record_that_is_still_needed(table: DynamoTable) -> None:
     """TTL takes what is long past by both clocks, the caller's and the wall's; the rest has none."""
     now_ms = 1_767_225_600_000
     clocked = DynamoTable(table.client, table.name, clock=lambda: now_ms, server_clock=ServerClock())
@@ -412,7 +412,7 @@ def test_a_replacement_is_one_write_and_counted_once_although_its_answer_was_los
     assert (table.get("p", "s") or {})["count"] == 4
 
 
-def test_a_lease_is_prolonged_once_never_shortened_and_that_of_another_one_is_lost(table: DynamoTable) -> None:
+def test_a_lease_is_extended_once_and_never_shortened_and_a_stolen_lease_is_lost(table: DynamoTable) -> None:
     leases = StateStore(table).leases
     lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100, name="ns.t")
     assert leases.renew(lease, now_ms=0, ttl_ms=10).expires_ms == 100

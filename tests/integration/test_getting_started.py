@@ -66,7 +66,7 @@ KINDS: dict[str, Any] = {"rest": rest, "s3tables": s3tables, "glue": glue, "sql"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ones_own_catalog_is_named_looked_at_and_maintained(
+def test_every_command_of_the_page_works_on_each_kind_of_catalog(
     kind: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -91,8 +91,8 @@ def test_ones_own_catalog_is_named_looked_at_and_maintained(
     (tmp_path / ".pyiceberg.yaml").write_text(yaml.safe_dump({"catalog": {"lake": properties}}))
     for arguments in COMMANDS:
         code = main(arguments)
-        said = capsys.readouterr()
-        assert code == 0, f"{arguments}\n{said.out}{said.err}"
+        reported = capsys.readouterr()
+        assert code == 0, f"{arguments}\n{reported.out}{reported.err}"
     scan = catalog.load_table("shop.orders").scan()
     assert (len(list(scan.plan_files())), scan.to_arrow().num_rows) == (1, 18)
     assert "shop.orders" in (tmp_path / "lake.html").read_text()

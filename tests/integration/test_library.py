@@ -29,7 +29,7 @@ def test_a_table_from_detection_to_history(command: Command, lake: Icekeeper) ->
     before = rows(command)
     (found,) = lake.detect({"table_filter": "t"}).proposals
     planned = lake.plan(found.table, {"operations": "compact"})
-    assert (planned.dry_run, [str(one.operation) for one in planned.operations]) == (True, ["compact"])
+    assert (planned.dry_run, [str(item.operation) for item in planned.operations]) == (True, ["compact"])
     assert len(planned.operations[0].files_planned) == 6
     assert command.catalog.load_table("ns.t").metadata_location == table.metadata_location
     outcome = lake.maintain(table, {"operations": "compact"})
@@ -38,7 +38,7 @@ def test_a_table_from_detection_to_history(command: Command, lake: Icekeeper) ->
     assert rows(command) == before
     assert lake.verify("ns.t").ok
     assert lake.health("ns.t").counters["lake_data_files"] == 1
-    assert [(one.run_id, one.status) for one in lake.history("ns.t")] == [(outcome.run_id, "succeeded")]
+    assert [(item.run_id, item.status) for item in lake.history("ns.t")] == [(outcome.run_id, "succeeded")]
     assert lake.history("ns.t", limit=1)[0].summary == outcome.summary
 
 

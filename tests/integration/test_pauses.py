@@ -1,5 +1,5 @@
-"""``icekeeper pause``, and the other switches of a table: no pass runs on a paused table, whoever starts
-it, and a pass that runs already stops before its next commit or batch of deletions (rule: switches-stop-at-once)."""
+"""``icekeeper pause``, and the other switches of a table: no pass runs on a paused table, however it is
+started, and a running pass stops before its next commit or batch of deletions (rule: switches-stop-at-once)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     return made
 
 
-def test_a_paused_table_is_maintained_by_nobody_until_it_is_resumed(command: Command) -> None:
+def test_no_pass_maintains_a_paused_table_until_it_is_resumed(command: Command) -> None:
     paused = command("pause", "ns.t", "--until", "2099-01-01T02:00:00+02:00", "--reason", "rows doubted", "--json")
     assert (paused.code, paused.json["paused_until"]) == (0, UNTIL)
     orphan = local_path(command.catalog.load_table("ns.t").location()) / "data" / "orphan.parquet"
@@ -54,8 +54,8 @@ def test_a_paused_table_is_maintained_by_nobody_until_it_is_resumed(command: Com
     assert command("pause", "ns.t", "--end").out == "ns.t was not paused\n"
     assert command("maintain", "ns.t", "--set", "min_input_files=2", "--json").json["status"] == "succeeded"
     passes = command("history", "ns.t", "--json").json["passes"]
-    told = [one["summary"].split(" ", 2) for one in passes if one["summary"].startswith("pause:")]
-    assert [(verb, rest) for verb, _, rest in told] == [
+    reported = [item["summary"].split(" ", 2) for item in passes if item["summary"].startswith("pause:")]
+    assert [(verb, rest) for verb, _, rest in reported] == [
         ("pause:", f"ended the pause until {UNTIL}"),
         ("pause:", f"paused the table until {UNTIL}: rows doubted"),
     ]
@@ -244,7 +244,7 @@ def test_other_settings_of_a_pass_stay_as_they_were(table: MaintainedTable) -> N
     assert [part.status.value for part in outcome.operations] == ["succeeded", "succeeded"]
 
 
-def test_the_operators_word_for_one_call_outweighs_a_switch(table: MaintainedTable) -> None:
+def test_a_setting_of_the_call_overrides_a_switch_of_the_table(table: MaintainedTable) -> None:
     with at(Moment.AFTER_COMMIT, setting(table, "snapshot_expiry_enabled", "false")):
         outcome = table.maintain("compact,expire_snapshots", snapshot_expiry_enabled="true")
     assert [part.status.value for part in outcome.operations] == ["succeeded", "succeeded"]
@@ -289,7 +289,7 @@ def test_a_pause_during_a_step_of_the_state_machine(pipeline: Pipeline) -> None:
     item, plan = pipeline.begin()
     assert plan.routes["compact"] == plan.routes["expire_snapshots"] == "function"
     with at(Moment.BEFORE_COMMIT, setting(pipeline.table, *PAUSE[:2])):
-        told = pipeline.run(item, "compact")
-    assert told == {"compact": f"left to a later run: {said(WHY)}"}
+        reported = pipeline.run(item, "compact")
+    assert reported == {"compact": f"left to a later run: {said(WHY)}"}
     changed = "left to a later run: the policy of ns.t changed since it was planned"
     assert pipeline.run(item, "expire_snapshots") == {"expire_snapshots": changed}

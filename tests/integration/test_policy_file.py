@@ -45,7 +45,7 @@ def test_commands_go_by_the_policy_file(command: Command, monkeypatch: pytest.Mo
         ("rules:\n- settings:\n    nope: 1\n", "unknown policy key 'nope' (from policy file <file> rule 1 (*/*/*))"),
     ],
 )
-def test_a_wrong_policy_file_stops_every_command_that_goes_by_it(
+def test_a_wrong_policy_file_stops_every_command_that_applies_it(
     command: Command, monkeypatch: pytest.MonkeyPatch, text: str | None, sentence: str
 ) -> None:
     command.table()
@@ -79,7 +79,7 @@ def test_an_object_that_is_not_there_is_no_policy_file(moto_server: MotoServer) 
 
 
 def test_any_other_failure_is_none_the_less_a_failure(moto_server: MotoServer) -> None:
-    """A bucket that is not there, a store that does not answer: whoever took that for no rules would delete more."""
+    """A missing bucket or a silent store does not mean that there are no rules: more would be deleted."""
     with pytest.raises(StorageError, match="does not exist"):
         read_policy_file(f"s3://no-{uuid.uuid4()}/config/policy.yaml", Storage(moto_server.s3_properties))
     with closed_port() as endpoint:

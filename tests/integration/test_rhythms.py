@@ -37,7 +37,7 @@ def merged(table: MaintainedTable, settings: dict[str, str]) -> int:
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_what_the_table_orders_a_pass_that_merges_leaves(
+def test_a_merging_pass_leaves_files_in_the_order_of_the_table(
     local_catalog: SqlCatalog, tmp_path: Path, *, is_own: bool
 ) -> None:
     """Each turn would rewrite all that the other had written, by a sort order or a z-order of the table."""
@@ -109,7 +109,7 @@ def test_two_rhythms_over_one_table_do_not_wake_each_other(local_catalog: SqlCat
     assert [(maintained(table, SORT), maintained(table, MERGE)) for _ in range(3)] == [(False, False)] * 3
 
 
-# Statistics over a real table: proposed when they are missing or old, read anew by no pass that nobody asked for.
+# Statistics over a real table: proposed when they are missing or old, computed again only when they are due.
 
 COMPUTES = {"icekeeper.operations": "compute_statistics"}
 
@@ -138,8 +138,8 @@ def test_a_table_that_only_needs_statistics_is_proposed_until_it_has_them(table:
     assert proposed(table) == ()
     table.table.delete("id = 1001")
     assert proposed(table) == ()
-    told = "9 rows changed since statistics were computed, 4.41 % of 204; they are computed again from 10 % on"
-    assert computed(table).reason == told
+    reported = "9 rows changed since statistics were computed, 4.41 % of 204; they are computed again from 10 % on"
+    assert computed(table).reason == reported
     assert computed(table, asked=True).summary == "computed statistics of 2 column(s) over 204 row(s)"
     # Appended files are cheap to read, so every pass does.
     table.append(5000)
@@ -155,9 +155,9 @@ def test_the_pipeline_starts_no_job_for_statistics_that_are_not_due(table: Maint
     pipeline = Pipeline(table, tmp_path)
     (item,) = pipeline.detect(table="ns.t")[1]
     for is_proposed, run_id in ((False, "run-asked"), (True, "run-proposed")):
-        told = item.model_copy(update={"forced": not is_proposed, "detected_ms": 2**43})
+        reported = item.model_copy(update={"forced": not is_proposed, "detected_ms": 2**43})
         pipeline.deployment.state.requests.file(MaintenanceRequest(identity=item.identity, requested_ms=1, settings={}))
-        assert ("compute_statistics" in pipeline.plan(told, run_id).routes) is not is_proposed
+        assert ("compute_statistics" in pipeline.plan(reported, run_id).routes) is not is_proposed
     reason = pipeline.document(item, "plan.json", "run-proposed")["outcomes"]["compute_statistics"]["reason"]
     assert reason.startswith("9 rows changed since statistics were computed, 4.41 % of 204")
 
@@ -224,7 +224,7 @@ def test_a_table_with_nothing_but_orphans_is_proposed_and_then_left_alone_for_th
     assert swept.memory == SweepMemory(swept_ms=swept.now_ms)
 
 
-def test_what_a_person_asks_for_is_swept_at_once_and_counts(swept: Swept) -> None:
+def test_a_requested_sweep_runs_at_once_and_is_recorded(swept: Swept) -> None:
     swept.sweep()
     swept.now_ms += 2 * HOUR_MS
     for asked in (True, False):

@@ -121,7 +121,7 @@ def test_a_table_larger_than_a_job_converges_and_every_job_keeps_its_work(table:
     assert compact(table, engine, 30).status is Status.SKIPPED
 
 
-def test_what_has_no_time_waits_and_is_reported(table: MaintainedTable, each_alone: None) -> None:
+def test_groups_without_time_wait_and_are_reported(table: MaintainedTable, each_alone: None) -> None:
     """With time for all there is one commit."""
     outcome = compact(table, SlowEngine(table, 10.0), 30)
     assert outcome.summary == f"compacted 3 files into 1 (across 1 bins); 1 {WAIT}"
@@ -149,7 +149,7 @@ def test_small_groups_share_a_round_and_none_begins_after_the_deadline(table: Ma
 def test_groups_are_committed_every_few_minutes(
     table: MaintainedTable, limit_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without a deadline; the first round, whose speed nobody knew, is of one group here."""
+    """With and without a deadline; the first round, whose speed is unknown, has one group here."""
     fill(table, 5)
     monkeypatch.setattr(rounds, "_ROUND_BYTES_PER_SLOT", 1)
     monkeypatch.setattr(rounds, "_ROUND_BYTES", 1)
@@ -240,7 +240,7 @@ def test_groups_behind_the_end_are_left_and_what_is_ready_is_committed(
 
 
 @pytest.mark.usefixtures("small_rounds")
-def test_an_interrupt_of_a_round_commits_what_earlier_ones_have_finished(table: MaintainedTable) -> None:
+def test_an_interrupted_round_commits_the_groups_of_earlier_rounds(table: MaintainedTable) -> None:
     """And removes the files of the interrupted one."""
     before, engine = region_rows(table), SlowEngine(table, 1.0)
 
@@ -260,7 +260,7 @@ def test_an_interrupt_of_a_round_commits_what_earlier_ones_have_finished(table: 
 
 
 @pytest.mark.usefixtures("small_rounds")
-def test_a_pause_between_two_rounds_begins_no_further_one(table: MaintainedTable) -> None:
+def test_a_pause_between_two_rounds_stops_the_next_round(table: MaintainedTable) -> None:
     """What has landed stays; what is ready is not committed, and its files go (rule: switches-stop-at-once)."""
     until = "2099-01-01T00:00:00Z"
     why = (
@@ -290,7 +290,7 @@ def test_a_pause_between_two_rounds_begins_no_further_one(table: MaintainedTable
 
 
 @pytest.mark.parametrize(("limit_s", "commits"), [(None, 2), (900, 1)])
-def test_what_was_ready_before_the_engine_broke_is_committed(
+def test_groups_finished_before_the_engine_broke_are_committed(
     table: MaintainedTable, small_rounds: None, limit_s: float | None, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was committed before stays, and what is ready is committed."""
@@ -382,18 +382,21 @@ def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_fo
 
 @pytest.mark.usefixtures("small_rounds")
 def test_rounds_commit_by_bytes_and_progress_counts_those_of_all_rounds(table: MaintainedTable) -> None:
-    told: list[tuple[str, int, int]] = []
+    messages: list[tuple[str, int, int]] = []
     inputs = table.data_files()
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact"}, unsafe=True)
     context = table.runtime.context(
-        table.loaded, resolved, ScriptedEngine(), progress=lambda *news: told.append(news) if news not in told else None
+        table.loaded,
+        resolved,
+        ScriptedEngine(),
+        progress=lambda *news: messages.append(news) if news not in messages else None,
     )
     outcome = run_operation(Operation.COMPACT, context)
     assert outcome.summary == "compacted 6 files into 2 (across 2 bins)"
     assert (outcome.metrics["compact.commits"], len(set(outcome.snapshot_ids))) == (2, 2)
     size = sum(file.file_size_in_bytes for file in inputs)
     first = sum(file.file_size_in_bytes for file in inputs if file.partition == ("us",))
-    assert [news for news in told if news[0] != "compact: footers"] == [
+    assert [news for news in messages if news[0] != "compact: footers"] == [
         ("compact: planning", 0, 0),
         (REWRITING, 0, size),
         (REWRITING, first, size),

@@ -91,7 +91,7 @@ def test_a_pass_by_a_plan_does_not_hide_what_is_due(command: Command) -> None:
     for _ in range(8):
         table.append(table.scan(limit=1).to_arrow())
     assert apply(command, path).code == 0
-    assert [one["table"] for one in command("detect", "--json").json["proposals"]] == ["ns.t"]
+    assert [item["table"] for item in command("detect", "--json").json["proposals"]] == ["ns.t"]
 
 
 def test_an_expiry_keeps_to_the_snapshots_of_the_plan(command: Command) -> None:
@@ -107,9 +107,9 @@ def test_an_expiry_keeps_to_the_snapshots_of_the_plan(command: Command) -> None:
     answer = apply(command, path, "--json")
     done = answer.json["tables"][0]["operations"][0]
     assert (answer.code, done["status"]) == (0, "succeeded")
-    told = "1 more snapshot has become due since the plan; save a new plan"
+    reported = "1 more snapshot has become due since the plan; save a new plan"
     assert done["summary"].startswith("expired 2 snapshot(s), deleted 2 unreferenced file(s)")
-    assert told in done["summary"]
+    assert reported in done["summary"]
     assert {*done["files"]["deleted"]} == {*operation["files"]}
     left = [snapshot.snapshot_id for snapshot in command.catalog.load_table("ns.t").snapshots()]
     assert (len(left), {*left} & {*planned}, rows(command)) == (2, set(), before)
@@ -118,19 +118,19 @@ def test_an_expiry_keeps_to_the_snapshots_of_the_plan(command: Command) -> None:
     again = apply(command, path, "--json").json["tables"][0]["operations"][0]
     assert (again["status"], again["summary"].partition("; left")[0]) == (
         "skipped",
-        f"no snapshots to expire; {told}",  # the newest is younger than the plan
+        f"no snapshots to expire; {reported}",  # the newest is younger than the plan
     )
     assert apply(command, save(command, "--operations", "expire_snapshots")[0]).code == 0
     assert len(command.catalog.load_table("ns.t").snapshots()) == 1
 
 
 def test_a_ref_that_has_become_due_keeps_its_snapshots_from_a_plan(tmp_path: Path) -> None:
-    """A catalog drops a ref together with its snapshot, so a tag that nobody reviewed would be lost."""
+    """A catalog drops a ref together with its snapshot, so an unreviewed tag would be lost."""
     settings: dict[str, Any] = {key: EAGER[key] for key in ("snapshot_retention_hours", "max_snapshots_to_keep")}
     with maintained_table(tmp_path) as made:
         made.create(properties={f"icekeeper.{key}": value for key, value in settings.items()})
         made.fill(4)
-        oldest, tagged, third, head = (one.snapshot_id for one in made.table.snapshots())
+        oldest, tagged, third, head = (item.snapshot_id for item in made.table.snapshots())
         made.table.manage_snapshots().create_tag(oldest, "reviewed").set_current_snapshot(head).commit()
         made.rewrite_document(lambda document: document["refs"]["reviewed"].update({"max-ref-age-ms": 1}))
         saved, _ = made.runtime.plan_to_save(NAME, {"operations": "expire_snapshots"}, made.engine, unsafe=True)
@@ -276,7 +276,7 @@ def test_a_killed_pass_is_done_to_its_end(command: Command) -> None:
     before = rows(command)
     answer = apply(command, path, "--json")
     (table,) = answer.json["tables"]
-    assert [one["summary"].partition(";")[0].partition(",")[0] for one in table["operations"]] == [
+    assert [item["summary"].partition(";")[0].partition(",")[0] for item in table["operations"]] == [
         "no files eligible for compaction",
         "expired 6 snapshot(s)",
     ]
@@ -295,25 +295,30 @@ def another_policy(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected_message"),
     [
         (replaced, f"ns.t was replaced by another table since the plan was saved; {NEW_PLAN}"),
         (another_policy, f"the policy of ns.t has changed since the plan was saved; {NEW_PLAN}"),
     ],
 )
-def test_what_has_moved_is_said_and_nothing_is_done(
-    command: Command, change: Callable[[Command], None], told: str
+def test_a_plan_for_a_changed_table_or_policy_is_refused(
+    command: Command, change: Callable[[Command], None], expected_message: str
 ) -> None:
     command.table(appends=6)
     path, _ = save(command)
     change(command)
     seen = command.contents()
     answer = apply(command, path)
-    assert (answer.code, one_sentence(answer.err)) == (1, told)
+    assert (answer.code, one_sentence(answer.err)) == (1, expected_message)
     assert command.contents() == seen
     document = apply(command, path, "--json").json
     assert document["tables"] == [
-        {"table": "ns.t", "catalog": "C", "status": "failed", "error": {"type": "PlanStale", "message": told}}
+        {
+            "table": "ns.t",
+            "catalog": "C",
+            "status": "failed",
+            "error": {"type": "PlanStale", "message": expected_message},
+        }
     ]
 
 
@@ -325,7 +330,10 @@ def test_a_table_that_has_moved_stops_no_other_table_of_the_plan(command: Comman
     forge(path, lambda document: document["tables"].extend(first["tables"]))
     command.catalog.drop_table("ns.u")
     document = apply(command, path, "--json").json
-    assert [(one["table"], one["status"]) for one in document["tables"]] == [("ns.u", "failed"), ("ns.t", "succeeded")]
+    assert [(item["table"], item["status"]) for item in document["tables"]] == [
+        ("ns.u", "failed"),
+        ("ns.t", "succeeded"),
+    ]
     assert document["status"] == "partial"
     answer = apply(command, path)
     assert (answer.code, "ns.u" in one_sentence(answer.err)) == (1, True)
@@ -402,7 +410,7 @@ def test_a_plan_is_for_its_owner_only_and_holds_no_secret(command: Command, monk
         assert command("report", "--output", str(page)).code == 0
     finally:
         os.umask(before)
-    assert [stat.filemode(one.stat().st_mode) for one in (path, page)] == ["-rw-------", "-rw-------"]
+    assert [stat.filemode(item.stat().st_mode) for item in (path, page)] == ["-rw-------", "-rw-------"]
     assert "kept-secret" not in path.read_text()
     assert plan.keys() == {"version", "saved_ms", "tables", "digest"}
     assert read_plan(path.read_bytes(), "it").tables[0].table == "ns.t"
@@ -425,7 +433,7 @@ def test_files_that_are_added_to_a_plan_are_not_deleted(command: Command) -> Non
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected_message"),
     [
         ("", "is not a saved plan; save a new plan with icekeeper plan --save"),
         ("[]", "is not a saved plan; save a new plan with icekeeper plan --save"),
@@ -433,16 +441,16 @@ def test_files_that_are_added_to_a_plan_are_not_deleted(command: Command) -> Non
         (None, "cannot be read: No such file or directory"),
     ],
 )
-def test_what_is_no_plan_is_a_usage_error(command: Command, text: str | None, told: str) -> None:
+def test_a_file_that_is_no_plan_is_a_usage_error(command: Command, text: str | None, expected_message: str) -> None:
     path = command.folder / "plan.json"
     if text is not None:
         path.write_text(text)
     answer = apply(command, path)
-    assert (answer.code, told in one_sentence(answer.err)) == (2, True), answer.err
+    assert (answer.code, expected_message in one_sentence(answer.err)) == (2, True), answer.err
 
 
 @pytest.mark.parametrize(
-    ("version", "now_ms", "told"),
+    ("version", "now_ms", "expected_message"),
     [
         ("0.2.0", 0, f"the plan was saved by Icekeeper 0.1.0, but this is 0.2.0; {NEW_PLAN}"),
         ("0.1.0", 24 * HOUR_MS + 1, f"the plan was saved at 1970-01-01T00:00:00Z, more than 24 hours ago; {NEW_PLAN}"),
@@ -453,10 +461,10 @@ def test_what_is_no_plan_is_a_usage_error(command: Command, text: str | None, to
         ),
     ],
 )
-def test_a_plan_holds_for_a_day_and_its_version(version: str, now_ms: int, told: str) -> None:
+def test_a_plan_holds_for_a_day_and_its_version(version: str, now_ms: int, expected_message: str) -> None:
     plan = SavedPlan(version="0.1.0", saved_ms=0)
     plan.require("0.1.0", 24 * HOUR_MS)
-    with pytest.raises(PlanStale, match=told.replace("(", r"\(")):
+    with pytest.raises(PlanStale, match=expected_message.replace("(", r"\(")):
         plan.require(version, now_ms)
 
 
@@ -491,9 +499,9 @@ def test_a_short_retention_on_the_command_line_needs_unsafe(command: Command) ->
 def test_a_short_retention_of_a_policy_is_a_warning(command: Command) -> None:
     command.table(appends=2, properties=OLD)
     source = "table property icekeeper.snapshot_retention_hours"
-    told = f"snapshot_retention_hours is 0 ({source}), below 24: running readers could lose their snapshot"
-    assert told in command("plan", "ns.t", *LOCAL, "--json").json["warnings"]
-    assert told in command("policy", "show", "ns.t").out
+    reported = f"snapshot_retention_hours is 0 ({source}), below 24: running readers could lose their snapshot"
+    assert reported in command("plan", "ns.t", *LOCAL, "--json").json["warnings"]
+    assert reported in command("policy", "show", "ns.t").out
     assert "warnings" not in command("maintain", "ns.t", *LOCAL, "--json").json
 
 

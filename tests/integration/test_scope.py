@@ -80,7 +80,7 @@ def test_a_branch_is_maintained_and_main_is_not(table: MaintainedTable) -> None:
     assert compacted(table, branch="audit").status is Status.SKIPPED
 
 
-def test_a_branch_that_is_none_is_bad_usage(table: MaintainedTable) -> None:
+def test_an_unknown_branch_or_a_tag_is_bad_usage(table: MaintainedTable) -> None:
     head = table.loaded.metadata.current_snapshot
     assert head is not None
     table.table.manage_snapshots().create_tag(head.snapshot_id, "v1").commit()

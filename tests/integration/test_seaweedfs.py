@@ -109,7 +109,7 @@ def test_the_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
         assert alive(pid)
         parent.send_signal(signal.SIGKILL)
     assert wait_until(lambda: not alive(pid), 60)
-    module._remove_grpc_sockets(tuple(ports))  # which nobody was left to do
+    module._remove_grpc_sockets(tuple(ports))  # the killed parent could not
 
 
 def test_a_server_that_ends_at_once_is_reported_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def asking(lake: JudgedLake, table_bucket: dict[str, str], key: str) -> dict[str
 def test_a_role_does_what_it_may_and_no_more(
     lake: JudgedLake, table_bucket: dict[str, str], seaweedfs: SeaweedFSServer
 ) -> None:
-    # SeaweedFS lets nobody write into a table bucket where no table is.
+    # SeaweedFS refuses objects in a table bucket outside tables.
     bucket = f"objects-{lake.bucket}"
     seaweedfs.client("s3").create_bucket(Bucket=bucket)
     _, catalog = lake.arns
@@ -182,7 +182,7 @@ def test_a_role_does_what_it_may_and_no_more(
             storage.write(f"s3://{bucket}/theirs/f", b"x")
         assert storage.delete([f"{folder}/small"]).failed
         assert storage.read(f"{folder}/small") == b"x"
-        assert [str(one.need.action) for one in DENIED] == ["s3:PutObject", "s3:DeleteObject"]
+        assert [str(item.need.action) for item in DENIED] == ["s3:PutObject", "s3:DeleteObject"]
         DENIED.clear()
 
 
@@ -362,7 +362,7 @@ def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_buc
         passes.append(runtime.maintain(NAME, SETTINGS, engine))
     assert failures == []
     assert len(passes) > 2
-    assert [one.summary for one in passes if one.status is not PassStatus.SUCCEEDED] == []
+    assert [item.summary for item in passes if item.status is not PassStatus.SUCCEEDED] == []
     after = runtime.catalog.load(NAME)
     ids = sorted(row["id"] for row in duckdb_rows(after.metadata_location, s3=table_bucket))
     assert ids == list(range((appends + 1) * 10))

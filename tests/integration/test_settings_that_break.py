@@ -88,7 +88,7 @@ def file(command: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_policy_file_that_breaks_is_reported_once_and_the_last_good_one_holds(command: Command, file: Path) -> None:
+def test_a_broken_policy_file_is_reported_once_and_the_last_good_file_applies(command: Command, file: Path) -> None:
     """Six files need a pass by the default settings and by the mended file, not by the one that held at first."""
 
     def mend() -> None:

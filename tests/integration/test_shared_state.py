@@ -17,7 +17,7 @@ from support.lease_race import KEYS, take_leases
 # State that processes share, named by ICEKEEPER_STATE alone.
 
 
-def test_processes_that_start_together_create_one_store_and_one_of_them_gets_each_lease(tmp_path: Path) -> None:
+def test_processes_that_start_together_create_one_store_and_share_its_leases(tmp_path: Path) -> None:
     """Threads race for leases in every store: ``tests/contract/test_leases.py``."""
     address = str(tmp_path / "shared.db")
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
@@ -35,7 +35,7 @@ def test_processes_that_start_together_create_one_store_and_one_of_them_gets_eac
 PASS = ("maintain", "ns.t", "--set", "min_input_files=2", "--json")
 
 
-def test_a_state_that_does_not_know_the_last_run_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_that_does_not_know_the_last_run_is_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table()
     first = command(*PASS)
     assert "warnings" not in first.json
@@ -47,6 +47,6 @@ def test_a_state_that_does_not_know_the_last_run_is_told(command: Command, monke
         "and staged files in another state are not protected; name that state with ICEKEEPER_STATE, unless it is lost"
     )
     for arguments in ((*PASS, "--dry-run"), PASS):
-        told = command(*arguments)
-        assert (told.code, told.json["warnings"]) == (0, [sentence])
+        reported = command(*arguments)
+        assert (reported.code, reported.json["warnings"]) == (0, [sentence])
     assert "warnings" not in command(*PASS).json, "the table is known there now"

@@ -57,17 +57,17 @@ def interpreter(script: str, *arguments: str) -> subprocess.CompletedProcess[str
 def called(*calls: Sequence[str]) -> tuple[dict[str, Any], str, str]:
     """Calls of the command in one fresh interpreter: exit codes and modules, standard output, errors."""
     done = interpreter(CALLS, json.dumps(calls))
-    *out, told = done.stdout.splitlines()
-    return json.loads(told), "\n".join(out), done.stderr
+    *out, reported = done.stdout.splitlines()
+    return json.loads(reported), "\n".join(out), done.stderr
 
 
 def within(modules: Sequence[str], packages: Sequence[str]) -> list[str]:
-    return [name for name in modules if any(name == one or name.startswith(f"{one}.") for one in packages)]
+    return [name for name in modules if any(name == item or name.startswith(f"{item}.") for item in packages)]
 
 
 @pytest.fixture
 def telling_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pandas that cannot be imported and tells on standard error that somebody tried, where nobody else would."""
+    """A pandas whose import fails and is reported on standard error."""
     package = tmp_path / "path" / "pandas"
     package.mkdir(parents=True)
     text = "import sys\nsys.stderr.write('pandas was imported\\n')\nraise ImportError('no pandas')\n"
@@ -77,26 +77,26 @@ def telling_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_help_and_wrong_calls_need_no_library_of_the_work(command: Command, telling_pandas: None) -> None:
     pages = [("--help",), ("maintain", "--help"), ("policy", "show", "--help"), ("request", "--help")]
-    told, out, err = called(*pages, *(call for call, _ in WRONG_CALLS))
-    assert (told["codes"], out.count("Usage: icekeeper")) == ([0] * len(pages) + [2] * len(WRONG_CALLS), len(pages))
+    reported, out, err = called(*pages, *(call for call, _ in WRONG_CALLS))
+    assert (reported["codes"], out.count("Usage: icekeeper")) == ([0] * len(pages) + [2] * len(WRONG_CALLS), len(pages))
     for line, (_, sentence) in zip(err.splitlines(), WRONG_CALLS, strict=True):
         assert one_sentence(line).startswith(sentence)
-    assert within(told["modules"], (*LIBRARIES, "icekeeper.runtime", "icekeeper.policy")) == []
-    told, _, _ = called(("--help",))
-    assert within(told["modules"], ("pydantic", "rich.console")) == []
+    assert within(reported["modules"], (*LIBRARIES, "icekeeper.runtime", "icekeeper.policy")) == []
+    reported, _, _ = called(("--help",))
+    assert within(reported["modules"], ("pydantic", "rich.console")) == []
 
 
 def test_the_policy_of_a_table_in_a_sql_catalog_is_shown_without_what_rewrites_it(
     command: Command, telling_pandas: None
 ) -> None:
     command.table(appends=1)
-    told, out, err = called(("policy", "show", "ns.t", "--catalog", CATALOG))
-    assert (told["codes"], out.split(maxsplit=1)[0], err) == ([0], "key", "")
-    assert within(told["modules"], NOT_FOR_A_POLICY) == []
-    assert within(told["modules"], [f"icekeeper.{room}" for room in OTHER_ROOMS]) == []
+    reported, out, err = called(("policy", "show", "ns.t", "--catalog", CATALOG))
+    assert (reported["codes"], out.split(maxsplit=1)[0], err) == ([0], "key", "")
+    assert within(reported["modules"], NOT_FOR_A_POLICY) == []
+    assert within(reported["modules"], [f"icekeeper.{room}" for room in OTHER_ROOMS]) == []
 
 
-def test_names_are_told_as_they_are(command: Command) -> None:
+def test_names_in_messages_are_not_changed(command: Command) -> None:
     """A name between colons is no picture."""
     answer = command("policy", "show", "ns.:cat:")
     assert one_sentence(answer.err) == f"there is no table ns.:cat: in catalog {CATALOG}"

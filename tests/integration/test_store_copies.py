@@ -57,7 +57,7 @@ def properties(seaweedfs: SeaweedFSServer) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def inputs(properties: dict[str, str]) -> list[Any]:
-    """Nobody changes these."""
+    """No test changes these."""
     storage, folder = Storage(properties), f"{properties['warehouse']}ns/inputs/data"
     return judged(storage, [stored_entry(storage, f"{folder}/{n}.parquet", data) for n, data in enumerate(files())])
 
@@ -101,7 +101,9 @@ def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder:
     assert storage.read(streamed.file_path) == data
 
 
-def test_inputs_of_different_habits_get_a_footer_of_one_voice(storage: Storage, folder: str, inputs: list[Any]) -> None:
+def test_inputs_with_and_without_a_page_index_get_a_consistent_footer(
+    storage: Storage, folder: str, inputs: list[Any]
+) -> None:
     """Assembled or streamed, byte for byte: one input has no page index, so none has."""
     bare = stored_entry(storage, f"{folder}/bare.parquet", large_file(2_000_000, seed=3, page_index=False))
     mixed = [inputs[0], *judged(storage, [bare])]
@@ -181,9 +183,9 @@ def test_parts_that_the_store_mixes_up_are_seen(
     """Two ranges of one size, of files of one shape: the footer suits both, and both decode."""
 
     def mixed_up(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | str:
-        first, one, other, end = parts
-        assert size_of(one) == size_of(other)
-        return assemble(storage, path, (first, other, one, end))
+        first, item, other, end = parts
+        assert size_of(item) == size_of(other)
+        return assemble(storage, path, (first, other, item, end))
 
     monkeypatch.setattr("icekeeper.row_group_copy.write_copy.assemble", mixed_up)
     with pytest.raises(StorageError, match=r"rows were not kept: the bytes from \d+ differ from those from \d+ of"):

@@ -29,7 +29,7 @@ from support.moments import Moment, at
 from support.readers import duckdb_rows
 from support.state_stores import newest_look
 
-# One pass at a time over a table: ``icekeeper maintain`` holds the lease, and who loses it does nothing more.
+# One pass at a time over a table: ``icekeeper maintain`` holds the lease, and does nothing more without it.
 
 NAME = TableName(("ns",), "t")
 SETTINGS = {
@@ -78,7 +78,7 @@ def test_a_pass_holds_the_lease_for_minutes_and_gives_it_back(runtime: Runtime) 
     assert current(runtime) is None
 
 
-def test_the_second_one_is_told_whose_turn_it_is(command: Command, runtime: Runtime) -> None:
+def test_a_second_pass_is_refused_and_names_the_holder_of_the_lease(command: Command, runtime: Runtime) -> None:
     before = command.contents()
     runtime.state.leases.acquire(key_of(runtime), "run-1", now_ms=runtime.clock(), ttl_ms=60_000)
     answer = command("maintain", "ns.t", "--engine", "local", "--json")
@@ -94,10 +94,10 @@ def test_the_second_one_is_told_whose_turn_it_is(command: Command, runtime: Runt
     assert command("maintain", "ns.t", "--wait", "soon").code == 2
 
 
-def test_the_second_one_waits_for_its_turn_and_sees_what_the_first_did(command: Command) -> None:
+def test_a_second_pass_waits_and_plans_with_the_table_after_the_first_pass(command: Command) -> None:
     """What it then plans with is the table as it is after the wait."""
     table = command.table()
-    told: list[str] = []
+    messages: list[str] = []
     runtime = Runtime(Runtime.open(CATALOG).catalog, Runtime.open(CATALOG).state, sleep=lambda _: end_of_the_first())
     lease = runtime.state.leases.acquire(key_of(runtime), "run-1", now_ms=runtime.clock(), ttl_ms=HOUR_MS)
 
@@ -106,20 +106,20 @@ def test_the_second_one_waits_for_its_turn_and_sees_what_the_first_did(command: 
             change.set_properties({"icekeeper.maintenance_enabled": "false"})
         assert runtime.state.leases.release(lease)
 
-    outcome = runtime.maintain(NAME, {}, LocalEngine(1), turn=Turn(wait_ms=60_000, notify=told.append))
-    assert len(told) == 1
-    assert told[0].startswith("waiting: ns.t is leased by run-1 until ")
+    outcome = runtime.maintain(NAME, {}, LocalEngine(1), turn=Turn(wait_ms=60_000, notify=messages.append))
+    assert len(messages) == 1
+    assert messages[0].startswith("waiting: ns.t is leased by run-1 until ")
     assert {part.reason for part in outcome.operations} == {
         "maintenance is disabled (table property icekeeper.maintenance_enabled)"
     }
 
 
 def lost_during(runtime: Runtime, what: str) -> PassOutcome:
-    """A pass that loses its lease when the progress of ``what`` is told for the first time."""
+    """A pass that loses its lease at the first progress of ``what``."""
     key, is_lost = key_of(runtime), [False]
 
-    def lose(told: str, done: int, total: int) -> None:
-        if what in told and not is_lost[0]:
+    def lose(progress: str, done: int, total: int) -> None:
+        if what in progress and not is_lost[0]:
             is_lost[0] = True
             take_over(runtime.state.leases, key)
 
@@ -128,7 +128,7 @@ def lost_during(runtime: Runtime, what: str) -> PassOutcome:
     return outcome
 
 
-def test_who_loses_the_lease_commits_and_deletes_nothing_more(command: Command, runtime: Runtime) -> None:
+def test_a_pass_that_loses_its_lease_commits_and_deletes_nothing_more(command: Command, runtime: Runtime) -> None:
     before, rows = command.contents(), duckdb_rows(runtime.catalog.load(NAME).metadata_location)
     outcome = lost_during(runtime, "compact")
     assert {part.status for part in outcome.operations} == {Status.REFUSED}
@@ -157,7 +157,7 @@ def test_the_lease_is_asked_for_before_every_batch_of_deletions(
         runtime.catalog, runtime.state, clock=lambda: system_clock() + 2 * HOUR_MS, store_clock=same_clock
     )
     again = outcome_of(healthy.maintain(NAME, SETTINGS, LocalEngine(1)), Operation.EXPIRE_SNAPSHOTS)
-    assert again.status is Status.SUCCEEDED, "the rest is finished by whoever comes next"
+    assert again.status is Status.SUCCEEDED, "the next pass finishes the rest"
     assert len(list(Path(command_folder(runtime)).rglob("*.avro"))) < len(files)
 
 
@@ -180,7 +180,7 @@ print(outcome.status.value, flush=True)
 """
 
 
-def test_of_two_processes_one_has_the_table(command: Command) -> None:
+def test_the_second_process_waits_until_the_first_ends_its_pass(command: Command) -> None:
     """The first is stopped in the middle of its work, while the second, which is this one, asks, waits, and comes."""
     command.table()
     first = subprocess.Popen(
@@ -232,7 +232,7 @@ def test_a_table_at_work_is_left_out_and_the_others_are_swept(command: Command, 
     leases, now_ms = open_state(os.environ).leases, system_clock()
     held = leases.acquire(key("ns.a"), "icekeeper run on desk", now_ms=now_ms, ttl_ms=HOUR_MS, name="ns.a")
     planned = sweep(command, "--dry-run").json["tables"]
-    assert [len(one["files"]["planned"]) for one in planned] == [1, 1], "a dry run needs no lease"
+    assert [len(item["files"]["planned"]) for item in planned] == [1, 1], "a dry run needs no lease"
     answer = sweep(command)
     assert (answer.code, answer.json["status"]) == (0, "succeeded")
     first, second = answer.json["tables"]
@@ -259,23 +259,23 @@ def test_a_table_is_leased_while_its_orphans_are_deleted(command: Command, key: 
     assert [leases.current(key(name), now_ms=system_clock()) for name in ("ns.a", "ns.b")] == [None, None]
 
 
-def test_who_loses_the_lease_deletes_nothing_more(command: Command, key: Key) -> None:
+def test_a_sweep_that_loses_its_lease_deletes_nothing_more(command: Command, key: Key) -> None:
     """Another run took the table after it was looked at, before its first batch of deletions
     (rule: lost-lease-changes-nothing)."""
     leases = open_state(os.environ).leases
 
     def take() -> None:
-        (mine,) = (one for name in ("ns.a", "ns.b") if (one := leases.current(key(name), now_ms=system_clock())))
+        (mine,) = (item for name in ("ns.a", "ns.b") if (item := leases.current(key(name), now_ms=system_clock())))
         assert leases.release(mine)
         leases.acquire(mine.key, "another", now_ms=system_clock(), ttl_ms=HOUR_MS, name=mine.name)
 
     with at(Moment.DELETION_DECIDED, take):
         answer = sweep(command)
-    assert sorted(one["status"] for one in answer.json["tables"]) == ["refused", "succeeded"]
+    assert sorted(item["status"] for item in answer.json["tables"]) == ["refused", "succeeded"]
     assert len(orphans(command)) == 1
 
 
-def test_what_was_deleted_is_told_although_the_journal_cannot_be_written(
+def test_deleted_files_are_reported_although_the_journal_cannot_be_written(
     command: Command, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole answer was lost: one error instead of what went from every table."""
@@ -285,7 +285,7 @@ def test_what_was_deleted_is_told_although_the_journal_cannot_be_written(
 
     monkeypatch.setattr(SqliteStateStore, "record_pass", broken)
     answer = sweep(command)
-    assert (answer.code, [one["orphans_removed"] for one in answer.json["tables"]]) == (0, [1, 1])
+    assert (answer.code, [item["orphans_removed"] for item in answer.json["tables"]]) == (0, [1, 1])
     assert answer.json["warnings"] == [
         f"{name}: cannot record the pass: the state is full" for name in ("ns.a", "ns.b")
     ]

@@ -125,7 +125,7 @@ def test_a_wrong_policy_is_not_written(command: Command, monkeypatch: pytest.Mon
         assert command.contents() == before, what
 
 
-def test_a_value_that_a_bound_allows_is_set_beside_a_bounded_one(
+def test_a_value_that_a_bound_allows_is_set_beside_a_bounded_value(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS", "200")  # above the default
@@ -152,12 +152,12 @@ def test_a_short_grace_period_can_be_kept_on_purpose(command: Command, monkeypat
     assert command("policy", "reset", "ns.t").code == 0
 
 
-def test_what_does_not_count_is_shown_with_the_reason(command: Command) -> None:
+def test_ignored_settings_are_shown_with_the_reason(command: Command) -> None:
     properties = {"icekeeper.orphan_max_missing_ratio": "soon", "icekeeper.orphan_sweep_prefixes": "s3://victim"}
     command.table(appends=1, properties=properties)
     why = "only the deployment, a policy file or --set can set it"
     shown = command("policy", "show", "ns.t", "--json").json
-    assert [one["key"] for one in shown["ignored"]] == ["orphan_max_missing_ratio", "orphan_sweep_prefixes"]
+    assert [item["key"] for item in shown["ignored"]] == ["orphan_max_missing_ratio", "orphan_sweep_prefixes"]
     assert shown["ignored"][1] == {
         "key": "orphan_sweep_prefixes",
         "source": "table property icekeeper.orphan_sweep_prefixes",
@@ -165,8 +165,8 @@ def test_what_does_not_count_is_shown_with_the_reason(command: Command) -> None:
         "why": why,
     }
     assert shown["policy"]["orphan_max_missing_ratio"]["source"] == "default"
-    told = f"table property icekeeper.orphan_sweep_prefixes 's3://victim' is ignored: {why}"
-    assert command("policy", "show", "ns.t").out.splitlines()[-1] == told
+    reported = f"table property icekeeper.orphan_sweep_prefixes 's3://victim' is ignored: {why}"
+    assert command("policy", "show", "ns.t").out.splitlines()[-1] == reported
     assert command("policy", "set", "ns.t", "min_input_files=3").code == 0  # others may be set beside them
     assert command("maintain", "ns.t", "--json").code == 0
 
@@ -191,7 +191,7 @@ def change(table: MaintainedTable, **properties: str) -> None:
         transaction.set_properties({name.replace("__", "."): value for name, value in properties.items()})
 
 
-def test_what_others_set_meanwhile_stays(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_settings_that_others_change_at_the_same_time_stay(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     table = new_table(local_catalog, tmp_path)
     change(table, icekeeper__strategy="binpack")
     racing = ScriptedCatalog(table.catalog, before_commit=once(lambda: change(table, owner="me")))
@@ -225,7 +225,7 @@ def test_an_unknown_outcome_is_looked_up(local_catalog: SqlCatalog, tmp_path: Pa
     assert (properties_of(table), deaf.commits) == ({}, 2)
 
 
-def test_the_table_must_be_the_one_that_was_looked_at(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_a_change_of_settings_requires_the_uuid_of_the_table(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     table = new_table(local_catalog, tmp_path)
     seen: list[object] = []
 
@@ -266,7 +266,7 @@ def test_a_refused_change_leaves_no_document_behind(local_catalog: SqlCatalog, t
     assert len(table.waits) == 3
 
 
-# Settings kept with a table must fit it; what a change changed is told, from what to what.
+# Settings kept with a table must fit it; a change reports the old and the new value.
 
 MISFITS = {
     "unknown column of an order": (
@@ -282,7 +282,7 @@ MISFITS = {
 }
 
 
-def test_what_does_not_fit_the_table_is_refused_when_it_is_set(command: Command) -> None:
+def test_a_setting_that_does_not_fit_the_table_is_refused(command: Command) -> None:
     command.table(appends=1)
     before = command.contents()
     for settings, sentence in MISFITS.values():
@@ -292,7 +292,7 @@ def test_what_does_not_fit_the_table_is_refused_when_it_is_set(command: Command)
         assert command.contents() == before
 
 
-def test_what_has_come_to_misfit_is_told_by_health_and_can_be_taken_away(command: Command) -> None:
+def test_health_reports_settings_that_no_longer_fit_and_they_can_be_unset(command: Command) -> None:
     table = command.table(appends=1, properties={"icekeeper.sort_order": "name", "icekeeper.strategy": "sort"})
     assert command("policy", "set", "ns.t", "min_input_files=3").code == 0
     with table.update_schema() as update:
@@ -304,7 +304,7 @@ def test_what_has_come_to_misfit_is_told_by_health_and_can_be_taken_away(command
     assert command("health", "ns.t", "--json").json["warnings"] == []
 
 
-def test_a_change_is_told_from_what_to_what(command: Command) -> None:
+def test_a_change_is_reported_from_what_to_what(command: Command) -> None:
     command.table(appends=1)
     source = "table property icekeeper.min_input_files"
     answer = command("policy", "set", "ns.t", "min_input_files=9", "--json")
@@ -364,10 +364,10 @@ def test_a_wrong_filter_is_refused_with_its_place_and_an_example(command: Comman
         )
 
 
-def test_a_filter_that_has_come_to_misfit_is_told_by_detection_and_not_proposed(command: Command) -> None:
+def test_a_filter_that_has_come_to_misfit_is_reported_by_detection_and_not_proposed(command: Command) -> None:
     """Every pass would refuse it, and every scan would propose it again."""
     table = command.table(appends=6, properties={"icekeeper.where": "name = 'a'"})
-    assert [one["table"] for one in command("detect", "--json").json["proposals"]] == ["ns.t"]
+    assert [item["table"] for item in command("detect", "--json").json["proposals"]] == ["ns.t"]
     with table.update_schema() as update:
         update.rename_column("name", "label")
     document = command("detect", "--json").json

@@ -97,7 +97,7 @@ def test_every_table_of_a_wave_is_compacted_by_itself(wave: Wave) -> None:
         assert is_free(wave, name)
 
 
-def test_of_large_tables_fewer_are_at_work_and_small_ones_pass_them(
+def test_fewer_large_tables_run_at_the_same_time_and_small_tables_overtake_them(
     wave: Wave, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The manifests of each are in the driver's memory."""
@@ -156,9 +156,11 @@ def test_a_table_that_never_ends_is_cut_off_and_the_others_are_maintained(
     others = [f"ns.{name}" for name in names]
     assert wave.run(Poisoned(1)) == {"ns.t": End.CUT_OFF, **dict.fromkeys(others, End.DONE)}
     assert [files_of(pipeline, name) for name in others] == [1] * 3
-    told, item = wave.outcome("ns.t"), wave.items["ns.t"]
-    assert told["status"] == "failed"
-    assert told["summary"].startswith("StorageError: cut off: its part of the wave did not end within 1 s (job_timeout")
+    reported, item = wave.outcome("ns.t"), wave.items["ns.t"]
+    assert reported["status"] == "failed"
+    assert reported["summary"].startswith(
+        "StorageError: cut off: its part of the wave did not end within 1 s (job_timeout"
+    )
     (cut,) = wave.deployment.state.cut_offs.of_catalog(item.identity.catalog)
     assert (cut.entry.table, cut.work, cut.times) == ("ns.t", CutWork.PASS, 1)
     other = run_by_another(wave, "ns.t")
@@ -166,7 +168,7 @@ def test_a_table_that_never_ends_is_cut_off_and_the_others_are_maintained(
     before = pipeline.table.pyiceberg.load_table("ns.t").metadata_location
     wakes.set()
     assert has_woken.wait(10)
-    for thread in [one for one in threading.enumerate() if one.name == "icekeeper-wave-table"]:
+    for thread in [each for each in threading.enumerate() if each.name == "icekeeper-wave-table"]:
         thread.join(20)
     assert pipeline.table.pyiceberg.load_table("ns.t").metadata_location == before
     assert ids_of(pipeline, "ns.t") == ROWS["ns.t"]
@@ -176,7 +178,7 @@ def test_a_table_that_never_ends_is_cut_off_and_the_others_are_maintained(
     other.__exit__(None, None, None)
 
 
-def test_what_may_pass_is_tried_again_behind_the_others(wave: Wave) -> None:
+def test_a_temporary_failure_is_retried_after_the_other_tables(wave: Wave) -> None:
     seen: list[str] = []
 
     def fail_once(name: str) -> None:
@@ -199,8 +201,8 @@ def test_a_table_that_loses_its_lease_commits_nothing_and_stops_no_other(wave: W
             others[0].__enter__()
 
     assert wave.run(Meddled(steal)) == dict.fromkeys(ALL, End.DONE)
-    told = wave.outcome("ns.u")
-    assert (told["status"], told["lost_lease"]) == ("refused", True)
+    printed = wave.outcome("ns.u")
+    assert (printed["status"], printed["lost_lease"]) == ("refused", True)
     assert [files_of(wave.pipeline, name) for name in ALL] == [1, 2, 1]
     others[0].__exit__(None, None, None)
 
@@ -208,7 +210,7 @@ def test_a_table_that_loses_its_lease_commits_nothing_and_stops_no_other(wave: W
 def test_a_table_that_another_run_maintains_is_left_to_it(wave: Wave) -> None:
     """It is due again.  The job does not wait for it even where its run was to wait: all workers would wait, too."""
     work = wave.work()
-    tables = [one.model_copy(update={"item": one.item.model_copy(update={"wait": True})}) for one in work.tables]
+    tables = [item.model_copy(update={"item": item.item.model_copy(update={"wait": True})}) for item in work.tables]
     with run_by_another(wave, "ns.u"):
         ends = run_work(wave.deployment, work.model_copy(update={"tables": tuple(tables)}), LocalEngine(1))
     assert [ends[wave.items[name].identity.spelling] for name in ALL] == [End.DONE, End.LEFT_OUT, End.DONE]
@@ -250,16 +252,16 @@ def test_tables_that_have_no_time_left_are_due_again_and_not_failed(wave: Wave) 
     assert [is_done(wave, name) for name in ALL] == [False] * 3
 
 
-def test_a_table_has_its_share_of_the_time_and_one_alone_nearly_all(wave: Wave) -> None:
+def test_a_table_gets_its_share_of_the_time_and_a_single_table_nearly_all(wave: Wave) -> None:
     """Of an hour; its last round begins before, so that it can end and be committed."""
     found = dict[str, float]()
 
-    def told(work: Any, steps: Sequence[str]) -> Any:
+    def reported(work: Any, steps: Sequence[str]) -> Any:
         found[work.item.table] = work.time_left_s()
         return run_steps(work, steps)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(wave_module, "run_steps", told)
+        patched.setattr(wave_module, "run_steps", reported)
         wave.run(LocalEngine(1), monotonic=lambda: 100.0, began_s=100.0)
         assert found == dict.fromkeys(ALL, 0.95 * 810)
         alone = wave.work().model_copy(update={"tables": wave.work().tables[:1]})
@@ -290,12 +292,12 @@ def test_a_table_for_which_the_time_is_not_enough_keeps_its_work_and_is_due_agai
             return 1
 
     work = wave.work()
-    alone = work.model_copy(update={"tables": tuple(one for one in work.tables if one.item.table == "ns.u")})
+    alone = work.model_copy(update={"tables": tuple(item for item in work.tables if item.item.table == "ns.u")})
     ends = run_work(wave.deployment, alone, Slowly(pass_time), monotonic=lambda: now_s[0])
     assert list(ends.values()) == [End.DONE]
-    told = wave.outcome("ns.u")
-    assert told["status"] == "succeeded"
-    assert "wait for the next run" in told["summary"]
+    printed = wave.outcome("ns.u")
+    assert printed["status"] == "succeeded"
+    assert "wait for the next run" in printed["summary"]
     assert ids_of(pipeline, "ns.u") == rows
     assert files_of(pipeline, "ns.u") == 11
 
@@ -328,7 +330,7 @@ def test_a_second_attempt_does_only_what_has_no_outcome(wave: Wave, monkeypatch:
     }
 
 
-def test_a_step_that_the_wave_broke_off_is_told_as_failed(wave: Wave) -> None:
+def test_a_step_that_the_wave_broke_off_is_reported_as_failed(wave: Wave) -> None:
     class Killed(BaseException):
         pass
 
@@ -373,10 +375,10 @@ def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(wave: Wave, mon
     assert not is_done(wave, "ns.u")
 
 
-# A table that stands twice in a wave is maintained as once: its rows stay, and nobody else is kept out.
+# A table that is named twice in a wave is maintained once: its rows stay, and its lease becomes free.
 
 
-def test_one_that_is_at_work_twice_loses_no_row(wave: Wave) -> None:
+def test_a_table_that_is_compacted_twice_in_a_wave_loses_no_row(wave: Wave) -> None:
     """All six works are under way at the same time: both of a table are planned before either rewrites."""
     planned, work = threading.Barrier(6), wave.work()
     twice = work.model_copy(update={"tables": (*work.tables, *work.tables)})
@@ -396,8 +398,8 @@ def test_large_manifests_and_orphans_have_jobs_of_their_own(pipeline: Pipeline) 
     item, _ = pipeline.begin(in_job=True)
     pipeline.gather()
     control = pipeline.deployment.control
-    told = pipeline.gather()
-    assert {stage: one.get("count") for stage, one in told.items() if one["count"]} == {
+    reported = pipeline.gather()
+    assert {stage: each.get("count") for stage, each in reported.items() if each["count"]} == {
         "compaction": 1,
         "sweep": 1,
         "orphans": 1,
@@ -407,9 +409,9 @@ def test_large_manifests_and_orphans_have_jobs_of_their_own(pipeline: Pipeline) 
         if stage is Stage.SWEEP:
             assert list(pipeline.run(item, "expire_snapshots")) == ["expire_snapshots"]
             continue
-        one = told[stage.value]
-        work = Work.model_validate(control.read(one["key"], one["digest"]))
-        assert (work.stage, one["execution_class"], one["workers"]) == (stage, "STANDARD", 2)
+        each = reported[stage.value]
+        work = Work.model_validate(control.read(each["key"], each["digest"]))
+        assert (work.stage, each["execution_class"], each["workers"]) == (stage, "STANDARD", 2)
         assert list(run_work(pipeline.deployment, work, LocalEngine(1)).values()) == [End.DONE]
     statuses = {
         step: pipeline.document(item, f"{step}.json")["status"]
@@ -434,8 +436,8 @@ def test_works_that_share_a_session_have_pools_and_errors_of_their_own(spark_ses
                 return "failed"
 
     with WorkThreads(3) as threads:
-        told = dict(zip("ab", threads.map(work, ["a", "b", "broken"]), strict=False))
-    assert told == {name: [(name, f"pool of {name}")] * 2 for name in "ab"}
+        reported = dict(zip("ab", threads.map(work, ["a", "b", "broken"]), strict=False))
+    assert reported == {name: [(name, f"pool of {name}")] * 2 for name in "ab"}
     assert engine.map(pool_of, ["alone"], lambda done: None) == [("alone", None)]
 
 
@@ -443,9 +445,9 @@ def test_works_that_share_a_session_have_pools_and_errors_of_their_own(spark_ses
 @pytest.mark.usefixtures("spark_session")
 def test_a_glue_job_carries_out_a_wave(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
     wave = Wave(pipeline, by_real_clock=True)
-    rows, told = {name: ids_of(pipeline, name) for name in ALL}, wave.answer["compaction"]
-    assert (told["workers"], told["execution_class"]) == (2, "FLEX")
-    arguments = ["--work-key", told["key"], "--work-digest", told["digest"], "--run-id", RUN]
+    rows, reported = {name: ids_of(pipeline, name) for name in ALL}, wave.answer["compaction"]
+    assert (reported["workers"], reported["execution_class"]) == (2, "FLEX")
+    arguments = ["--work-key", reported["key"], "--work-digest", reported["digest"], "--run-id", RUN]
     arguments += ["--control-bucket", str(pipeline.control), "--state", pipeline.environment["ICEKEEPER_STATE"]]
     with caplog.at_level(logging.INFO, "icekeeper.pipeline.glue_job"):
         assert run_job([*arguments, "--JOB_NAME", "compact"], "compact_data_files") == 0
@@ -481,7 +483,7 @@ def test_while_workers_are_busy_small_tables_wait_for_a_task_together(wave: Wave
     def first_waits(number: int) -> None:
         """Until all others wait; two that came at once share the first task, too."""
         ends_s = time.monotonic() + 60
-        while number == 1 and engine.tables[0] + len(shared._waiting) < len(ALL):  # nobody else can know who waits
+        while number == 1 and engine.tables[0] + len(shared._waiting) < len(ALL):  # only it knows which tables wait
             assert time.monotonic() < ends_s
             time.sleep(0.01)
 

@@ -1,4 +1,4 @@
-"""The same sources give the same artifacts, byte by byte, whoever builds them and where."""
+"""The same sources give the same artifacts, byte by byte, on every machine."""
 
 from __future__ import annotations
 

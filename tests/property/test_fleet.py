@@ -119,7 +119,7 @@ def test_a_byte_is_rewritten_three_times_at_most_whatever_came_in_an_hour(
 
 
 @pytest.mark.parametrize(("size", "every"), [(MB // 16, 24), (10 * MB // 16, 25), (20 * MB // 16, 168)])
-def test_a_table_that_gets_a_file_a_day_is_not_taken_for_one_at_rest(size: int, every: int) -> None:
+def test_a_table_that_gets_a_file_a_day_does_not_count_as_a_table_at_rest(size: int, every: int) -> None:
     """It would be merged as a whole between any two files: 28 bytes per byte at 1 MB a day."""
     amplification, small = played(size, every=every, commits=250)
     assert amplification <= 3

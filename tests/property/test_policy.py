@@ -1,4 +1,4 @@
-"""Resolution of layered settings: order is respected, and sources tell the truth."""
+"""Layered settings resolve in order, and each value names its source."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_bytes_and_milliseconds_survive_the_way_over_megabytes_and_hours(size: i
 
 
 @given(SETTINGS)
-def test_what_is_shown_can_be_set_again(settings: dict[str, str]) -> None:
+def test_shown_values_can_be_set_again(settings: dict[str, str]) -> None:
     first = resolve([Layer("first", settings)])
     shown = {key: value for key, value, source, _ in first.rows() if source == "first"}
     again = resolve([Layer("second", shown)])

@@ -34,7 +34,7 @@ def environments(template: str, given: str, parameters: dict[str, str]) -> dict[
     provider = SamFunctionProvider(stacks, ignore_code_extraction_warnings=True)
     with open(given) as file:
         runner = LocalLambdaRunner(Mock(), provider, ".", ".", env_vars_values=json.load(file))
-    return {one.name: runner._make_env_vars(one).resolve() for one in provider.get_all()}
+    return {item.name: runner._make_env_vars(item).resolve() for item in provider.get_all()}
 
 
 def roles(template: str, parameters: dict[str, str]) -> dict[str, Any]:
@@ -50,8 +50,8 @@ def roles(template: str, parameters: dict[str, str]) -> dict[str, Any]:
     known.load.return_value = {name: f"arn:aws:iam::aws:policy/{name}" for name in names}
     resources = transform(document, parameters, known)["Resources"]
     kind = "AWS::IAM::Role"
-    found = {name: one["Properties"] for name, one in resources.items() if one["Type"] == kind}
-    return {name: one.get("ManagedPolicyArns", []) for name, one in found.items()}
+    found = {name: item["Properties"] for name, item in resources.items() if item["Type"] == kind}
+    return {name: item.get("ManagedPolicyArns", []) for name, item in found.items()}
 
 
 def main() -> None:

@@ -71,11 +71,11 @@ class Shell:
     def run(self, commands: str) -> str:
         """Run some lines; what they printed.  Variables that they export stay."""
         script = f"set -e\n{commands}\necho -----\nexport -p"
-        told = subprocess.run(
+        done = subprocess.run(
             ["bash", "-c", script], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300
         )
-        assert told.returncode == 0, f"{commands}\n{told.stdout}\n{told.stderr}"
-        printed, _, exported = told.stdout.rpartition("-----\n")
+        assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
+        printed, _, exported = done.stdout.rpartition("-----\n")
         self.environment |= dict(re.findall(r'^declare -x (\w+)="(.*)"$', exported, re.MULTILINE))
         return printed
 
@@ -99,15 +99,15 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     mine, deploy, start, switch_on, stop, upgrade, drain, remove = BLOCKS
 
     shell.run(mine)
-    told = shell.run(deploy)
-    assert "Changeset created successfully" in told
+    reported = shell.run(deploy)
+    assert "Changeset created successfully" in reported
     assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
     change = last_change(stack)
     assert parameters(change) >= {
         ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.1.0"),
         ("TableBucketArns", "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"),
     }
-    assert "CAPABILITY_IAM" in told
+    assert "CAPABILITY_IAM" in reported
     (reviewed,) = client("cloudformation").describe_stacks(StackName="icekeeper")["Stacks"]
     assert reviewed["Tags"] == [{"Key": "application", "Value": "icekeeper"}]
 
@@ -116,7 +116,7 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
     assert shell.environment["ICEKEEPER_STATE"] == "dynamodb://icekeeper"
     execution = stack.wait(started["executionArn"])
     assert (execution.name, execution.status) == ("try-1", "SUCCEEDED")
-    assert [one["status"] for one in execution.output["report"]["tables"]] == ["succeeded"]
+    assert [item["status"] for item in execution.output["report"]["tables"]] == ["succeeded"]
     assert len(lake.pyiceberg.load_table("sales.orders").inspect.files()) == 1
     shell.run(switch_on)
     kept = ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.1.0")
@@ -156,13 +156,13 @@ def last_change(stack: LocalStack) -> Mapping[str, Any]:
 
 
 def parameters(change: Mapping[str, Any]) -> set[tuple[str, str]]:
-    return {(one["ParameterKey"], one["ParameterValue"]) for one in change["Parameters"]}
+    return {(item["ParameterKey"], item["ParameterValue"]) for item in change["Parameters"]}
 
 
 def artifacts(s3: Any, version: str) -> set[str]:
     prefix = f"icekeeper/{version}/"
     found = s3.list_objects_v2(Bucket="my-artifacts", Prefix=prefix).get("Contents", [])
-    return {one["Key"].removeprefix(prefix) for one in found}
+    return {item["Key"].removeprefix(prefix) for item in found}
 
 
 def expected_artifacts(version: str) -> set[str]:
@@ -172,7 +172,7 @@ def expected_artifacts(version: str) -> set[str]:
 
 def log_groups(stack: LocalStack) -> list[str]:
     found = stack.moto.client("logs").describe_log_groups()["logGroups"]
-    return [one["logGroupName"] for one in found if "icekeeper" in one["logGroupName"]]
+    return [item["logGroupName"] for item in found if "icekeeper" in item["logGroupName"]]
 
 
 def stand_in(stack: LocalStack) -> None:
@@ -202,7 +202,7 @@ def test_parameters_that_are_named_exist() -> None:
     assert named <= set(PARAMETERS)
 
 
-def test_what_is_made_are_targets() -> None:
+def test_every_make_target_of_the_page_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     made = [line for block in BLOCKS for line in block.splitlines() if line.startswith("make ")]
     assert made

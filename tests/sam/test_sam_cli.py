@@ -56,16 +56,16 @@ def seen(moto_server: MotoServer, tmp_path_factory: pytest.TempPathFactory) -> I
 
 
 def test_the_template_is_valid_to_sam() -> None:
-    told = sam("validate", "--lint", "--region", REGION, "--template", str(TEMPLATE))
+    done = sam("validate", "--lint", "--region", REGION, "--template", str(TEMPLATE))
 
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "is a valid SAM Template" in told.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is a valid SAM Template" in done.stdout
 
 
 def test_it_builds_and_every_handler_is_in_its_place(tmp_path: Path) -> None:
-    told = sam("build", "--template", str(TEMPLATE), "--build-dir", str(tmp_path / "built"))
+    done = sam("build", "--template", str(TEMPLATE), "--build-dir", str(tmp_path / "built"))
 
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     for name, (logical_id, _) in FUNCTIONS.items():
         folder = tmp_path / "built" / logical_id
         assert (folder / name / "handler.py").is_file()
@@ -126,10 +126,10 @@ def test_every_rendering_is_valid_to_cfn_lint(tmp_path: Path) -> None:
     paths = [rendered(tmp_path / f"{number}.json", parameters) for number, parameters in enumerate(wanted)]
 
     command = [str(Path(sys.executable).parent / "cfn-lint"), *paths]
-    told = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True)
 
     assert len(paths) == 8 + 1
-    assert (told.returncode, told.stdout) == (0, ""), told.stderr
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 def is_looked_at(chosen: Mapping[str, str]) -> bool:
@@ -141,8 +141,8 @@ def is_looked_at(chosen: Mapping[str, str]) -> bool:
 
 def rendered(path: Path, parameters: Mapping[str, str]) -> str:
     resources = {
-        name: {"Type": one["Type"], "Properties": one["Properties"]}
-        for name, one in render(parameters).resources.items()
+        name: {"Type": item["Type"], "Properties": item["Properties"]}
+        for name, item in render(parameters).resources.items()
     }
     document = {"AWSTemplateFormatVersion": "2010-09-09", "Transform": "AWS::Serverless-2016-10-31"}
     path.write_text(json.dumps({**document, "Resources": resources}))

@@ -118,17 +118,17 @@ def emulated(
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
+    with socket.socket() as item:
+        item.bind(("127.0.0.1", 0))
+        port: int = item.getsockname()[1]
         return port
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + _START_S
     while True:
-        with socket.socket() as one:
-            if one.connect_ex(("127.0.0.1", port)) == 0:
+        with socket.socket() as item:
+            if item.connect_ex(("127.0.0.1", port)) == 0:
                 return
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, f"not there after {_START_S:g} s\n{log.read_text()}"
@@ -144,8 +144,8 @@ def _below(pid: int) -> list[int]:
 
 
 def _peak_kb(pid: int) -> int:
-    told = Path(f"/proc/{pid}/status").read_text()
-    return next((int(line.split()[1]) for line in told.splitlines() if line.startswith("VmHWM:")), 0)
+    reported = Path(f"/proc/{pid}/status").read_text()
+    return next((int(line.split()[1]) for line in reported.splitlines() if line.startswith("VmHWM:")), 0)
 
 
 TRIES = """

@@ -1,4 +1,4 @@
-"""A door in front of moto that lets nobody in but who signs with keys that have not expired, as AWS does.
+"""A proxy in front of moto that refuses requests without a signature or with expired keys, as AWS does.
 
 moto lets everybody in.  AWS answers a request without a signature with 403 AccessDenied, and one with expired keys with
 400 ExpiredToken or ExpiredTokenException.  Whether a signature is right is not looked at.
@@ -132,12 +132,12 @@ class _Doorkeeper(Forwarder):
 
     def _assumed(self, arn: str) -> str:
         """The answer of AssumeRole (AWS STS API reference), with keys of this door."""
-        said = self.door.keys.answer(arn.rpartition("/")[2])
+        reported = self.door.keys.answer(arn.rpartition("/")[2])
         return (
             '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult>'
-            f"<Credentials><AccessKeyId>{said['AccessKeyId']}</AccessKeyId>"
-            f"<SecretAccessKey>{said['SecretAccessKey']}</SecretAccessKey><SessionToken>{said['Token']}</SessionToken>"
-            f"<Expiration>{said['Expiration']}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
+            f"<Credentials><AccessKeyId>{reported['AccessKeyId']}</AccessKeyId>"
+            f"<SecretAccessKey>{reported['SecretAccessKey']}</SecretAccessKey><SessionToken>{reported['Token']}</SessionToken>"
+            f"<Expiration>{reported['Expiration']}</Expiration></Credentials></AssumeRoleResult></AssumeRoleResponse>"
         )
 
     def _refuse(self, key: str, service: str) -> None:

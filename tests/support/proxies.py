@@ -98,7 +98,7 @@ class Forwarder(ProxyHandler):
 
     def send_on_as_it_came(self, body: bytes) -> None:
         """Send the request to the server, with the ``body`` that was read from the client."""
-        self.send_on(body, [one for one in self.headers.items() if one[0].lower() not in OF_ONE_CONNECTION])
+        self.send_on(body, [item for item in self.headers.items() if item[0].lower() not in OF_ONE_CONNECTION])
 
 
 def _kind(method: str, path: str) -> str:
@@ -117,7 +117,7 @@ def _kind(method: str, path: str) -> str:
 _EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
 Moment: TypeAlias = Callable[[int, WireRequest], bool]
-"""Whether the fault begins with this request, told its number from 0."""
+"""Whether the fault begins with this request; requests are counted from 0."""
 
 
 class Fault(Enum):
@@ -175,9 +175,9 @@ class _FailingForwarder(Forwarder):
             else:
                 self.close_connection = True
 
-    def answer(self, *told: Any) -> None:
+    def answer(self, *reported: Any) -> None:
         if not self._swallows:
-            super().answer(*told)
+            super().answer(*reported)
 
     def _is_hit(self) -> bool:
         """Whether this request fails; it is counted in either case."""
@@ -248,9 +248,9 @@ class _TroubledForwarder(Forwarder):
         else:
             self.send_on_as_it_came(body)
 
-    def answer(self, *told: Any) -> None:
+    def answer(self, *reported: Any) -> None:
         if not self._swallows:
-            super().answer(*told)
+            super().answer(*reported)
 
 
 # A TCP proxy on loopback that loses or replaces answers after the server has acted on the request.
@@ -360,7 +360,7 @@ def served_by(handler: type[BaseHTTPRequestHandler], *, one_by_one: bool = False
         thread.join(5)
 
 
-# What a client of boto3 asks for, whoever answers.
+# Operations that a client of boto3 sends.
 
 
 @contextmanager

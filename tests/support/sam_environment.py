@@ -59,20 +59,20 @@ def seen_by_sam(variables: Mapping[str, Any], parameters: Mapping[str, str], fol
     script = ROOT / "tests" / "sam" / "as_sam_sees_it.py"
     command = [str(sam_cli().parent / "python"), str(script), str(TEMPLATE), str(given), json.dumps(parameters)]
     environment = {**os.environ, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": REGION}
-    told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert told.returncode == 0, told.stderr
-    return json.loads(told.stdout)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def keys_of(stack: LocalStack, role: str) -> dict[str, str]:
     """The keys of a function's own role, as Lambda puts them into its environment."""
-    told = stack.keys.answer(role)
+    reported = stack.keys.answer(role)
     names = {
         "AWS_ACCESS_KEY_ID": "AccessKeyId",
         "AWS_SECRET_ACCESS_KEY": "SecretAccessKey",
         "AWS_SESSION_TOKEN": "Token",
     }
-    return {variable: told[name] for variable, name in names.items()}
+    return {variable: reported[name] for variable, name in names.items()}
 
 
 def _of_aws(stack: LocalStack, role: str) -> dict[str, str]:
@@ -178,12 +178,12 @@ def _copy_libraries(root: Path) -> None:
 
 
 def _libraries(program: Path) -> Iterator[Path]:
-    told = subprocess.run(["ldd", str(program)], capture_output=True, text=True).stdout
-    yield from (Path(found) for found in re.findall(r"(/\S+) \(0x", told))
+    done = subprocess.run(["ldd", str(program)], capture_output=True, text=True).stdout
+    yield from (Path(found) for found in re.findall(r"(/\S+) \(0x", done))
 
 
 def _of_the_system() -> Iterable[Path]:
-    told = subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
-    found = re.findall(r"^\s+(\S+) \([^)]*\) => (\S+)$", told, re.MULTILINE)
+    done = subprocess.run(["/sbin/ldconfig", "-p"], check=True, capture_output=True, text=True).stdout
+    found = re.findall(r"^\s+(\S+) \([^)]*\) => (\S+)$", done, re.MULTILINE)
     known = {name.split(".so")[0]: Path(path) for name, path in found}
     return [known[name] for name in _OF_THE_SYSTEM if name in known]

@@ -119,8 +119,8 @@ class HostileRest(ScriptedRest):
             if path.startswith(start):
                 return status, {"Location": address, "Set-Cookie": "of=theirs"}, b""
         if path.startswith("/v1/config"):
-            told = {"defaults": self.defaults, "overrides": self.overrides, "endpoints": self.endpoints}
-            return 200, {"Set-Cookie": "of=theirs; Path=/"}, json.dumps(told).encode()
+            reported = {"defaults": self.defaults, "overrides": self.overrides, "endpoints": self.endpoints}
+            return 200, {"Set-Cookie": "of=theirs; Path=/"}, json.dumps(reported).encode()
         if method == "GET" and path.partition("?")[0] == "/v1/namespaces":
             return 200, {}, json.dumps({"namespaces": [] if "parent=" in path else [["ns"]]}).encode()
         if method == "GET" and path.partition("?")[0] == "/v1/namespaces/ns/tables":

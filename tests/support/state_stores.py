@@ -96,7 +96,7 @@ def remember(store: StateStore, identity: TableIdentity, seen: LastSeen, digest:
 def newest_look(store: StateStore, identity: TableIdentity) -> LastSeen | None:
     """What the last pass saw, whatever its digest."""
     seen = store.seen(identity)
-    return None if seen is None else max(seen.passes.values(), key=lambda one: one.finished_ms)
+    return None if seen is None else max(seen.passes.values(), key=lambda item: item.finished_ms)
 
 
 def looks(seen: LastSeen, digest: str = "d") -> SeenTable:

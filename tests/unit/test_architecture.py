@@ -155,7 +155,7 @@ def imports_of(paths: Collection[Path], packages: Collection[str]) -> set[str]:
     }
 
 
-def test_what_is_deployed_knows_nothing_of_what_stands_beside_it() -> None:
+def test_deployed_code_imports_nothing_that_is_not_deployed() -> None:
     assert imports_of(DEPLOYED, {"benchmarks", "local_stack", "moto", "state_machine", "support"}) == set()
 
 

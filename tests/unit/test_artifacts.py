@@ -42,7 +42,7 @@ from local_stack.template import load_template
 from support.source_tree import imported
 from support.stack_template import JOBS, PARAMETERS
 
-# What a Glue job installs: pinned, of the documented form, and told to the job as Glue wants it.
+# The packages of a Glue job: pinned, in the documented form, and passed to the job as Glue requires.
 
 
 def write_wheel(folder: Path, name: str, data: bytes) -> Path:
@@ -58,7 +58,7 @@ class TestPins:
         assert pins_for_glue(ours, glues) == {"boto3": "1", "pyarrow": "26", "mmh3": "5"}
 
     @pytest.mark.parametrize(("name", "least"), SECURITY_RELEASES.items())
-    def test_what_has_known_vulnerabilities_is_replaced_in_every_lock(self, name: str, least: str) -> None:
+    def test_every_lock_replaces_versions_with_known_vulnerabilities(self, name: str, least: str) -> None:
         assert Version(read_pins(GLUE_PACKAGES)[name]) < Version(least), f"Glue's {name} would do"
         assert [lock.name for lock in LOCKS if Version(read_pins(lock).get(name, least)) < Version(least)] == []
 
@@ -93,7 +93,7 @@ class TestJobs:
         assert "runs/r/compaction.json" in caplog.text
 
 
-def test_what_builds_needs_nothing_but_the_standard_library() -> None:
+def test_the_build_needs_only_the_standard_library() -> None:
     """Its environment has pip, uv and hatchling only."""
     allowed = {*sys.stdlib_module_names, "artifacts"}
     sources = sorted((ROOT / "artifacts").glob("*.py"))
@@ -145,7 +145,7 @@ def test_it_is_built_for_the_python_and_processors_of_the_template() -> None:
     assert sorted(layer.PLATFORMS) == sorted(document["Parameters"]["Architecture"]["AllowedValues"])
 
 
-# What is deployed is what was locked: no other file, no version that nobody looked at, no moved tag of an action.
+# Only locked files are deployed: no other file, no unreviewed version, no moved tag of an action.
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
@@ -185,7 +185,7 @@ def needed_by(wanted: str, python: str) -> set[str]:
     """The names of all that a package needs on Linux, the package itself left out."""
     found, ahead = (
         set[tuple[str, str]](),
-        [(Requirement(wanted).name, one) for one in ("", *Requirement(wanted).extras)],
+        [(Requirement(wanted).name, item) for item in ("", *Requirement(wanted).extras)],
     )
     environment = {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": "linux"}
     while ahead:
@@ -193,9 +193,9 @@ def needed_by(wanted: str, python: str) -> set[str]:
         if (name, extra) in found:
             continue
         found.add((name, extra))
-        for one in map(Requirement, requires(name) or ()):
-            if one.marker is None or one.marker.evaluate({**environment, "extra": extra}):
-                ahead.extend((normalized(one.name), each) for each in ("", *one.extras))
+        for item in map(Requirement, requires(name) or ()):
+            if item.marker is None or item.marker.evaluate({**environment, "extra": extra}):
+                ahead.extend((normalized(item.name), each) for each in ("", *item.extras))
     return {name for name, _ in found} - {"icekeeper"}
 
 
@@ -250,7 +250,7 @@ def test_another_file_under_the_same_name_is_not_installed(
     assert "hash" in capfd.readouterr().err.lower()
 
 
-def test_what_builds_the_wheel_is_locked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_packages_that_build_the_wheel_are_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[tuple[str, ...]]()
     monkeypatch.setattr(wheel, "uv", lambda *given: calls.append(given))
     wheel.build(tmp_path)
@@ -295,7 +295,7 @@ KNOWN = {"id": "PYSEC-2026-1", "aliases": ["CVE-2026-2"], "fix_versions": ["26.0
         ),
     ],
 )
-def test_what_was_not_scanned_is_not_clean(dependencies: list[dict[str, Any]], expected: list[str]) -> None:
+def test_a_package_that_was_not_scanned_is_not_clean(dependencies: list[dict[str, Any]], expected: list[str]) -> None:
     assert list(complaints(PINS, {"dependencies": dependencies, "fixes": []})) == expected
 
 
@@ -307,7 +307,7 @@ def test_what_was_not_scanned_is_not_clean(dependencies: list[dict[str, Any]], e
         ("true", 1, "nothing was scanned"),
         ('cp "reports/${2##*/}" "$8"; exit 2', 1, "nothing was scanned"),
     ],
-    ids=["clean", "nobody asked", "no report", "broken"],
+    ids=["clean", "not asked", "no report", "broken"],
 )
 def test_the_audit_ends_well_only_where_all_was_scanned(tmp_path: Path, answer: str, code: int, said: str) -> None:
     """With a pip-audit beside the interpreter that answers so."""
@@ -354,7 +354,7 @@ RIGHTS = {
 PUBLISHING = ("publish", "index")
 
 
-def test_what_may_publish_runs_nothing_of_the_repository_and_of_packages() -> None:
+def test_publishing_jobs_run_no_code_of_the_repository_or_of_packages() -> None:
     """It takes what the job before has built, with no more than read rights."""
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     assert [(name, job.get("needs")) for name, job in jobs.items()] == [
@@ -384,7 +384,7 @@ def test_actions_are_pinned_by_commit_and_get_no_more_rights_than_they_need(work
     assert used
     whose = "actions/[a-z-]+|github/codeql-action/[a-z]+|pypa/gh-action-pypi-publish"
     pinned = re.compile(rf"({whose})@[0-9a-f]{{40}} # v[0-9]+\.[0-9]+\.[0-9]+")
-    assert [one for one in used if not pinned.fullmatch(one)] == []
+    assert [item for item in used if not pinned.fullmatch(item)] == []
     document = yaml.safe_load(text)
     assert document["permissions"] == {"contents": "read"}
     for name, job in document["jobs"].items():
@@ -399,7 +399,7 @@ def test_actions_are_pinned_by_commit_and_get_no_more_rights_than_they_need(work
     assert "${{ github.event" not in text
 
 
-def test_what_tests_compile_is_not_deployed_with_the_functions(tmp_path: Path) -> None:
+def test_bytecode_is_not_deployed_with_the_functions(tmp_path: Path) -> None:
     """SAM names the zip of ``functions/`` after its bytes, and deploys all functions anew when it changes."""
     folder = tmp_path / "functions"
     shutil.copytree(ROOT / "functions", folder, ignore=shutil.ignore_patterns("__pycache__"))

@@ -91,17 +91,17 @@ def test_every_key_is_held_or_free() -> None:
 def test_no_request_sets_a_looser_value(key: str) -> None:
     own, looser, tighter = HELD[key]
     policy = {"operations": EVERYTHING, **({} if own == "none" and key != "orphan_sweep_prefixes" else {key: own})}
-    told = refusal(policy, {key: looser})
-    assert told is not None
-    assert told.startswith(f"a request for ns.t cannot set {key} to {looser}, where the policy has {own}")
-    assert told.endswith(f"; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to {key}")
+    message = refusal(policy, {key: looser})
+    assert message is not None
+    assert message.startswith(f"a request for ns.t cannot set {key} to {looser}, where the policy has {own}")
+    assert message.endswith(f"; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to {key}")
     assert refusal(policy, {key: looser}, may=f"compact, {key}") is None
     assert refusal(policy, {key: looser}, may="all") is None
     assert refusal(policy, {key: own}) is None
     assert tighter is None or refusal(policy, {key: tighter}) is None
 
 
-def test_a_protected_folder_stays_one() -> None:
+def test_a_request_cannot_unprotect_a_folder() -> None:
     policy, request = {"orphan_protected_prefixes": "s3://b/keep"}, {"orphan_protected_prefixes": "none"}
     assert resolved(policy, request).policy.orphan_protected_prefixes == ("s3://b/keep",)
     assert refusal(policy, request) is None
@@ -114,7 +114,7 @@ def test_no_request_waives_the_refusal_that_another_tables_metadata_is(table: di
 
     def of(*requests: dict[str, str]) -> ResolvedPolicy:
         own = [Layer("table property", dict(table), is_table=True)] if table else []
-        return resolve([*own, *(Layer(OVERRIDE_SOURCE, one) for one in requests)])
+        return resolve([*own, *(Layer(OVERRIDE_SOURCE, item) for item in requests)])
 
     request = {"orphan_protected_prefixes": "s3://b/t/other.metadata.json"}
     with pytest.raises(
@@ -137,8 +137,8 @@ def test_a_bound_of_the_deployment_is_no_looser_value() -> None:
 
 
 def test_an_operation_that_the_policy_lacks_is_refused() -> None:
-    told = refusal({"operations": "compact"}, {"operations": "compact,expire_snapshots"})
-    assert told == (
+    message = refusal({"operations": "compact"}, {"operations": "compact,expire_snapshots"})
+    assert message == (
         "a request for ns.t cannot ask for expire_snapshots, which the policy does not have: it does no more than the "
         "table's policy; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to expire_snapshots"
     )
@@ -147,22 +147,22 @@ def test_an_operation_that_the_policy_lacks_is_refused() -> None:
     assert refusal({}, {"operations": "all"}) is None
 
 
-def test_what_does_not_run_may_be_set_to_anything_but_what_every_pass_goes_by() -> None:
+def test_settings_of_operations_that_do_not_run_are_free_but_not_those_of_every_pass() -> None:
     assert refusal({}, {"operations": "compact", "snapshot_retention_hours": "0", "branch": "b"}) is None
-    told = refusal({}, {"operations": "compact", "orphan_older_than_hours": "24"})  # of failed loads, too
-    assert told is not None
-    assert "cannot set orphan_older_than_hours to 24, where the policy has 72" in told
+    message = refusal({}, {"operations": "compact", "orphan_older_than_hours": "24"})  # of failed loads, too
+    assert message is not None
+    assert "cannot set orphan_older_than_hours to 24, where the policy has 72" in message
 
 
 def test_a_pass_that_only_cleans_up_is_held_too() -> None:
     policy = {"operations": "compact", "orphan_older_than_hours": "200"}
-    told = refusal(policy, {"orphan_older_than_hours": "24"})
-    assert told is not None
-    assert "cannot set orphan_older_than_hours to 24, where the policy has 200" in told
+    message = refusal(policy, {"orphan_older_than_hours": "24"})
+    assert message is not None
+    assert "cannot set orphan_older_than_hours to 24, where the policy has 200" in message
 
 
 @pytest.mark.parametrize("word", ["expire", "snapshot_retention", "target_file_size_mb", "*", "ALL"])
-def test_a_word_that_admits_nothing_is_told(word: str) -> None:
+def test_a_word_that_admits_nothing_is_reported(word: str) -> None:
     with pytest.raises(
         PolicyError,
         match=r"^environment variable ICEKEEPER_REQUESTS_MAY has '.*', which is neither an operation nor a key",

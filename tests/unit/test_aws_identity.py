@@ -1,4 +1,4 @@
-"""Who talks to AWS by which properties, in which region, and what is said where nobody knows."""
+"""Identity and region of requests to AWS by properties, and the errors where they are missing."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_keys_that_a_tool_writes_into_a_file_are_seen_before_long(
     assert current_keys(properties) == ("AKIANEW", "far", None)
 
 
-def test_who_has_no_keys_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_without_keys_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
     monkeypatch.setattr(CredentialResolver, "load_credentials", lambda self: asked.append(self))
     properties = {"s3.region": "of-this-test"}

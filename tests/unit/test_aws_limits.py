@@ -39,7 +39,7 @@ REFUSED += [("GET", "/1--table-s3", "versions"), ("HEAD", "/1--table-s3", ""), (
 REFUSED += [("PUT", F, "tagging"), ("GET", F, "acl"), ("POST", F, "")]
 
 
-def test_what_a_table_bucket_does() -> None:
+def test_a_table_bucket_refuses_other_requests() -> None:
     assert [request for request in TAKEN if s3(*request) is not None] == []
     for method, path, query in REFUSED:
         refused = s3(method, path, query)
@@ -133,8 +133,8 @@ def test_a_throttle_never_strikes_twice_in_a_row_and_one_answer_is_lost() -> Non
 
 def test_an_execution_within_its_quotas() -> None:
     def execution(payload: int, events: int) -> Execution:
-        said = [{"stateEnteredEventDetails": {"input": "x" * payload}}] + [{}] * (events - 1)
-        return Execution("run", "SUCCEEDED", None, None, None, said, [])
+        reported = [{"stateEnteredEventDetails": {"input": "x" * payload}}] + [{}] * (events - 1)
+        return Execution("run", "SUCCEEDED", None, None, None, reported, [])
 
     require_within_quotas(execution(262_144, 25_000))
     with pytest.raises(AssertionError, match="262145 bytes"):

@@ -79,7 +79,7 @@ def test_conditions(condition: Any, context: dict[str, str], expected: bool) -> 
         (allow("s3:*", "*", Condition={"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}), "IpAddress"),
     ],
 )
-def test_what_is_not_known_is_no_allowance(statement: dict[str, Any], word: str) -> None:
+def test_unknown_elements_of_a_policy_are_errors(statement: dict[str, Any], word: str) -> None:
     with pytest.raises(ValueError, match=word):
         role(statement)
 
@@ -121,7 +121,7 @@ def test_every_function_job_and_machine_of_the_template_has_its_role() -> None:
     assert not decide(detect, Need("s3:PutObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
     assert not decide(detect, Need("s3:GetObject", "arn:aws:s3:::three/t")).is_allowed
     deleting = {
-        one.name for one in roles.values() if decide(one, Need("s3:DeleteObject", "arn:aws:s3:::one/f")).is_allowed
+        item.name for item in roles.values() if decide(item, Need("s3:DeleteObject", "arn:aws:s3:::one/f")).is_allowed
     }
     assert deleting == {
         *("ExpireSnapshotsFunctionRole", "RemoveOrphansFunctionRole", "CleanStagedFunctionRole"),
@@ -153,14 +153,14 @@ def test_a_folder_bounds_what_is_read_written_deleted_and_listed() -> None:
     assert may("ListBucket", "whole")
 
 
-def test_secrets_are_read_by_who_opens_catalogs_and_only_those_given() -> None:
+def test_only_functions_that_open_catalogs_read_the_given_secrets() -> None:
     secret = "arn:aws:secretsmanager:us-east-1:123456789012:secret:rest-a1B2c3"
     for given, expected in ({"CatalogSecretArns": secret}, True), ({}, False):
         template = Template(TEMPLATE, "stack", given)
         roles = roles_of(template)
         for logical_id, properties in template.resources("AWS::Serverless::Function"):
             role = roles[template.role_of(logical_id, properties)]
-            opens = any(one.policy == "RunDocumentsPolicy" for one in role.statements)
+            opens = any(item.policy == "RunDocumentsPolicy" for item in role.statements)
             assert decide(role, Need("secretsmanager:GetSecretValue", secret)).is_allowed is (expected and opens)
             assert not decide(role, Need("secretsmanager:GetSecretValue", f"{secret}x")).is_allowed
 
@@ -226,7 +226,7 @@ def json_request(service: str, operation: str, document: Any) -> WireRequest:
 def test_dynamodb(operation: str, document: Any, expected: list[str]) -> None:
     found = [str(need) for need in dynamodb_needs(json_request("dynamodb", operation, document))]
     assert [text.replace("arn:aws:dynamodb:us-east-1:123456789012:", "") for text in found] == [
-        f"dynamodb:{one}" for one in expected
+        f"dynamodb:{item}" for item in expected
     ]
 
 
@@ -239,7 +239,9 @@ def test_dynamodb(operation: str, document: Any, expected: list[str]) -> None:
         ("StartJobRun", {"JobName": "j"}, ["job/j"]),
     ],
 )
-def test_glue_asks_for_all_that_lies_above_a_table(operation: str, document: Any, expected: list[str]) -> None:
+def test_glue_needs_rights_on_the_catalog_and_database_above_a_table(
+    operation: str, document: Any, expected: list[str]
+) -> None:
     found = list(glue_needs(json_request("glue", operation, document)))
     assert {need.action for need in found} == {f"glue:{operation}"}
     assert [need.resource.removeprefix("arn:aws:glue:us-east-1:123456789012:") for need in found] == expected
@@ -278,7 +280,7 @@ def test_s3_tables(method: str, path: str, query: str, expected: str) -> None:
     assert [str(need) for need in found] == [expected]
 
 
-def test_who_signed_a_request() -> None:
+def test_the_signer_of_a_request_is_read_from_its_signature() -> None:
     signed = "AWS4-HMAC-SHA256 Credential=KEY/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
     assert signer(signed) == ("KEY", "s3")
     assert signer("") == signer("Bearer token") == ("", "")
@@ -300,7 +302,7 @@ def test_each_protocol_says_no_in_its_own_way() -> None:
     assert denial(WireRequest("s3tables", "GET", "/buckets"), "R", need).status.startswith("403")
 
 
-# AWS STS tells everybody who they are, and gives a role to those only who may have it (rule: least-privilege-roles).
+# AWS STS names every caller, and gives a role only to callers that may assume it (rule: least-privilege-roles).
 
 ROLE = "arn:aws:iam::123456789012:role/other"
 
@@ -316,7 +318,7 @@ def test_only_roles_need_a_right_and_clients_understand_a_denial() -> None:
     ):
         assert list(needs_of(WireRequest("sts", "POST", "/", query, body=body))) == needs
     answer = denial(WireRequest("sts", "POST", "/"), "R", Need("sts:AssumeRole", ROLE))
-    told = botocore.parsers.create_parser("query").parse(
+    reported = botocore.parsers.create_parser("query").parse(
         {"body": answer.body, "headers": dict(answer.headers), "status_code": int(answer.status[:3])}, None
     )
-    assert (told["Error"]["Code"], "sts:AssumeRole" in told["Error"]["Message"]) == ("AccessDenied", True)
+    assert (reported["Error"]["Code"], "sts:AssumeRole" in reported["Error"]["Message"]) == ("AccessDenied", True)

@@ -44,7 +44,7 @@ def test_a_credential_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch
     assert len(asked) == 1, "it is not asked again while it is silent"
 
 
-def test_what_a_source_says_is_told_as_it_says_it() -> None:
+def test_the_error_of_a_source_of_credentials_is_not_changed() -> None:
     def ask() -> None:
         raise TimeoutError("of the source")
 
@@ -123,7 +123,7 @@ def test_a_throttle_of_seven_requests_is_outlasted(monkeypatch: pytest.MonkeyPat
     assert sum(wire.pauses_s) > 0.5 * (4 + 4 * 8)
 
 
-def test_what_fails_otherwise_is_given_up_as_soon_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_failures_are_retried_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
     wire = Wire(monkeypatch, answer(500, "InternalServerErrorException"))
     with pytest.raises(Exception, match="InternalServerErrorException"):
         clients(S3_TABLES, wire).repeating.list_table_buckets()
@@ -150,7 +150,7 @@ def test_a_swap_is_sent_once_all_the_same(monkeypatch: pytest.MonkeyPatch, statu
 
 
 @pytest.mark.parametrize(("status", "code"), THROTTLES)
-def test_a_lasting_throttle_is_told_and_is_no_missing_table(
+def test_a_lasting_throttle_is_reported_and_is_no_missing_table(
     monkeypatch: pytest.MonkeyPatch, status: int, code: str
 ) -> None:
     """A table that is not there is skipped without a word; one that cannot be looked up is an error
@@ -161,10 +161,10 @@ def test_a_lasting_throttle_is_told_and_is_no_missing_table(
     for catalog in (tables, glue):
         wire.plug(catalog._clients.repeating)
         for act in (lambda catalog=catalog: catalog.load(TABLE), lambda catalog=catalog: list(catalog.list_tables())):
-            with pytest.raises(StorageError) as told:
+            with pytest.raises(StorageError) as reported:
                 act()
-            assert not isinstance(told.value, PolicyError)
-            assert code in str(told.value)
+            assert not isinstance(reported.value, PolicyError)
+            assert code in str(reported.value)
 
 
 def maintenance(wire: Wire) -> TableBucketMaintenance:
@@ -173,15 +173,13 @@ def maintenance(wire: Wire) -> TableBucketMaintenance:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_who_maintains_a_table_is_an_error_while_the_bucket_does_not_say(
-    monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
+def test_unreadable_maintenance_of_the_bucket_is_an_error(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     """It was taken for the bucket's work, so that a throttle let every operation be skipped, and the pass succeed."""
     bucket = maintenance(Wire(monkeypatch, answer(status, "TooManyRequestsException")))
-    said = f"^the maintenance of table bucket {ARN} cannot be read: S3 Tables failed with TooManyRequestsException$"
-    with pytest.raises(StorageError, match=said):
+    reported = f"^the maintenance of table bucket {ARN} cannot be read: S3 Tables failed with TooManyRequestsException$"
+    with pytest.raises(StorageError, match=reported):
         bucket.read(TABLE)
-    with pytest.raises(StorageError, match=said):
+    with pytest.raises(StorageError, match=reported):
         bucket.with_jobs(BucketMaintenance(), TABLE)
     with pytest.raises(StorageError, match=r"^its settings cannot be read: the maintenance of table bucket "):
         bucket.disable(TABLE, BuiltIn.COMPACTION)
@@ -195,7 +193,7 @@ def test_who_maintains_a_table_is_an_error_while_the_bucket_does_not_say(
         (404, "NotFoundException", "S3 Tables failed with NotFoundException"),
     ],
 )
-def test_what_waiting_would_not_change_is_told_with_the_answer(
+def test_permanent_refusals_are_reported_without_waiting(
     monkeypatch: pytest.MonkeyPatch, status: int, code: str, words: str
 ) -> None:
     wire = Wire(monkeypatch, answer(status, code))

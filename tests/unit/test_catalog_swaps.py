@@ -42,12 +42,12 @@ from support.dying_database import DRIVERS, DyingDatabase, address_of, sql_catal
 from support.maintained_table import NAME, new_table
 from support.tables import new_document
 
-# What a failed swap is told as: conflict, refused, busy, unknown, or never sent.
+# A failed swap is a conflict, refused, busy, unknown, or never sent.
 
 TABLE = TableName(("ns",), "t")
 
 
-def told(service: AwsService, error: Exception) -> MaintenanceError:
+def error_for(service: AwsService, error: Exception) -> MaintenanceError:
     return service.swap_error(error, TABLE, lambda cause: StorageError(f"unusable: {cause}"))
 
 
@@ -81,11 +81,11 @@ def told(service: AwsService, error: Exception) -> MaintenanceError:
         (GLUE, "ResourceNumberLimitExceededException", 400, CommitRefused),
     ],
 )
-def test_answers_are_told_apart_by_code_and_status(
+def test_code_and_status_of_an_answer_decide_the_error(
     service: AwsService, code: str, status: int, expected: type[MaintenanceError]
 ) -> None:
     answer = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    assert type(told(service, ClientError(answer, "Update"))) is expected
+    assert type(error_for(service, ClientError(answer, "Update"))) is expected
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_answers_are_told_apart_by_code_and_status(
 def test_without_an_answer_it_matters_whether_the_request_was_sent(
     error: Exception, expected: type[MaintenanceError]
 ) -> None:
-    assert type(told(GLUE, error)) is expected
+    assert type(error_for(GLUE, error)) is expected
 
 
 # What an answer to a commit proves: only the catalog's own words say no, and they say only that.
@@ -130,12 +130,14 @@ ANSWERS: list[tuple[int, str | None, CommitAnswer]] = [
 
 
 @pytest.mark.parametrize(("status", "kind", "expected"), ANSWERS)
-def test_what_a_rest_catalog_says(status: int, kind: str | None, expected: CommitAnswer) -> None:
+def test_status_and_error_type_decide_the_answer_of_a_rest_catalog(
+    status: int, kind: str | None, expected: CommitAnswer
+) -> None:
     error = None if kind is None else ErrorDocument("no", kind, status)
     assert answer_of_rest(status, error) is expected
 
 
-def test_what_overtook_us_is_a_conflict_by_its_words() -> None:
+def test_an_overtaken_sequence_number_is_a_conflict_by_its_message() -> None:
     assert answer_of_rest(400, ErrorDocument(OVERTAKEN, "BadRequestException", 400)) is CommitAnswer.CONFLICT
     assert answer_of_rest(404, ErrorDocument(OVERTAKEN, "NotFoundException", 404)) is CommitAnswer.REFUSED
 
@@ -166,7 +168,7 @@ def test_a_status_that_is_not_the_documents_own_proves_nothing(status: int) -> N
         (None, None),
     ],
 )
-def test_what_is_an_error_document(body: Any, expected: ErrorDocument | None) -> None:
+def test_an_error_document_needs_a_type_and_a_message(body: Any, expected: ErrorDocument | None) -> None:
     assert read_error(body) == expected
 
 
@@ -234,7 +236,7 @@ def pointer(tmp_path: Path) -> Pointer:
 
 
 @pytest.mark.parametrize("no", NOES)
-def test_what_was_swapped_is_the_table_whatever_was_said(pointer: Pointer, no: MaintenanceError) -> None:
+def test_a_swapped_document_is_the_table_whatever_the_answer(pointer: Pointer, no: MaintenanceError) -> None:
     def swap_and_say_no(location: str) -> str:
         pointer.swap(location)
         raise no
@@ -245,7 +247,7 @@ def test_what_was_swapped_is_the_table_whatever_was_said(pointer: Pointer, no: M
 
 
 @pytest.mark.parametrize("no", NOES)
-def test_what_others_have_built_upon_already_was_swapped(pointer: Pointer, no: MaintenanceError) -> None:
+def test_a_document_that_other_commits_built_upon_was_swapped(pointer: Pointer, no: MaintenanceError) -> None:
     def swap_be_overtaken_and_say_no(location: str) -> str:
         pointer.swap(location)
         pointer.commit(pointer.load(NAME), pointer.swap)
@@ -258,7 +260,9 @@ def test_what_others_have_built_upon_already_was_swapped(pointer: Pointer, no: M
 
 @pytest.mark.parametrize("no", NOES)
 @pytest.mark.parametrize("overtaken", [False, True])
-def test_what_the_pointer_disproves_is_taken_away(pointer: Pointer, no: MaintenanceError, overtaken: bool) -> None:
+def test_a_document_that_the_pointer_disproves_is_deleted(
+    pointer: Pointer, no: MaintenanceError, overtaken: bool
+) -> None:
     def say_no(location: str) -> str:
         if overtaken:
             pointer.commit(pointer.load(NAME), pointer.swap)
@@ -325,7 +329,7 @@ def test_a_conflict_that_is_a_proof_and_what_was_never_sent_need_no_look(pointer
     assert (pointer.loads, pointer.documents()) == (1, 1)
 
 
-# A SQL catalog's swap when the database dies in the middle, or does not tell what it changed.
+# A SQL catalog's swap when the database dies in the middle, or does not report what it changed.
 
 UPDATES = [{"action": "set-properties", "updates": {"ours": "yes"}}]
 

@@ -38,7 +38,7 @@ REST = {"uri": "http://rest/", "warehouse": "w", "credential": "id:secret"}
 
 def named(catalogs: dict[str, dict[str, str]], *, names: str = "", buckets: str = "") -> list[tuple[str, str]]:
     environment = {CATALOGS: names, TABLE_BUCKETS: buckets}
-    return [one.id for one in named_catalogs(environment, catalogs)]
+    return [item.id for item in named_catalogs(environment, catalogs)]
 
 
 def test_configured_catalogs_come_first_then_table_buckets_each_once_in_the_order_given() -> None:
@@ -52,8 +52,8 @@ def test_configured_catalogs_come_first_then_table_buckets_each_once_in_the_orde
 
 def test_without_names_all_of_the_catalog_file_is_served() -> None:
     catalogs = {"lake": LAKE, "g": GLUE}
-    assert [one.name for one in named_catalogs({}, catalogs, unless_named=["lake"])] == ["lake"]
-    assert [one.name for one in named_catalogs({CATALOGS: "g"}, catalogs, unless_named=["lake"])] == ["g"]
+    assert [item.name for item in named_catalogs({}, catalogs, unless_named=["lake"])] == ["lake"]
+    assert [item.name for item in named_catalogs({CATALOGS: "g"}, catalogs, unless_named=["lake"])] == ["g"]
 
 
 def test_a_table_bucket_is_opened_with_what_its_configured_catalog_has() -> None:
@@ -146,7 +146,7 @@ def test_a_bucket_that_was_only_found_gives_way_to_the_catalog_configured_for_it
     served = named_catalogs({CATALOGS: "mine", TABLE_BUCKETS: "all"}, catalogs)
     assert wants_all_buckets({TABLE_BUCKETS: " all "})
     assert not wants_all_buckets({TABLE_BUCKETS: ARN})
-    assert [one.name for one in add_found(served, [ARN, OTHER], catalogs)] == ["mine", "logs"]
+    assert [item.name for item in add_found(served, [ARN, OTHER], catalogs)] == ["mine", "logs"]
 
 
 def test_a_catalog_is_meant_by_name_by_address_or_by_being_the_only_one() -> None:
@@ -160,12 +160,12 @@ def test_a_catalog_is_meant_by_name_by_address_or_by_being_the_only_one() -> Non
         find_catalog(served, "x")
 
 
-def test_what_is_written_down_holds_no_secret_and_is_found_again_unless_it_is_configured_otherwise_by_now() -> None:
+def test_a_recorded_catalog_holds_no_secret_and_is_found_while_its_configuration_is_unchanged() -> None:
     catalogs = {"sales": BUCKET, "g": GLUE, "lake": LAKE}
     served = named_catalogs({CATALOGS: "g,Lake", TABLE_BUCKETS: f"{ARN},{OTHER}"}, catalogs)
-    for one in served:
-        assert "hidden" not in repr(one.id) + repr(one)
-        assert recorded_catalog(one.id, catalogs) == one
+    for item in served:
+        assert "hidden" not in repr(item.id) + repr(item)
+        assert recorded_catalog(item.id, catalogs) == item
     for recorded in (CatalogId("lake", "file:///lake"), CatalogId("sales", OTHER), CatalogId("gone", "")):
         with pytest.raises(PolicyError, match="is no longer configured"):
             recorded_catalog(recorded, {"lake": {**LAKE, "warehouse": "file:///moved"}})
@@ -176,7 +176,7 @@ def test_what_is_written_down_holds_no_secret_and_is_found_again_unless_it_is_co
 LAKE_ARN = "arn:aws-us-gov:s3tables:us-gov-west-1:123456789012:bucket/lake"
 
 
-def test_a_table_bucket_is_one_to_everybody_or_to_nobody() -> None:
+def test_the_catalog_and_its_maintenance_accept_the_same_table_bucket_arns() -> None:
     for arn in (LAKE_ARN, "arn:aws:s3tables:::bucket/lake"):
         assert is_table_bucket(arn)
         assert TableBucketArn.parse(arn).name == "lake"
@@ -189,7 +189,7 @@ def test_a_table_bucket_is_one_to_everybody_or_to_nobody() -> None:
         assert maintenance_behind({"warehouse": arn}) is None, arn
 
 
-# Which table it is: by its UUID, without one by its location; copies are told apart, spellings are not.
+# The identity of a table is its UUID, or its location if it has none.  Copies differ, spellings do not.
 
 
 def identity(
@@ -202,26 +202,26 @@ def identity(
     return identity_of(PreparedCatalog({}, name=catalog, warehouse=warehouse), loaded)
 
 
-def test_spellings_of_a_location_are_one_place(tmp_path: Path) -> None:
-    for one, other in (
+def test_spellings_of_a_location_mean_the_same_place(tmp_path: Path) -> None:
+    for item, other in (
         ("s3://b/ns/t", "s3a://b/ns/t/"),
         ("s3://b/ns/t", "s3://b//ns/t"),
         ("/w/ns/t", "file:///w/ns/t/"),
         ("file:/w/ns/t", "file:///w//ns/t"),
     ):
-        assert identity(one).place == identity(other).place
-        assert identity(one, None).key == identity(other, None, "ns.other", "D", "x").key
+        assert identity(item).place == identity(other).place
+        assert identity(item, None).key == identity(other, None, "ns.other", "D", "x").key
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert identity(f"file://{tmp_path}/link/ns/t").place == identity(f"{tmp_path}/real/ns/t").place
 
 
 def test_a_uuid_is_the_same_in_every_case_and_under_every_name() -> None:
-    one, other = identity("s3://b/t"), identity("s3://elsewhere/t", "0e5f", "NS.T", "D", "x")
-    assert (one.key, one.is_same_table(other)) == (other.key, True)
-    assert one.place != other.place
-    assert not one.is_same_table(identity("s3://b/t", "other"))
-    assert not one.is_same_table(identity("s3://b/t", None))
+    item, other = identity("s3://b/t"), identity("s3://elsewhere/t", "0e5f", "NS.T", "D", "x")
+    assert (item.key, item.is_same_table(other)) == (other.key, True)
+    assert item.place != other.place
+    assert not item.is_same_table(identity("s3://b/t", "other"))
+    assert not item.is_same_table(identity("s3://b/t", None))
 
 
 NAMES = [

@@ -57,7 +57,7 @@ def test_every_metric_is_on_the_page_of_its_operation() -> None:
         assert set(re.findall(r"`(\w+)`", listed)) == keys
 
 
-def test_what_to_do_about_damage_is_said_by_verify_and_on_the_page() -> None:
+def test_verify_and_the_page_name_the_same_remedies() -> None:
     """An installation brings no page, so the command says it itself."""
     rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", (ROOT / "docs" / "recovery.md").read_text(), re.MULTILINE)
     assert dict(rows) == {kind.value: kind.remedy for kind in ProblemKind}
@@ -163,8 +163,8 @@ def test_make_passes_on_what_the_page_of_deployment_says(shown: str, called: lis
     name, *arguments = shown.split()
     # What a make around the tests leaves behind would be said, too.
     alone = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    told = subprocess.run([name, "-n", *arguments], cwd=ROOT, env=alone, capture_output=True, text=True, check=True)
-    assert told.stdout.splitlines()[-1].split()[1:] == called
+    done = subprocess.run([name, "-n", *arguments], cwd=ROOT, env=alone, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1].split()[1:] == called
 
 
 # The README installs from a checkout, and names every extra that there is.
@@ -187,8 +187,8 @@ SCHEMAS = ROOT / "docs" / "schemas"
 def _commands_with_json() -> Iterator[str]:
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
-        for nested, one in getattr(command, "commands", {"": command}).items():
-            if any("--json" in parameter.opts for parameter in one.params):
+        for nested, item in getattr(command, "commands", {"": command}).items():
+            if any("--json" in parameter.opts for parameter in item.params):
                 yield f"{name}-{nested}".rstrip("-")
 
 
@@ -206,10 +206,10 @@ def test_every_document_of_the_command_has_a_schema_and_every_field_a_meaning() 
     assert set(found) == {"error", *_commands_with_json()}
 
     def nameless(schema: Mapping[str, Any], where: str) -> Iterator[str]:
-        for name, one in schema.get("properties", {}).items():
-            if "$schema" not in one and not _meaning(one):
+        for name, item in schema.get("properties", {}).items():
+            if "$schema" not in item and not _meaning(item):
                 yield f"{where}.{name}"
-            yield from nameless(one, f"{where}.{name}")
+            yield from nameless(item, f"{where}.{name}")
         for inner in ("items", "additionalProperties"):
             if isinstance(schema.get(inner), dict):
                 yield from nameless(schema[inner], f"{where}[]")
@@ -219,5 +219,5 @@ def test_every_document_of_the_command_has_a_schema_and_every_field_a_meaning() 
 
 def _meaning(schema: Mapping[str, Any]) -> str | None:
     return schema.get("description") or next(
-        (one["description"] for one in schema.get("anyOf", ()) if "description" in one), None
+        (item["description"] for item in schema.get("anyOf", ()) if "description" in item), None
     )

@@ -32,16 +32,16 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 
 @given(ANY_TEXT)
-def test_what_comes_out_is_one_printable_line_and_ordinary_text_stays(text: str) -> None:
-    told = escaped(text)
-    assert told.isprintable()
-    assert escaped(told) == told
-    assert told == "".join(one if one.isprintable() else escaped(one) for one in text)
+def test_escaped_text_is_one_printable_line_and_ordinary_text_stays(text: str) -> None:
+    reported = escaped(text)
+    assert reported.isprintable()
+    assert escaped(reported) == reported
+    assert reported == "".join(item if item.isprintable() else escaped(item) for item in text)
 
 
 def test_every_control_format_and_line_character_is_spelled() -> None:
     acted_on = {chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in "Cc Cf Cs Zl Zp"}
-    assert {one for one in acted_on if not escaped(one).isascii() or escaped(one) == one} == set()
+    assert {item for item in acted_on if not escaped(item).isascii() or escaped(item) == item} == set()
     # Of those that the attacks need.
     named = "\x1b\x9b\x85\x7f\r\n\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ufeff\udc80\U000e0041"
     assert set(named) <= acted_on
@@ -91,9 +91,9 @@ def test_a_jobs_log_lines() -> None:
     lines.about(table=HOSTILE)
     line = lines.format(broken_record())
     assert line.isprintable()
-    told = json.loads(line)
-    assert (told["message"], told["table"]) == (f"read {SPELLED}", SPELLED)
-    assert all(one.isprintable() and not one.startswith(FORGED) for one in told["exception"].split("\n"))
+    reported = json.loads(line)
+    assert (reported["message"], reported["table"]) == (f"read {SPELLED}", SPELLED)
+    assert all(item.isprintable() and not item.startswith(FORGED) for item in reported["exception"].split("\n"))
 
 
 def test_a_jobs_uncaught_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,9 +103,9 @@ def test_a_jobs_uncaught_error(capsys: pytest.CaptureFixture[str], monkeypatch: 
         raise ValueError(HOSTILE)
     except ValueError as error:
         sys.excepthook(type(error), error, error.__traceback__)
-    told = capsys.readouterr().err.split("\n")
-    assert told[0] == "Traceback (most recent call last):"
-    assert [line for line in told if not line.isprintable() or line.startswith(FORGED)] == []
+    printed = capsys.readouterr().err.split("\n")
+    assert printed[0] == "Traceback (most recent call last):"
+    assert [line for line in printed if not line.isprintable() or line.startswith(FORGED)] == []
 
 
 class LikeLambda(logging.StreamHandler[io.StringIO]):

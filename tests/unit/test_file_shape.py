@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from support.source_tree import BESIDE, SOURCES, relative
+from support.source_tree import BESIDE, SOURCES, nodes, relative
 
 MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc", "process"}
 LONGEST_FUNCTION = 60
@@ -21,7 +21,7 @@ def test_a_function_fits_on_a_screen() -> None:
     found = [
         f"{relative(path)}:{node.name}"
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= LONGEST_FUNCTION
     ]
     assert found == []

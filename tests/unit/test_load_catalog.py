@@ -23,7 +23,7 @@ ARN = "arn:aws:s3tables:eu-west-1:111122223333:bucket/lake"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, so that the configuration of whoever runs the tests stays out of them."""
+    """An empty home, without the configuration of the person who runs the tests."""
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -127,7 +127,7 @@ def test_wrong_properties_are_the_callers_mistake(said: str) -> None:
         assert said in str(refused.value)
 
 
-def test_what_cannot_be_opened_is_said_without_the_password(home: Path) -> None:
+def test_errors_of_opening_a_catalog_hide_the_password(home: Path) -> None:
     with pytest.raises(PolicyError, match=f"^the catalog is 'arn:aws:s3:::lake', but {NO_ARN}"):
         open_catalog("arn:aws:s3:::lake")
     with pytest.raises(StorageError) as caught:
@@ -138,7 +138,7 @@ def test_what_cannot_be_opened_is_said_without_the_password(home: Path) -> None:
         open_catalog("lake")
 
 
-def test_an_unknown_catalog_names_the_known_ones_and_the_way_to_add_one(home: Path) -> None:
+def test_the_error_about_an_unknown_catalog_names_the_known_catalogs_and_how_to_add_it(home: Path) -> None:
     with pytest.raises(PolicyError, match=r"no catalog 'lake' \(configured: none\).*PYICEBERG_CATALOG__LAKE__URI"):
         open_catalog("lake")
     configure(home, "catalog:\n  b:\n    uri: http://x\n  a:\n    uri: http://x\n")
@@ -149,7 +149,7 @@ def test_an_unknown_catalog_names_the_known_ones_and_the_way_to_add_one(home: Pa
 def test_a_configuration_of_another_user_in_the_working_directory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may name commands, which ran as whoever worked in a folder such as /tmp."""
+    """It may name commands, which would run as the user who works in a folder such as /tmp."""
     home, here = tmp_path / "home", tmp_path / "here"
     home.mkdir()
     here.mkdir()

@@ -1,4 +1,4 @@
-"""What may be shown is on a list: whatever else a configuration holds is told to nobody, in no encoding."""
+"""Only listed properties are shown: all other values of a configuration are masked in every encoding."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from icekeeper.text import (
 SECRET = "v3ry/S3cret+key="
 
 
-def test_what_is_on_the_list_is_shown_and_all_else_is_hidden() -> None:
+def test_listed_properties_are_shown_and_all_others_are_masked() -> None:
     """Only values of properties on a list are shown; every other one is a secret (rule: mask-values-not-listed)."""
     for key in (
         *("token", "credential", "password", "s3.secret-access-key", "s3.session-token", "client.secret-access-key"),
@@ -50,8 +50,8 @@ def test_nothing_that_pyiceberg_calls_a_secret_is_on_the_list() -> None:
     modules = (pyiceberg.io, pyiceberg.catalog, pyiceberg.catalog.rest, pyiceberg.catalog.sql, pyiceberg.catalog.glue)
     keys = {value for module in modules for name, value in vars(module).items() if name.isupper() and _is_key(value)}
     words = ("secret", "token", "credential", "password", "key", "connection-string", "ticket", "kwargs")
-    told = {key for key in keys if any(word in key for word in words) and not secrets_of({key: "12345678"})}
-    assert {key for key in told if not key.endswith(".access-key-id")} == set()  # which is a name
+    reported = {key for key in keys if any(word in key for word in words) and not secrets_of({key: "12345678"})}
+    assert {key for key in reported if not key.endswith(".access-key-id")} == set()  # which is a name
     assert len(keys) > 50
 
 
@@ -88,29 +88,32 @@ def test_parts_and_encodings_of_a_secret_are_secrets() -> None:
         assert mask(f"<{secret}>", properties) == "<***>", secret
     assert mask("basic https lake", properties) == "basic https lake"
     address = {"uri": "postgresql://u:pa/ss%2Bword@db/c?sslpassword=other-secret", "type": "sql"}
-    told = mask("password pa/ss%2Bword, pa/ss+word or other-secret for u of db", address)
-    assert told == "password ***, *** or *** for u of db"
+    reported = mask("password pa/ss%2Bword, pa/ss+word or other-secret for u of db", address)
+    assert reported == "password ***, *** or *** for u of db"
     awkward = 'pä"ss\\wo/rd &\n'
     encoded = [awkward, json.dumps(awkward), json.dumps(awkward, ensure_ascii=False), repr(awkward), quote(awkward)]
     for text in [*encoded, quote(awkward, safe="")]:
         assert "wo" not in mask(text, {"token": awkward}), text
 
 
-def test_what_was_remembered_is_in_no_error_outcome_log_line_or_document() -> None:
+def test_remembered_secrets_appear_in_no_error_outcome_log_line_or_document() -> None:
     # No ordinary word: it stays remembered, and is masked in what later tests of this process expect.
     remember_secrets({"header.x-key": "remembered-secret-1", "uri": "http://u:pw-7-x-9/secret@h/"})
-    told = "403 for remembered-secret-1 at http://u:pw-7-x-9/secret@h/ and http://x:never-known@y/"
+    reported = "403 for remembered-secret-1 at http://u:pw-7-x-9/secret@h/ and http://x:never-known@y/"
     expected = "403 for *** at http://u:***@h/ and http://x:***@y/"
-    assert masked(told) == expected
-    for error in (StorageError(told), CommitConflict(told)):
+    assert masked(reported) == expected
+    for error in (StorageError(reported), CommitConflict(reported)):
         assert str(error) == expected
-    outcome = failed(Operation.COMPACT, f"ValueError: {told}")
+    outcome = failed(Operation.COMPACT, f"ValueError: {reported}")
     assert (outcome.summary, outcome.reason) == (f"ValueError: {expected}",) * 2
-    assert masked_document({"n": 1, "l": [told, {"t": (told,)}]}) == {"n": 1, "l": [expected, {"t": [expected]}]}
+    assert masked_document({"n": 1, "l": [reported, {"t": (reported,)}]}) == {
+        "n": 1,
+        "l": [expected, {"t": [expected]}],
+    }
     try:
-        raise ValueError(told)
+        raise ValueError(reported)
     except ValueError as error:
-        record = logging.LogRecord("icekeeper", logging.ERROR, "f", 1, "%s", (told,), (ValueError, error, None))
+        record = logging.LogRecord("icekeeper", logging.ERROR, "f", 1, "%s", (reported,), (ValueError, error, None))
     line = MaskingFormatter().format(record)
     assert "403 for ***" in line
     assert "ValueError" in line
@@ -149,16 +152,16 @@ def test_passwords_in_addresses(text: str, expected: str) -> None:
 def test_a_sentence_that_quotes_megabytes_is_cut_wherever_it_goes() -> None:
     """It would be too long for an item of the state, and for a line of a log."""
     value = "x" * 1_000_000
-    said = [
+    reported = [
         str(StorageError(f"begin {value} end")),
         failed(Operation.COMPACT, f"begin {value} end").summary,
         str(failed(Operation.COMPACT, f"begin {value} end").reason),
         Skip("ns.t", f"begin {value} end").reason,
     ]
-    assert {(one[:8], one[-5:], len(one)) for one in said} == {("begin xx", "x end", 18_030)}
-    assert " … (982010 more characters) … " in said[0]
+    assert {(item[:8], item[-5:], len(item)) for item in reported} == {("begin xx", "x end", 18_030)}
+    assert " … (982010 more characters) … " in reported[0]
     assert str(StorageError("y" * 20_000)) == "y" * 20_000
-    assert str(StorageError(said[0])) == said[0]
+    assert str(StorageError(reported[0])) == reported[0]
 
 
 def test_short_and_ordinary_values_do_not_spoil_every_sentence() -> None:

@@ -106,7 +106,7 @@ def test_a_task_with_memory_to_spare_sends_larger_parts() -> None:
     assert [len(client.parts[n]) for n in sorted(client.parts)] == [20, 20, 20, 20, 15]
 
 
-def test_what_a_writer_still_writes_after_an_error_goes_nowhere() -> None:
+def test_bytes_written_after_an_error_are_dropped() -> None:
     """Parquet writers write their footer when they are collected."""
     client = PaperS3()
     with pytest.raises(OSError, match="no more rows"), bounded_output(storage_over(client), TO, ROOM) as sink:
@@ -157,7 +157,7 @@ PASSING = [
 
 @pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__ + str(error)[-30:])
 @pytest.mark.parametrize("call", ["copy", "send", "get"])
-def test_what_fails_midway_leaves_nothing_and_is_tried_with_the_next_object(call: str, error: Exception) -> None:
+def test_a_failed_assembly_leaves_nothing_and_the_next_object_is_assembled(call: str, error: Exception) -> None:
     client = PaperS3(failing(call, error))
     storage = storage_over(client)
     assert isinstance(assemble(storage, TO, PARTS), str)
@@ -167,8 +167,8 @@ def test_what_fails_midway_leaves_nothing_and_is_tried_with_the_next_object(call
 
 @pytest.mark.parametrize("status", [412, 416])
 @pytest.mark.parametrize("call", ["copy", "get"])
-def test_a_source_that_is_another_one_is_named(call: str, status: int) -> None:
-    """Nothing is told of the store by that."""
+def test_a_replaced_source_is_named(call: str, status: int) -> None:
+    """It is no reason to stop copying in this store."""
     client = PaperS3(failing(call, failure(status, "PreconditionFailed")))
     storage = storage_over(client)
     with pytest.raises(ObjectChanged, match=f"^{SOURCE.path}$"):
@@ -250,7 +250,7 @@ TOLD: list[tuple[str, list[PartEtag], str | None]] = [
     (f'"{_WHOLE}-3"', [_COPIED, _SENT], "the store made it from 3 parts instead of 2"),
     (f'"{_WHOLE}-2"', [_SENT, _COPIED], "its ETag does not match its parts"),
     (f'"{_WHOLE}-2"', [_SENT, (_md5(b"c"), _md5(b"d"))], "the store has other bytes than were sent to it"),
-    # Of a store whose ETags are no MD5 nothing is told but the number of parts.
+    # Where ETags are no MD5, only the number of parts counts.
     (f'"{_WHOLE}-2"', [_COPIED, (_md5(b"c"), _md5(b"d"))], None),
     ('"anything"', [_COPIED, _SENT], None),
     (f'"{_WHOLE}-2"', [("anything", None), _SENT], None),
@@ -286,7 +286,7 @@ def test_a_completion_without_an_answer_is_an_error(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("call", ["upload_part_copy", "upload_part", "complete_multipart_upload"])
-def test_an_answer_without_its_etag_tells_nothing(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_without_its_etag_is_no_proof(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some stores answer so; it fails neither the worker nor, before the last step, the copy by another way."""
     client = PaperS3()
     real = getattr(client, call)

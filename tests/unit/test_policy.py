@@ -73,7 +73,7 @@ def test_a_malformed_value_is_refused_with_what_is_allowed(key: str, value: str,
     assert refusal(**{key: value}) == f"policy key {key} cannot be '{value}' (from --set): {message}"
 
 
-def test_an_unknown_key_is_refused_with_the_three_nearest_ones() -> None:
+def test_an_unknown_key_is_refused_with_the_three_nearest_keys() -> None:
     for table, overrides, source in (
         ({"icekeeper.min_input_file": "3"}, {}, "table property icekeeper.min_input_file"),
         ({}, {"min_input_file": "3"}, "--set"),
@@ -120,7 +120,7 @@ def test_a_grace_period_below_a_day_needs_unsafe() -> None:
     assert resolve(layers, unsafe=True).policy.orphan_older_than_ms == 86_040_000
 
 
-def test_switches_say_who_turned_them_off() -> None:
+def test_switches_name_the_source_that_turned_them_off() -> None:
     result = resolved({"icekeeper.snapshot_expiry_enabled": "false"}, {}, operations="compact,expire_snapshots")
     assert result.why_disabled() is None
     assert result.why_not(Operation.EXPIRE_SNAPSHOTS) == (
@@ -485,7 +485,7 @@ def test_no_more_sources_are_read_at_once_than_there_are_threads(threads: int, m
     assert most == threads
 
 
-# A setting whose operation does not run is told, and nothing else is.
+# A setting whose operation does not run is reported.
 
 RETENTION = Layer("table property icekeeper.partition_retention_hours", {"partition_retention_hours": "720"})
 

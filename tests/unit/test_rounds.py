@@ -77,7 +77,7 @@ def test_many_workers_get_as_much_as_ends_in_time() -> None:
     assert pace.next_round(works(400, 1, by_all=True), 260) == 1, "both sort it together"
 
 
-def test_what_all_workers_sort_is_measured_as_such() -> None:
+def test_groups_that_all_workers_sort_are_measured_together() -> None:
     pace = Pace(4, 900)
     pace.note_round(works(400, by_all=True), 10)
     assert pace.next_round(works(400, 400, 400, by_all=True), 60 + 2 * 20) == 2

@@ -136,7 +136,7 @@ def test_an_answer_of_fewer_bytes_is_repeated_once_and_then_an_error(
         ("PreconditionFailed", 412, ClientError),
     ],
 )
-def test_a_refusal_is_told_as_pyarrow_tells_it(code: str, status: int, error: type[Exception]) -> None:
+def test_a_refusal_raises_the_error_that_pyarrow_raises(code: str, status: int, error: type[Exception]) -> None:
     def fail(answer: dict[str, Any], number: int) -> dict[str, Any]:
         raise refused(code, status)
 
@@ -224,7 +224,7 @@ def test_parts_of_what_was_announced_take_no_request(storage: Storage, requests:
     assert sorted(requests.sent) == [("a", 0, 100), ("a", 100, 200)]
 
 
-def test_what_was_not_announced_is_read_and_what_was_is_left_out(storage: Storage, requests: Requests) -> None:
+def test_unannounced_ranges_are_read_and_unused_announcements_are_dropped(storage: Storage, requests: Requests) -> None:
     announced = reads((0, 10), (20, 30), (40, 50))
     with reading_ahead(storage, announced) as read:
         stream = RangedStream(read, "a", None)
@@ -250,7 +250,7 @@ def test_local_files_are_not_read_ahead(tmp_path: Path, requests: Requests) -> N
     with input_streams([file], Storage({})) as opened, opened(file) as stream:
         assert bytes(stream.read_buffer(4)) == b"PAR1"
     assert requests.sent == []
-    assert [is_s3(one) for one in (str(path), "s3a://b/k", "gs://b/k")] == [False, True, False]
+    assert [is_s3(item) for item in (str(path), "s3a://b/k", "gs://b/k")] == [False, True, False]
 
 
 def test_page_indexes_are_announced_with_one_read(tmp_path: Path, storage: Storage, requests: Requests) -> None:

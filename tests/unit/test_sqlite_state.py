@@ -93,7 +93,7 @@ def test_a_file_of_another_schema_version_is_refused_and_stays_as_it_is(tmp_path
             "again before anything is deleted"
         )
     assert path.read_bytes() == before
-    assert [one.name for one in tmp_path.iterdir()] == ["state.db"]
+    assert [item.name for item in tmp_path.iterdir()] == ["state.db"]
 
 
 def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_paths_of_another_shape_are_reported_with_their_key(filled: SqliteStateS
             assert what in assert_reported(filled, paths_of_all_lists, *key)
 
 
-def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore) -> None:
+def test_flipped_bytes_are_reported_in_one_sentence(filled: SqliteStateStore) -> None:
     """SQLite cannot read text that is not UTF-8."""
     with closing(sqlite3.connect(filled.path)) as connection:
         before = connection.execute("SELECT pk, sk, attributes FROM items").fetchall()
@@ -240,9 +240,9 @@ def test_flipped_bytes_are_told_in_one_sentence(filled: SqliteStateStore) -> Non
             for read in READS.values():
                 with pytest.raises(StorageError) as caught:
                     read(filled)
-                told = str(caught.value)
-                assert told.startswith(f"the state file {filled.path} is damaged (")
-                assert told.endswith(
+                message = str(caught.value)
+                assert message.startswith(f"the state file {filled.path} is damaged (")
+                assert message.endswith(
                     "); put a copy of it in its place, or name another file with ICEKEEPER_STATE, where pins and "
                     "staged loads must be created again before anything is deleted"
                 )
@@ -371,7 +371,7 @@ def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
     assert (tmp_path / "new/.local/state/icekeeper/state.db").is_file()
 
 
-def test_the_store_is_the_one_that_is_named_and_lists_are_beside_a_file(tmp_path: Path) -> None:
+def test_the_environment_names_the_store_and_lists_are_beside_a_state_file(tmp_path: Path) -> None:
     file = open_state({"ICEKEEPER_STATE": str(tmp_path / "s.db")})
     assert isinstance(file, SqliteStateStore)
     assert file.path == tmp_path / "s.db"
@@ -447,7 +447,7 @@ def test_calls_of_a_block_share_a_connection_which_ends_with_it(file: SqliteFile
     assert len(opened) == 2
 
 
-def test_what_others_write_meanwhile_is_seen_and_nobody_is_kept_waiting(file: SqliteFile) -> None:
+def test_a_kept_connection_sees_other_writes_and_blocks_no_writer(file: SqliteFile) -> None:
     with file.kept_open(), closing(sqlite3.connect(file.path, timeout=0)) as other:
         assert count(file) == 0
         with other:

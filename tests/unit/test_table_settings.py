@@ -28,7 +28,7 @@ from support.rewrites import rows, struct, task
 from support.settings import NONE, refusal
 from support.settings import resolved as resolved_settings
 
-# Tests as an attacker who may set a table's properties: what each of them may change, key by key
+# Attacks by table properties: what each key may change
 # (rule: properties-never-loosen).
 
 
@@ -141,7 +141,7 @@ def test_a_looser_value_counts_as_the_table_of_keys_says(key: str) -> None:
         assert resolved.ignored == ()
     resolved = saying(key, may.loose, stated(key))
     assert holds(resolved, key, may.loose if may.kind == "any" else may.stated)
-    assert [one.why != "" for one in resolved.ignored] == [may.kind != "any"] * (may.kind != "any")
+    assert [item.why != "" for item in resolved.ignored] == [may.kind != "any"] * (may.kind != "any")
     assert holds(saying(key, may.loose, stated(key, "none")), key, may.stated)
 
 
@@ -166,13 +166,13 @@ def test_the_deployment_lets_tables_set_a_key_to_any_value(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(BOUND_KEYS & set(TRIED)))
-def test_nobody_loosens_a_bound(key: str) -> None:
+def test_no_layer_loosens_a_bound_of_the_environment(key: str) -> None:
     may, variable = MAY[key], f"ICEKEEPER_BOUND_{key.upper()}"
     bound = {variable: may.stated, "ICEKEEPER_TABLE_SETTINGS": "all"}
     resolved = saying(key, may.loose, bound)
     assert holds(resolved, key, "none" if may.kind == "never" else may.stated)
     if may.kind != "never":
-        assert [one.why for one in resolved.ignored] == [
+        assert [item.why for item in resolved.ignored] == [
             f"bound {variable} keeps it at {text_of(getattr(resolved.policy, key))}"
         ]
     assert holds(resolve(layers_for({}, bound, {key: may.loose}), unsafe=True), key, may.stated)
@@ -210,21 +210,21 @@ ATTACK = {
 }
 
 
-def test_what_the_operator_said_for_safety_stands() -> None:
+def test_a_table_cannot_override_the_operators_safety_settings() -> None:
     resolved = attacked(ATTACK, OPERATORS)
     policy = resolved.policy
     assert set(policy.operations) <= {Operation.COMPACT, Operation.REMOVE_ORPHANS}
     assert policy.orphan_sweep_enabled is False
     assert policy.orphan_protected_prefixes == ("s3://lake/kept",)
     assert text_of(policy.orphan_max_delete_ratio) == "0.01"
-    assert {one.key for one in resolved.ignored} >= ATTACK.keys() - {"orphan_protected_prefixes"}
+    assert {item.key for item in resolved.ignored} >= ATTACK.keys() - {"orphan_protected_prefixes"}
 
 
 def test_widened_operations_count_as_far_as_the_operator_has_them() -> None:
     resolved = attacked({"operations": "expire_partitions,compact"}, {"ICEKEEPER_OPERATIONS": "compact,remove_orphans"})
     assert resolved.policy.operations == (Operation.COMPACT,)
     assert attacked({"operations": "expire_partitions"}).policy.operations == ()
-    assert [one.why for one in resolved.ignored] == [
+    assert [item.why for item in resolved.ignored] == [
         "operations is compact,remove_orphans (deployment ICEKEEPER_OPERATIONS), and a table may only leave some of "
         "these out; ICEKEEPER_TABLE_SETTINGS=default,operations (TableSettings of the stack) lets tables set it"
     ]
@@ -259,7 +259,7 @@ def test_no_property_gets_around_a_retention(attack: Mapping[str, str], kept: st
     environment = {f"{prefix}SNAPSHOT_RETENTION_HOURS": "720", f"{prefix}MAX_SNAPSHOTS_TO_KEEP": "80"}
     without, resolved = resolve(layers_for({}, environment, {})), resolve(layers_for(attack, environment, {}))
     assert resolved.policy == without.policy
-    assert [(one.key, one.source) for one in resolved.ignored] == [(kept, f"table property {next(iter(attack))}")]
+    assert [(item.key, item.source) for item in resolved.ignored] == [(kept, f"table property {next(iter(attack))}")]
     tighter = {"history.expire.max-snapshot-age-ms": str(2**62), "history.expire.min-snapshots-to-keep": "99"}
     assert resolve(layers_for(tighter, environment, {})).policy.max_snapshots_to_keep == 99
     assert resolve(layers_for(tighter, environment, {})).ignored == ()
@@ -273,7 +273,7 @@ def test_a_bounded_retention_holds_beside_a_most_of_snapshots() -> None:
 def test_files_of_a_byte_cost_the_operator_nothing() -> None:
     resolved = resolve(layers_for({"write.target-file-size-bytes": "1"}, {}, {}))
     assert resolved.policy.target_file_size_mb == 1
-    assert [one.why for one in resolved.ignored] == [
+    assert [item.why for item in resolved.ignored] == [
         "a table may set it to 1 at the loosest; ICEKEEPER_TABLE_SETTINGS=default,target_file_size_mb "
         "(TableSettings of the stack) lets tables set it"
     ]
@@ -298,7 +298,7 @@ def test_a_malformed_value_of_a_key_that_is_ignored_fails_nothing(name: str, set
     environment = {"ICEKEEPER_TABLE_SETTINGS": settings}
     resolved = resolve(layers_for({name: "soon"}, environment, {}))
     assert resolved.policy == resolve(layers_for({}, environment, {})).policy
-    assert name in {one.source.removeprefix("table property ") for one in resolved.ignored}
+    assert name in {item.source.removeprefix("table property ") for item in resolved.ignored}
 
 
 def test_a_malformed_value_of_a_key_that_a_table_may_set_is_an_error() -> None:
@@ -319,7 +319,7 @@ def test_a_table_setting_that_is_no_key_is_an_error() -> None:
     assert refusal({"icekeeper.table_settings": "all"}).endswith("table_settings is a setting of the deployment")
 
 
-# Tests as an attacker: what Iceberg's own properties of a table may cost whoever maintains it.
+# Attacks: what Iceberg's own properties of a table may cost its maintenance.
 
 SCHEMA = struct(*((number, f"c{number}", "long") for number in range(1, 41)))
 LEAVES = leaf_columns(SCHEMA)
@@ -363,10 +363,10 @@ def test_bloom_filters_of_a_row_group_fit_into_memory() -> None:
     fpp = {f"bloom-filter-fpp.column.c{number}": "1e-300" for number in range(1, 41)}
     found = options(**filters, **fpp, bloom_filter_max_bytes=str(10**18))["bloom_filter_options"]
     assert len(found) == 40
-    assert {one["fpp"] for one in found.values()} == {1e-6}
-    assert max(one["ndv"] for one in found.values()) * 41 / 8 * 40 < 160 * MB  # 41 bits for each value
+    assert {item["fpp"] for item in found.values()} == {1e-6}
+    assert max(item["ndv"] for item in found.values()) * 41 / 8 * 40 < 160 * MB  # 41 bits for each value
     usual = options(**filters)["bloom_filter_options"]
-    assert {one["ndv"] for one in usual.values()} == {100_000}
+    assert {item["ndv"] for item in usual.values()} == {100_000}
 
 
 @pytest.mark.parametrize("key", ["page-size-bytes", "page-row-limit", "dict-size-bytes"])
@@ -430,11 +430,12 @@ def test_an_integer_property_has_64_bits() -> None:
 def test_a_setting_of_megabytes_is_not_parsed() -> None:
     """A hundred thousand parentheses took seconds, in every scan."""
     for key, value in (("where", "(" * 10**6), ("sort_order", "bucket(" * 10**6)):
-        told = refusal({f"icekeeper.{key}": value})
-        assert told.endswith(f"…' (from table property icekeeper.{key}): it has {len(value):,} characters; a table's "
-                             "setting has 10,000 at most")  # fmt: skip
+        assert refusal({f"icekeeper.{key}": value}).endswith(
+            f"…' (from table property icekeeper.{key}): it has {len(value):,} characters; a table's setting has 10,000 "
+            "at most"
+        )
     ignored = resolved_settings({"icekeeper.orphan_inventory": "x" * 10**6}).ignored
-    assert [len(one.value) for one in ignored] == [10_000]
+    assert [len(item.value) for item in ignored] == [10_000]
 
 
 def test_an_order_by_hundreds_of_columns_is_not_applied() -> None:
