@@ -336,7 +336,7 @@ def test_a_folder_in_which_another_table_has_files_is_refused(
 def test_a_sweep_of_the_bucket_knows_whose_it_is_and_a_tenant_names_no_folder(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A property that named one removed private files of others (rule: properties-never-loosen)."""
+    """A folder named by a table property cost others their private files (rule: properties-never-loosen)."""
     folder = command.warehouse / "fast-disk"
     named = {"write.data.path": folder.as_uri(), "icekeeper.orphan_sweep_prefixes": folder.as_uri()}
     table = command.table("ns.t", appends=2, properties=named)

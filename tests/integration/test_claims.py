@@ -96,7 +96,7 @@ def test_a_manifest_is_read_by_one_look_only(
             maintain(table, table.pyiceberg, name, operations="compact", min_input_files="9")
         snapshot = guest.refresh().current_snapshot()
         assert snapshot is not None
-        maintain(table, table.pyiceberg, "ns.t")  # a pass over another table looks at this one, too
+        maintain(table, table.pyiceberg, "ns.t")  # a pass over another table looks at this table, too
         of_guest = [path for path in read if f"/ns/v{version}/" in path]
         assert sorted(of_guest) == sorted(manifest.manifest_path for manifest in snapshot.manifests(guest.io))
 
@@ -226,7 +226,7 @@ def test_what_a_missing_table_took_in_stays_for_eight_days_and_nothing_waits(den
 
 
 def test_a_table_that_is_listed_or_may_be_is_not_gone_until_a_person_forgets_it(denied: Denied) -> None:
-    """One that is listed again has eight days again."""
+    """A table that is listed again has eight days again."""
     for answer, start in ((True, 0), (None, 20)):
         denied.deny(answer)
         for days in (0, 9, 18):
@@ -269,7 +269,7 @@ def test_a_table_that_no_pass_has_looked_into_stops_its_bucket_while_it_is_liste
 def test_a_renamed_table_is_known_by_its_new_name_and_a_second_entry_is_none(
     local_catalog: SqlCatalog, tmp_path: Path, *, was_known: bool
 ) -> None:
-    """Of two entries that were seen side by side, one that is missing may be hidden."""
+    """Of two entries that were seen together, the missing entry may be hidden."""
     owner = new_table(local_catalog, tmp_path)
     owner.fill(2)
     local_catalog.register_table("ns.first", owner.loaded.metadata_location)

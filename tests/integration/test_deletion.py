@@ -108,12 +108,12 @@ def test_every_batch_is_preceded_by_another_look(table: MaintainedTable) -> None
     catalog = ScriptedCatalog(table.catalog, before_load=lambda: loads.append(None))
     result = deleted(table, paths, catalog=catalog)
     assert (sorted(result.deleted), result.failed, result.spared) == (paths, {}, [])
-    assert len(loads) == 3  # one a batch: requests are money
+    assert len(loads) == 3  # a load for each batch, because requests cost money
     assert not [path for path in paths if Path(path).exists()]
 
 
 def test_files_adopted_staged_or_pinned_before_their_batch_stay(table: MaintainedTable) -> None:
-    """A load or a pin is in the state only: no metadata of the table show it (rule: one-object-decides-deletions)."""
+    """A load or a pin is in the state only: no metadata of the table has it (rule: one-object-decides-deletions)."""
     source = Path(normalise(table.data_files()[0].file_path))
     paths = planted(table, 8)
     Path(paths[7]).write_bytes(source.read_bytes())

@@ -230,7 +230,7 @@ def path_of(table: MaintainedTable, region: str) -> str:
 
 
 def test_delete_files_are_dropped_with_their_partitions(days: MaintainedTable) -> None:
-    """Those of a partition that stays stay, and still apply; so does one that names a file elsewhere."""
+    """Delete files of a partition that stays still apply, and so does a delete file that names a file elsewhere."""
     kept = path_of(days, NOW)
     commit_deletes(
         days,

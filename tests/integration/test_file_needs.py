@@ -194,7 +194,7 @@ class TestStaleEntries:
 
 
 class TestFolders:
-    """Only where the table has ever had files are unreferenced ones its orphans."""
+    """Unreferenced files are orphans only in folders in which the table has ever had files."""
 
     def test_data_of_an_unknown_neighbour_stays_unless_its_folder_is_named(self, table: MaintainedTable) -> None:
         """Only folders in which the table keeps files are swept (rule: sweep-only-table-folders)."""
@@ -299,7 +299,7 @@ def test_where_a_newer_head_could_not_be_seen_nothing_is_deleted(
         assert table.files() == before
 
 
-# A table that no pass has looked at since takes in files of another one; the owner's passes know it
+# A table takes in files of another table after the last look; the owner's passes know it
 # (rule: look-at-every-served-table).
 
 
@@ -344,7 +344,7 @@ def test_a_manifest_that_is_gone_hides_no_other_one(owner: MaintainedTable) -> N
     assert orphan.exists() == (outcome.reason is not None)
 
 
-# A table inside the location of another one, which took some of its files in.
+# A table inside the location of another table, which took some of its files in.
 
 
 def test_expiry_spares_files_that_the_table_around_it_took_in(local_catalog: SqlCatalog, tmp_path: Path) -> None:

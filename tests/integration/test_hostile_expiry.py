@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.administration.pins import list_pins, remove_pin
-from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
+from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.catalogs.pointer import reading_anew
 from icekeeper.deletion import delete as deletion
 from icekeeper.errors import StorageError
@@ -28,7 +28,7 @@ from icekeeper.storage.storage import DeleteReport, Storage
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.moments import Moment, at
 from support.readers import duckdb_rows, pyiceberg_rows
-from support.scripted_catalog import ScriptedCatalog, once
+from support.scripted_catalog import ScriptedCatalog, nothing, once
 
 EXPIRE = Operation.EXPIRE_SNAPSHOTS
 
@@ -41,43 +41,46 @@ def cut() -> None:
     raise PowerCutError
 
 
-class AssertionsOnly(ScriptedCatalog):
-    """Commits as a REST catalog does: on the newest state if the requirements hold; refs leave with their snapshots."""
+def rest_like(
+    table: MaintainedTable,
+    happens: Callable[[], object] = nothing,
+    *,
+    forgets: str = "",
+    loses_log: bool = False,
+    after_commit: Callable[[], object] = nothing,
+) -> ScriptedCatalog:
+    """Commit as a REST catalog does: on the newest state if the requirements hold; refs leave with their snapshots.
 
-    def commit(
-        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
-    ) -> LoadedTable:
-        now = self.inner.load(base.name)
+    ``happens`` is what another writer does after our last look at the table, just before the first commit.  The catalog
+    also drops the ref ``forgets`` together with removed snapshots, as SeaweedFS drops every ref but main.
+    """
+    made = ScriptedCatalog(table.catalog, before_commit=once(happens), after_commit=after_commit)
+
+    def commit(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
+        now = made.inner.load(base.name)
         gone = {i for update in updates for i in update.get("snapshot-ids", ())}
         lost = [name for name, ref in now.metadata.refs.items() if ref.snapshot_id in gone]
         dropped = [{"action": "remove-snapshot-ref", "ref-name": name} for name in lost]
-        return super().commit(now, requirements, [*dropped, *updates])
+        forgotten = [{"action": "remove-snapshot-ref", "ref-name": forgets}] if forgets and gone else []
+        after = made.inner.commit(now, requirements, [*dropped, *updates, *forgotten])
+        if loses_log:
+            table.rewrite_document(lambda document: document.update({"metadata-log": []}))
+            return made.load(base.name)
+        return after
+
+    made.commit_instead = commit
+    return made
 
 
 def test_a_tag_that_is_made_while_an_expiry_is_planned_keeps_its_snapshot(compacted: MaintainedTable) -> None:
     table, oldest = compacted, oldest_of(compacted)
     # The plan is made; the last step before the commit's own load is to look for metadata files of another head.
     with at(Moment.AFTER_LISTING, tagging(table, oldest)):
-        outcome = table.run(EXPIRE, catalog=AssertionsOnly(table.catalog))
+        outcome = table.run(EXPIRE, catalog=rest_like(table))
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 2
     assert table.metadata.refs["late"].snapshot_id == oldest
     assert table.ids(oldest) == [0, 1]
     assert table.verify().ok
-
-
-class Meanwhile(AssertionsOnly):
-    """Another writer acts after our last look at the table, just before the server makes the first commit."""
-
-    def __init__(self, inner: Catalog, happens: Callable[[], object], **hooks: Any) -> None:
-        super().__init__(inner, **hooks)
-        self._happens: list[Callable[[], object]] = [happens]
-
-    def commit(
-        self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
-    ) -> LoadedTable:
-        while self._happens:
-            self._happens.pop()()
-        return super().commit(base, requirements, updates)
 
 
 @pytest.fixture
@@ -111,7 +114,7 @@ def handle_of(table: MaintainedTable) -> TableHandle:
 
 def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: MaintainedTable) -> None:
     table, oldest = compacted, oldest_of(compacted)
-    outcome = table.run(EXPIRE, catalog=Meanwhile(table.catalog, tagging(table, oldest)))
+    outcome = table.run(EXPIRE, catalog=rest_like(table, tagging(table, oldest)))
     assert "late" not in table.metadata.refs
     pin = assert_tag_is_held(table, oldest)
     assert outcome.status is Status.REFUSED
@@ -132,20 +135,14 @@ def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: Ma
     assert outcome.files_deleted
     assert table.ids() == [0, 1, 10, 11, 20, 21, 99]
 
-    # A tag of a snapshot that stays is put back: SeaweedFS drops every ref but main together with removed snapshots.
-    class Forgetful(Meanwhile):
-        def commit(
-            self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
-        ) -> LoadedTable:
-            if any(update["action"] == "remove-snapshots" for update in updates):
-                updates = [*updates, {"action": "remove-snapshot-ref", "ref-name": "late"}]
-            return super().commit(base, requirements, updates)
-
+    # A tag of a snapshot that stays is put back.
     table.append(100)
     table.append(101)
     kept = table.metadata.current_snapshot
     assert kept is not None
-    outcome = table.run(EXPIRE, catalog=Forgetful(table.catalog, tagging(table, kept.snapshot_id)), run_id="run-4")
+    outcome = table.run(
+        EXPIRE, catalog=rest_like(table, tagging(table, kept.snapshot_id), forgets="late"), run_id="run-4"
+    )
     assert outcome.status is Status.SUCCEEDED
     assert table.metadata.refs["late"].snapshot_id == kept.snapshot_id
 
@@ -155,7 +152,7 @@ def test_a_run_that_dies_right_after_such_a_commit_leaves_the_tags_files_to_no_l
 ) -> None:
     table, oldest = compacted, oldest_of(compacted)
     with pytest.raises(PowerCutError):
-        table.run(EXPIRE, catalog=Meanwhile(table.catalog, tagging(table, oldest), after_commit=once(cut)))
+        table.run(EXPIRE, catalog=rest_like(table, tagging(table, oldest), after_commit=once(cut)))
     table.append(100)
     outcome = table.run(EXPIRE, run_id="run-2", max_snapshots_to_keep="9")
     assert_tag_is_held(table, oldest)
@@ -164,28 +161,17 @@ def test_a_run_that_dies_right_after_such_a_commit_leaves_the_tags_files_to_no_l
     assert table.run(EXPIRE, run_id="run-3", max_snapshots_to_keep="9").status is Status.SKIPPED
 
 
-def without_log(table: MaintainedTable) -> None:
-    table.rewrite_document(lambda document: document.update({"metadata-log": []}))
+def load_anew(catalog: ScriptedCatalog, name: TableName) -> LoadedTable:
+    with reading_anew():
+        return catalog.inner.load(name)
 
 
 def test_a_catalog_without_a_metadata_log_loses_no_tag(compacted: MaintainedTable) -> None:
     """Nothing is deleted, and the files are left to orphan removal, which waits and looks again."""
     table, oldest = compacted, oldest_of(compacted)
-
-    class Forgetful(Meanwhile):
-        def commit(
-            self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
-        ) -> LoadedTable:
-            super().commit(base, requirements, updates)
-            without_log(table)
-            return self.load(base.name)
-
-        def load(self, name: TableName) -> LoadedTable:
-            with reading_anew():  # the file was changed in place
-                return super().load(name)
-
     before = table.files()
-    outcome = table.run(EXPIRE, catalog=Forgetful(table.catalog, tagging(table, oldest)))
+    with mock.patch.object(ScriptedCatalog, "load", load_anew):  # the catalog changes the metadata file in place
+        outcome = table.run(EXPIRE, catalog=rest_like(table, tagging(table, oldest), loses_log=True))
     assert before <= table.files()
     assert outcome.files_deleted == ()
     assert "the metadata log does not show on which state the commit was made" in outcome.summary
@@ -212,7 +198,7 @@ def test_a_log_that_cannot_be_read_keeps_everything_until_it_can(
 
     monkeypatch.setattr(Storage, "read", failing)
     before = table.files()
-    catalog = Meanwhile(table.catalog, tag, after_commit=once(lambda: broken.extend(swapped_out)))
+    catalog = rest_like(table, tag, after_commit=once(lambda: broken.extend(swapped_out)))
     outcome = table.run(EXPIRE, catalog=catalog)
     assert "the store is busy" in outcome.summary
     assert before <= table.files()
@@ -310,7 +296,7 @@ def test_the_next_pass_deletes_what_a_crash_after_the_commit_left(merged_table: 
 def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(
     merged_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # No batch is on its way beside the one that is cut.
+    # No other batch is on its way.
     monkeypatch.setattr("icekeeper.deletion.delete._IN_FLIGHT", 1)
     interrupted(merged_table, Moment.AFTER_DELETION)
     assert merged_table.unreferenced() != set()

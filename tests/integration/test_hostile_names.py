@@ -177,7 +177,7 @@ def test_messages_that_spark_logs_begin_no_line_of_their_own(spark_session: Spar
 def test_what_libraries_log_in_workers_is_escaped(capfd: pytest.CaptureFixture[str]) -> None:
     """Nobody has set up logging there, so Python prints their warnings raw on the command's standard error."""
     library = logging.getLogger("library")
-    end_worker_server()  # one that another test began writes to another file
+    end_worker_server()  # a server that another test began writes to another file
     with worker_pool(1, logging.getLogger) as pool:
         pool.submit(library.warning, "read %s", HOSTILE).result()
         pool.submit(warnings.warn, HOSTILE).result()

@@ -46,7 +46,7 @@ def maintained(table: MaintainedTable) -> list[str]:
 
 
 def test_passes_are_proposed_when_they_have_work_and_not_before(table: MaintainedTable) -> None:
-    """One file a commit: passes merge four files or five manifests at a time, and none comes in vain."""
+    """Each commit adds a file; passes merge four files or five manifests at a time, and none is idle."""
     table.fill(5)
     done = []
     for number in range(100, 113):

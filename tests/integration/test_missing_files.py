@@ -181,7 +181,7 @@ def test_a_sweep_of_the_bucket_spares_copies_of_one_table(
 @pytest.mark.parametrize(
     ("in_head", "files", "limit", "refused"),
     [
-        (1, 1, Fraction(0), False),  # one may be an accident of its own
+        (1, 1, Fraction(0), False),  # a single loss may be an accident
         (2, 200, Fraction(1, 100), False),
         (2, 199, Fraction(1, 100), True),
         (0, 0, Fraction(1, 100), False),

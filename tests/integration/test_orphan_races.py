@@ -289,7 +289,7 @@ def test_a_sweep_is_refused_where_another_table_may_need_files(old_table: Mainta
     assert_refused(table, "ns.guest", str(guest.metadata.table_uuid))
     table.pyiceberg.drop_table("ns.guest")
 
-    # Two tables in one location; the metadata of the other one is elsewhere, so only the catalog shows it.
+    # Two tables in one location; the metadata of the other is elsewhere, so only the catalog shows it.
     aside = {"write.metadata.path": (table.folder.parent / "aside").as_uri()}
     twin = table.create_beside("ns.twin", location, **aside)
     assert_refused(table, "ns.twin", str(twin.metadata.table_uuid), table.metadata.uuid or "")

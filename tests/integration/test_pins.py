@@ -206,7 +206,7 @@ def handle_of(table: MaintainedTable, **more: Any) -> TableHandle:
 
 
 def test_a_snapshot_that_expires_while_it_is_pinned_is_not_pinned(table: MaintainedTable) -> None:
-    """The expiry read the pins before this one was there, and committed before anybody looked again."""
+    """The expiry read the pins before this pin was there, and committed before pins were read again."""
     first = next(iter(table.metadata.snapshots))
     location = table.loaded.metadata_location
     with (

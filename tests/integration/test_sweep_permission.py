@@ -1,4 +1,4 @@
-"""What permits a sweep: the table is surely Iceberg's, and each file's name is one that its writers give.
+"""What permits a sweep: the table is surely Iceberg's, and each file has a name that its writers give.
 
 Lance Namespace registers a dataset as an Iceberg table without snapshots: property ``table_type=lance``, location at
 the dataset's root ("Apache Iceberg REST Catalog", "Table Definition").
@@ -43,7 +43,7 @@ SWEEPS = {
 def command(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Command]:
-    """With two catalogs over the same tables; the chosen one is ``C``."""
+    """With two catalogs over the same tables; the chosen catalog is ``C``."""
     made = Command(tmp_path, monkeypatch, capsys)
     with hostile_rest(open_catalog("C", made.properties)) if request.param == "rest" else nullcontext() as server:
         if server is not None:

@@ -26,7 +26,7 @@ NOW_MS = HEAD_MS + HOUR_MS
 DAY_MS = 24 * HOUR_MS
 
 partitions = st.sampled_from(["a", "a", "a", "b", None])
-# Each many times the one before, so that files of one partition often do not balance one another.
+# Each many times the previous size, so that files of a partition often differ too much to be merged.
 sizes = st.one_of(
     st.builds(lambda power, tenths: MB * 3**power * tenths // 40, st.integers(0, 4), st.integers(8, 12)),
     st.integers(0, 3 * MB),
@@ -62,7 +62,7 @@ rewrites = st.sets(st.integers(0, 7), max_size=6)
 
 
 def grown(history: list[list[tuple[int, Any]]], rewrites: set[int], *, hours: int = 1) -> GrowingTable:
-    """A table with these commits, some of them rewrites, one in so many hours, the last one just now."""
+    """A table with these commits, some of them rewrites, so many hours apart, the last just now."""
     found = GrowingTable()
     for number, added in enumerate(history):
         time_ms = HEAD_MS - (len(history) - 1 - number) * hours * HOUR_MS
@@ -168,7 +168,7 @@ def test_files_to_cluster_wait_no_longer(
     later: list[tuple[list[tuple[int, Any]], set[int]]],
     hours: int,
 ) -> None:
-    """Some commits came clustered; all files lie over one another, because they have no bounds."""
+    """Some commits came clustered; all files overlap, because they have no bounds."""
     found = grown([added for added, _ in history], set())
     recipe = choose_recipe(found.metadata, resolved.policy)
     assert recipe is not None

@@ -43,8 +43,8 @@ def history(
     format_version: int = 2,
     marks: Mapping[int, Mapping[str, str]] | None = None,
 ) -> TableMetadata:
-    """Snapshots 1, 2, … of these ages in hours, each the child of the one before unless ``parents`` names others;
-    the last one is current.  ``marks`` are what writers left in the summaries of some."""
+    """Snapshots 1, 2, … by age in hours, each the child of the previous snapshot unless ``parents`` names others;
+    the last is current.  ``marks`` are what writers left in the summaries of some."""
     raw = [
         snapshot(
             number,
@@ -125,7 +125,7 @@ def expire(case: Case, **changes: Any) -> ExpiryPlan:
 
 
 def newest_first(case: Case) -> list[int]:
-    """By time; of equals, the one that was committed last comes first."""
+    """By time; of equal times, the last commit comes first."""
     snapshots = case.metadata.snapshots
     return sorted(committed_last_first(case), key=lambda i: snapshots[i].timestamp_ms, reverse=True)
 
@@ -300,7 +300,7 @@ def test_count_age_and_cap() -> None:
 
 
 def test_pins_are_horizons() -> None:
-    """Readers of a pinned snapshot may come from any later one (rule: pin-is-a-horizon)."""
+    """Readers of a pinned snapshot may come from any later snapshot (rule: pin-is-a-horizon)."""
     expected: dict[tuple[int, ...], tuple[int, ...]] = {(2,): (1,), (3, 8): (1, 2), (1,): (), (99,): (1, 2, 3)}
     for pinned, ids in expected.items():
         assert expired(history(EIGHT), pinned=pinned) == ids

@@ -19,7 +19,7 @@ HOME = "s3://bucket/ns/t"
 
 
 def load(name: str, state: LoadState, age_ms: int, *, lease_ms: int | None = None, files: int = 1) -> StagedLoad:
-    """One that changed so long ago; a job's lease ends so long after now."""
+    """A load that changed so long ago; a job's lease ends so long after now."""
     return StagedLoad(
         identity=IDENTITY,
         name=name,

@@ -82,7 +82,7 @@ FREED: dict[str, tuple[History, set[int], set[str]]] = {
         {1},
         {"data/2", *of_manifests("old", "snap-1")},
     ),
-    # The deleted entries of m2 name what a snapshot before lost, and another one may hold again.
+    # The deleted entries of m2 name files that an earlier snapshot lost, and that another may hold again.
     "deleted entries": (
         [{"m1": [1]}, {"m2": [2, -1, -9]}, {"m3": [3]}],
         {2},
@@ -609,7 +609,7 @@ def spec(spec_id: int, *sources: int) -> dict[str, Any]:
 
 @pytest.fixture
 def table_of_versions() -> ListedManifests:
-    """Three schemas and specs, one for each of three snapshots; the last ones are current."""
+    """Three snapshots, each with its own schema and spec; the last schema and spec are current."""
     made = ListedManifests()
     made.document |= {
         "schemas": [schema(0, 1), schema(1, 1, 2), schema(2, 1, 2, 3)],

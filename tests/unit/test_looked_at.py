@@ -160,7 +160,7 @@ def test_expired_history_is_looked_at() -> None:
     last = idle(found, resolved)
     for _ in range(3):
         found.commit(of(1))
-    del found.snapshots[0]  # the one that the pass looked at; what came after it is there
+    del found.snapshots[0]  # the snapshot that the pass looked at; all later snapshots are there
     assert isinstance(answer_of(found, last, resolved), str)
     del found.snapshots[0]
     assert answer_of(found, last, resolved) == UNKNOWN

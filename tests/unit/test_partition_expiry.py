@@ -30,7 +30,7 @@ DAY_MS = 86_400_000
 def planned(
     days: list[PartitionValue], *, retention_days: int = 10, younger: bool = False
 ) -> tuple[frozenset[PartitionKey], int] | Nothing:
-    """The partitions that go, and the number of unparsed ones."""
+    """The partitions that expire, and the number of unparsed partitions."""
     found = LivePartitions(DAILY, has_younger=younger)
     for day in days:
         found.add(0, (day,))

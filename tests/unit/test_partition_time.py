@@ -57,7 +57,7 @@ def test_a_partition_ends_where_the_next_one_begins(
 
 
 def test_of_several_time_fields_the_earliest_end_counts() -> None:
-    """After evolution every file is judged by its own spec; one with both a day and its hours by the hour."""
+    """After evolution every file is judged by its own spec; a spec with both a day and its hours by the hour."""
     found = times(
         partitioned(
             spec(0),

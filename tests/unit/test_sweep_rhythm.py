@@ -130,7 +130,7 @@ def test_why_a_pass_leaves_the_sweep_out() -> None:
     assert why_not([sweep(SWEPT, NOW_MS - 90_000)], orphan_sweep_interval_hours="0.5") == (
         "the last sweep was 1 minute ago; orphan_sweep_interval_hours is 0.5"
     )
-    # One that failed since leaves the table as due as it was.
+    # A sweep that failed since leaves the table as due as it was.
     assert why_not([*swept, sweep(TRIED, NOW_MS - HOUR_MS)]) == why_not(swept)
     assert why_not([sweep(TRIED, NOW_MS - HOUR_MS)]) is None
     assert why_not([sweep(FIRST, NOW_MS + 7 * HOUR_MS)]) == (

@@ -98,7 +98,7 @@ def overwrite(writers: Writers) -> None:
 
 
 def overwrite_all(writers: Writers) -> None:
-    """All files out, then another one in, as PyIceberg commits it."""
+    """Remove all files, then add another file, as PyIceberg commits it."""
     if gone := {file.key for file in writers.files()}:
         writers.commit(MAIN, "delete", {}, removed=gone)
     rows = writers.new_rows(1)
@@ -497,7 +497,7 @@ def _slow_rewrite(writers: Writers, branch: str, start: int) -> Slow | None:
         if writers.new_deletes(branch, start, some, equality=False):
             return False
         if any(file.spec_id != spec for file in some) and writers.new_keys(branch, start):
-            return False  # Java overlooks that rows leave the reach of a delete, or come into that of another one
+            return False  # Java overlooks that rows leave the reach of a delete, or come into that of another
         paths = {file.path for file in some}
         vectors = {f.key for f in writers.reader.files(writers.manifest_list(head)) if f.referenced in paths}
         removed = {file.key for file in some} | vectors

@@ -149,7 +149,7 @@ class HistoryRun(Run):
         self._slow: list[Slow] = []
 
     def run(self) -> None:
-        """All steps, then what is left of the passes, then one undisturbed pass."""
+        """Take all steps, end the passes, then run an undisturbed pass."""
         with self._under_way(leases=self._history.leases):
             self.writers.create(self._history.format_version)
             for number, step in enumerate(self._history.steps):

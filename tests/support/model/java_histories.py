@@ -228,11 +228,11 @@ class HistoryTable:
         return {int(i): self.java.spec_of(int(i)) for i in self.java.table.specs()}
 
     def some_spec(self, chance: random.Random) -> Mapping[str, Any]:
-        """The current one, mostly."""
+        """Mostly the current spec."""
         return chance.choice(list(self.specs.values())) if chance.random() < 0.3 else self.java.spec
 
     def key_columns(self, schema: Mapping[str, Any], chance: random.Random) -> list[int]:
-        """Ids of columns that an equality delete may go by, dropped ones among them."""
+        """Ids of columns that an equality delete may use, dropped columns among them."""
         plain = [f["id"] for f in schema["fields"] if isinstance(f["type"], str) and f["type"] not in _NO_KEYS]
         dropped = sorted(set(plain) - {f["id"] for f in self.java.schema["fields"]})
         plain = dropped if dropped and chance.random() < 0.5 else plain

@@ -66,7 +66,7 @@ class Lake:
         return f"{SPELLINGS[spelling % len(SPELLINGS)].format(root=root)}/{relative}".removesuffix("/.")
 
     def lose(self, entry: Entry, like: str) -> None:
-        """Register a table of its own that is like another one, and remove its metadata file."""
+        """Register a new table with a copy of another table's metadata, and remove its metadata file."""
         home = self.warehouse / entry.name
         document = {**json.loads(Path(real_path(like)).read_text()), "table-uuid": str(uuid.uuid4())}
         path = home / "metadata" / "00000-lost.metadata.json"
@@ -501,7 +501,7 @@ class Writing:
         self._commit(lineage, lambda: lineage.writers.world.change(WRITER, properties=properties))
 
     def _commit(self, lineage: Lineage, work: Callable[[], object]) -> None:
-        """Writers use an entry that names the newest metadata; where none does, the owner repairs one first."""
+        """Writers use an entry that names the newest metadata; without such an entry the owner repairs another."""
         world = self.world
         entries = world.entries_at_newest(lineage)
         if not entries:

@@ -49,7 +49,7 @@ class Sight:
     """Real paths of all that its snapshots and statistics need, its own included."""
     of_snapshot: dict[int, frozenset[str]]
     rows: dict[int, Rows]
-    """By snapshot; one that needs a file that is gone is missing."""
+    """By snapshot; a snapshot that needs a file that is gone is missing."""
 
     @property
     def missing(self) -> frozenset[str]:
@@ -104,7 +104,7 @@ class Witness:
         return Sight(document, frozenset({path}).union(named, *of_snapshot.values()), of_snapshot, rows)
 
     def _snapshot(self, manifest_list: str) -> tuple[frozenset[str], Rows | None]:
-        """What it needs, and its rows; the rows of one that is broken are not known."""
+        """What it needs, and its rows; the rows of a broken snapshot are not known."""
         if manifest_list in self._whole:
             return self._whole[manifest_list]
         reader, needed, is_broken = self.reader, {real_path(manifest_list)}, False
@@ -136,8 +136,8 @@ class Witness:
 
 # What must stay, and what no pass could know (pure but for checking whether files are there).
 #
-# A table is its UUID.  Its *newest* metadata file is the one its writers know; entries of catalogs point at it, or at
-# an older one.  The newest must be complete at all times: every snapshot that it retains, with the rows that it had.
+# A table is its UUID.  Its *newest* metadata file is known to its writers; entries of catalogs point at it, or at
+# an older file.  The newest must be complete at all times: every snapshot that it retains, with the rows that it had.
 # So must what pins and pending loads hold.
 #
 # An *entry* of a served catalog needs the history of the metadata file at which it stands, newest or not, for as long

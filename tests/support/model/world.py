@@ -122,7 +122,7 @@ class World:
         )
 
     def deliver(self, commit: Callable[[], object] | None = None) -> None:
-        """Bring in a commit that was on its way: this one, unless it is there by now, or the oldest."""
+        """Let a commit that was on its way arrive: this commit, unless it is there by now, or the oldest."""
         if commit is None:
             commit = self.late[0]
         if commit in self.late:

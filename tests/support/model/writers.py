@@ -168,7 +168,7 @@ class Writers:
     def write(
         self, rows: Sequence[Mapping[int, Any]], spec_id: int, *, folder: str | None = None
     ) -> list[tuple[int, DataFile]]:
-        """A data file for each partition, or two; in the table's data folder, unless another one is given."""
+        """A data file for each partition, or two; in the table's data folder, unless another folder is given."""
         by_partition: dict[tuple[Any, ...], list[Mapping[int, Any]]] = {}
         for row in rows:
             by_partition.setdefault(self.partition_of(spec_id, row), []).append(row)
