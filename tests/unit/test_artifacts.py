@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from artifacts import glue_wheels, layer, wheel
-from artifacts.glue_wheels import REQUIREMENTS, pack, zip_name
+from artifacts.glue_wheels import REQUIREMENTS, zip_name
 from artifacts.locks import BUILD_LOCK, GLUE_LOCK, GLUE_PYTHON, LAYER_LOCK, LAYER_PYTHON, LOCKS, SUPPLY_LOCK
 from artifacts.pins import (
     CONSTRAINTS,
@@ -45,12 +45,6 @@ from support.stack_template import JOBS, PARAMETERS
 # The packages of a Glue job: pinned, in the documented form, and passed to the job as Glue requires.
 
 
-def write_wheel(folder: Path, name: str, data: bytes) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_bytes(data)
-    return folder / name
-
-
 class TestPins:
     def test_glues_own_version_stays_where_it_is_not_too_old(self) -> None:
         ours = {"boto3": "2", "pyarrow": "26", "mmh3": "5"}
@@ -61,15 +55,6 @@ class TestPins:
     def test_every_lock_replaces_versions_with_known_vulnerabilities(self, name: str, least: str) -> None:
         assert Version(read_pins(GLUE_PACKAGES)[name]) < Version(least), f"Glue's {name} would do"
         assert [lock.name for lock in LOCKS if Version(read_pins(lock).get(name, least)) < Version(least)] == []
-
-
-class TestZip:
-    def test_is_of_the_form_that_glue_documents(self, tmp_path: Path) -> None:
-        packed = pack([write_wheel(tmp_path / "a", "b-2-py3-none-any.whl", b"b")], {"b": "2"}, tmp_path / zip_name())
-        assert packed.name.endswith(".gluewheels.zip")
-        with zipfile.ZipFile(packed) as archive:
-            assert archive.namelist() == ["wheels/requirements.txt", "wheels/b-2-py3-none-any.whl"]
-            assert archive.read(REQUIREMENTS) == b"b==2\n"
 
 
 class TestJobs:
@@ -216,7 +201,13 @@ def layer_of(built: Path, folder: Path) -> list[str]:
 
 
 def zip_of_wheels(built: Path, folder: Path) -> list[str]:
-    with zipfile.ZipFile(glue_wheels.build(built, folder)) as archive:
+    packed = glue_wheels.build(built, folder)
+    assert packed.name == zip_name()
+    with zipfile.ZipFile(packed) as archive:
+        requirements, *wheels = archive.namelist()  # the form that Glue documents
+        assert requirements == REQUIREMENTS == "wheels/requirements.txt"
+        assert {Path(name).parent.name for name in wheels} == {"wheels"}
+        assert b"deflate==0.9.0\n" in archive.read(requirements)
         return sorted(Path(name).name.split("-")[0] + ".py" for name in archive.namelist() if name.endswith(".whl"))
 
 

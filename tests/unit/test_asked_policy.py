@@ -154,13 +154,6 @@ def test_settings_of_operations_that_do_not_run_are_free_but_not_those_of_every_
     assert "cannot set orphan_older_than_hours to 24, where the policy has 72" in message
 
 
-def test_a_pass_that_only_cleans_up_is_held_too() -> None:
-    policy = {"operations": "compact", "orphan_older_than_hours": "200"}
-    message = refusal(policy, {"orphan_older_than_hours": "24"})
-    assert message is not None
-    assert "cannot set orphan_older_than_hours to 24, where the policy has 200" in message
-
-
 @pytest.mark.parametrize("word", ["expire", "snapshot_retention", "target_file_size_mb", "*", "ALL"])
 def test_a_word_that_admits_nothing_is_reported(word: str) -> None:
     with pytest.raises(

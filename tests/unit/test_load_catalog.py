@@ -66,13 +66,6 @@ def test_a_table_bucket_by_type_or_by_class(how: dict[str, str]) -> None:
     catalog.close()
 
 
-def test_a_table_bucket_by_its_address_is_named_as_the_bucket_and_needs_no_configuration() -> None:
-    catalog = open_catalog(ARN)
-    assert isinstance(catalog, S3TablesCatalog)
-    assert (catalog.id) == ("lake", ARN)
-    catalog.close()
-
-
 def test_a_catalog_configured_for_the_bucket_lends_its_properties_but_not_its_name(home: Path) -> None:
     lent = "s3tables.endpoint: http://127.0.0.1:9, s3.access-key-id: k, s3.secret-access-key: s"
     properties = "".join(f"    {item}\n" for item in ["type: s3tables", f"warehouse: {ARN}", *lent.split(", ")])
