@@ -108,10 +108,22 @@ def apply(
 
 
 @given(files, policies)
-def test_a_plan_applied_leaves_nothing_to_plan(all_files: list[File], settings: Policy) -> None:
+def test_groups_keep_the_rules_and_a_plan_applied_leaves_nothing_to_plan(
+    all_files: list[File], settings: Policy
+) -> None:
+    """Every group is of one partition, no file is in two, and large clustered files without deletes stay."""
     current = live(all_files)
     debts = [path for path, f in zip(current, all_files, strict=True) if f.has_debt]
     planned = plan(current, settings, debts)
+    taken = [candidate for group in groups_of(planned) for candidate in group.files]
+    assert len({candidate.file_path for candidate in taken}) == len(taken)
+    for candidate in taken:
+        is_small = candidate.file_size_in_bytes < settings.min_file_size_bytes
+        assert not candidate.is_clustered or is_small or candidate.file_path in debts
+    for group in groups_of(planned):
+        assert {candidate.partition for candidate in group.files} == {group.partition}
+        # The last file may overshoot, no other.
+        assert group.total_bytes - group.files[-1].file_size_in_bytes < settings.max_file_group_size_bytes
     if isinstance(planned, CompactionPlan):
         assert groups_of(plan(apply(current, planned, settings), settings)) == ()
 
@@ -128,24 +140,6 @@ def test_outputs_of_another_size_than_expected_settle_soon(
         after = apply(current, planned, settings, lambda group_id: ratios[group_id % 8], age=100 + rounds)
         assert rounds == 1 or len(after) < len(current)
         current = after
-
-
-@given(files, policies)
-def test_every_group_is_of_one_partition_and_no_file_is_in_two(all_files: list[File], settings: Policy) -> None:
-    groups = groups_of(plan(live(all_files), settings))
-    paths = [c.file_path for g in groups for c in g.files]
-    assert len(paths) == len(set(paths))
-    for group in groups:
-        assert {c.partition for c in group.files} == {group.partition}
-        # The last file may overshoot, no other.
-        assert group.total_bytes - group.files[-1].file_size_in_bytes < settings.max_file_group_size_bytes
-
-
-@given(files, policies)
-def test_large_clustered_files_are_left_alone(all_files: list[File], settings: Policy) -> None:
-    planned = groups_of(plan(live(all_files), settings))
-    for candidate in (c for group in planned for c in group.files):
-        assert not candidate.is_clustered or candidate.file_size_in_bytes < settings.min_file_size_bytes
 
 
 def sized(*sizes: int, clustered: bool = False) -> list[File]:

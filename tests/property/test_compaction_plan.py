@@ -154,23 +154,6 @@ def is_full(group: FileGroup, settings: Policy) -> bool:
     return is_whole or size >= settings.max_file_group_size_bytes
 
 
-@given(live_files(), policies)
-def test_outputs_are_of_the_target_size_where_there_is_enough_data(files: list[LiveEntry], settings: Policy) -> None:
-    """From the middle of small-file limit and target to a quarter above it, but for what is left of a partition."""
-    last: dict[object, FileGroup] = {}
-    groups = groups_of(plan(files, settings))
-    for group in groups:
-        before = last.setdefault((group.spec_id, bits(group.partition[0])), group)
-        if not is_full(group, settings):
-            assert before is group or is_full(before, settings)
-            last[group.spec_id, bits(group.partition[0])] = group
-    least = (settings.min_file_size_bytes + settings.target_file_size_bytes) // 2
-    for group in groups:
-        size = group.total_bytes / group.output_count
-        if group is not last[group.spec_id, bits(group.partition[0])] and size < settings.max_file_group_size_bytes:
-            assert least <= size <= 1.25 * settings.target_file_size_bytes
-
-
 def bits(value: object) -> object:
     """A partition bit for bit: 0.0 and -0.0 differ, all NaN are equal."""
     return struct.pack("<d", value) if isinstance(value, float) else value
@@ -233,15 +216,6 @@ def test_groups_by_example() -> None:
     for enabled in (True, False):
         everything = policy(rewrite_all=True, rewrite_enabled=enabled)
         assert sizes(plan(sized(300, 1), everything)) == [(1, 300), (1, 1)]
-
-
-def test_nan_is_one_partition_and_the_two_zeros_are_two() -> None:
-    values = [float("nan"), 0.0, -0.0, None]
-    files = [live_file(data_file(f"{i}-{n}", MB, [value if value == value else float("nan")]), age=n)
-             for i, value in enumerate(values) for n in range(5)]  # fmt: skip
-    groups = groups_of(plan(files, policy()))
-    assert sorted(repr(g.partition[0]) for g in groups) == ["-0.0", "0.0", "None", "nan"]
-    assert {len(g.files) for g in groups} == {5}
 
 
 def test_files_with_and_without_row_ids_are_not_mixed() -> None:
@@ -309,12 +283,6 @@ def applied(files: list[LiveEntry], settings: Policy, now_ms: int = SOON, age: i
 def shape(planned: tuple[FileGroup, ...]) -> list[tuple[int, int]]:
     """Per group: files in, files out."""
     return [(len(group.files), group.output_count) for group in planned]
-
-
-def test_thirty_files_of_three_tenths_of_the_target_are_packed() -> None:
-    """Three of them fill a file, which is fewer than min_input_files; the partition has enough
-    (rule: bounded-merge-rewrites)."""
-    assert shape(groups(files_of_sizes(*[TARGET * 3 // 10] * 30), policy())) == [(3, 1)] * 10
 
 
 @pytest.mark.parametrize("hundredths", range(20, 80, 6))

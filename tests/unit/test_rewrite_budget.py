@@ -103,28 +103,6 @@ def test_a_file_that_frees_enough_costs_no_budget() -> None:
     assert plan.groups_waiting == 2
 
 
-def test_small_files_merge_whatever_deletes_cost() -> None:
-    """The budget is for deletes alone: enough small files are a reason of their own."""
-    small = [live_file(data_file(f"s{n}", MB)) for n in range(5)]
-    plan = planned([*large_files(1), *small], [global_equality_delete()], policy(), new_mb=0)
-    assert [len(group.files) for group in plan.groups] == [5]
-
-
-def test_rewrite_all_knows_no_budget() -> None:
-    plan = planned(large_files(4), [global_equality_delete()], policy(rewrite_all=True), new_mb=0)
-    assert len(plan.groups) == 4
-
-
-@pytest.mark.parametrize(("deleted", "chosen"), [(299_999, False), (300_000, True)])
-def test_a_share_of_deleted_rows_is_debt(deleted: int, chosen: bool) -> None:
-    """Known deletes of three tenths of a file's rows make it a candidate, however few delete files they are in."""
-    entry = delete_entry(rows=deleted, content=FileContent.POSITION_DELETES, referenced_data_file="f000")
-    plan = plan_compaction(
-        table_state(large_files(1), [entry]), policy(delete_compaction_min_deletes=5), now_ms=HEAD_MS
-    )
-    assert isinstance(plan, CompactionPlan) is chosen
-
-
 def test_new_bytes_are_counted_back_to_our_own_last_rewrite() -> None:
     summaries = [
         {"operation": "append", "added-files-size": "1000"},
@@ -163,12 +141,6 @@ def by_partition(**settings: object) -> list[str]:
 )
 def test_jobs_run_in_the_order_asked_for(order: str, expected: str) -> None:
     assert by_partition(rewrite_job_order=order) == list(expected)
-
-
-def test_caps_take_what_comes_first_in_the_order_asked_for() -> None:
-    assert by_partition(max_files_to_rewrite=6) == ["b"]
-    assert by_partition(max_files_to_rewrite=6, rewrite_job_order="bytes-desc") == ["c", "d"]
-    assert by_partition(max_bytes_to_rewrite=30 * MB, rewrite_job_order="bytes-asc") == ["b", "a"]
 
 
 def test_a_file_whose_deletes_are_encrypted_is_left_alone() -> None:
