@@ -160,17 +160,17 @@ def test_a_pin_says_when_the_bucket_would_not_keep_it(
         "ownership=icekeeper, or switch the bucket's snapshot management off for this table"
     )
     add = ("pin", "add", "ns.t", "--snapshot", "current", "--ttl", "1h", "--name", "p")
-    told = command(*add, "--json", catalog="aws")
-    assert (told.code, told.json["warnings"], told.json["pin"]["name"]) == (0, [sentence], "p")
+    shown = command(*add, "--json", catalog="aws")
+    assert (shown.code, shown.json["warnings"], shown.json["pin"]["name"]) == (0, [sentence], "p")
     assert f"warning: {sentence}\n" in command(*add, catalog="aws").out
 
     lake.went(**{SNAPSHOTS: {"status": "Disabled"}})
-    told = command(*add, "--json", catalog="aws")
-    assert (told.code, "warnings" in told.json) == (0, False)
+    shown = command(*add, "--json", catalog="aws")
+    assert (shown.code, "warnings" in shown.json) == (0, False)
     assert "warning" not in command(*add, catalog="aws").out
 
 
-# Where objects can be neither listed nor deleted, people are told what is known: from history and from failed jobs.
+# Where objects can be neither listed nor deleted, known orphans are named: from history and from failed loads.
 
 
 def test_what_expiry_left_to_the_bucket_is_known_from_the_history(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +421,7 @@ def test_what_the_bucket_does_not_allow_is_left_to_it(lake: Lake, moto_server: M
     assert expiry.files_deleted == ()
     assert expiry.metrics["expire_snapshots.files_left_to_bucket"] == len(expiry.files_planned) > 0
     assert expiry.metrics["expire_snapshots.bytes_reclaimable"] > 0
-    # Nobody will ever finish what cannot be deleted here: nothing waits for it.
+    # No pass could finish these deletions, so none is pending.
     assert lake.runtime.state.pending_deletions.lists(identity_of(lake.runtime.catalog, before)) == ()
     assert (by_name["remove_orphans"].status, by_name["remove_orphans"].reason) == (Status.SKIPPED, BLIND)
     after = lake.loaded

@@ -153,9 +153,9 @@ def completed(command: Command, shell: str, *words: str) -> str:
             answer = command.script()  # one real process
             assert answer.err == ""
             return answer.out
-        with redirect_stdout(StringIO()) as told, pytest.raises(SystemExit, match=r"^0$"):
+        with redirect_stdout(StringIO()) as found, pytest.raises(SystemExit, match=r"^0$"):
             main([])
-    return told.getvalue()
+    return found.getvalue()
 
 
 def offered(command: Command, *words: str) -> list[str]:

@@ -59,7 +59,7 @@ def servers_below(folder: Path) -> list[int]:
         try:
             if "weed" in (process / "comm").read_text() and folder in (process / "cwd").resolve().parents:
                 found.append(int(process.name))
-        except OSError:  # it ended meanwhile
+        except OSError:  # it has ended
             continue
     return found
 

@@ -80,8 +80,8 @@ def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFi
         captured = capsys.readouterr()
         assert code == 0, f"{arguments}\n{captured.err}"
         shown += captured.out
-    told = README.read_text().partition("## Commands")[2].partition("| exit code")[0]
-    excerpts = [line.strip() for line in told.splitlines() if line.startswith("    ")]
+    reported = README.read_text().partition("## Commands")[2].partition("| exit code")[0]
+    excerpts = [line.strip() for line in reported.splitlines() if line.startswith("    ")]
     assert len(excerpts) == 12
     assert [line for line in excerpts if line not in shown.splitlines()] == [], shown
 
@@ -122,9 +122,9 @@ def append_to(*names: str) -> None:
     catalog.close()
 
 
-def passes(told: str) -> list[list[str]]:
-    """Table and status of each pass that a run has told, behind its first line."""
-    return sorted(line.split()[2:4] for line in told.splitlines()[1:])
+def passes(reported: str) -> list[list[str]]:
+    """Table and status of each pass in the lines of a run, without its first line."""
+    return sorted(line.split()[2:4] for line in reported.splitlines()[1:])
 
 
 def called(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
@@ -146,8 +146,8 @@ def test_the_rhythms_of_their_page_keep_each_others_work(capsys: pytest.CaptureF
     (ordered,) = files_of("shop.orders")
     assert len(files_of("web.clicks")) == 1
     append_to("shop.orders", "web.clicks")
-    told = called(capsys, merges[0]).splitlines()
-    assert told == ["shop.orders  succeeded  compacted 6 files into 1", "1 table, 1 succeeded, 0 did not"]
+    reported = called(capsys, merges[0]).splitlines()
+    assert reported == ["shop.orders  succeeded  compacted 6 files into 1", "1 table, 1 succeeded, 0 did not"]
     assert sorted(files_of("shop.orders").values()) == [18, 36]
     assert called(capsys, merges[1]).startswith("shop.orders  succeeded  nothing to do\n")
     assert called(capsys, hourly[1:]).splitlines()[0].endswith("1 table scanned, 0 need maintenance")
@@ -175,27 +175,27 @@ def test_a_pattern_must_match_names_and_a_bound_holds_for_a_rhythm(
     monkeypatch.setenv("ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP", "12")
     monkeypatch.setenv("ICEKEEPER_SNAPSHOT_RETENTION_HOURS", "0")
     expires = ["run", "shop.*", "--catalog", "lake", "--operations", "expire_snapshots", "--once"]
-    told = called(capsys, [*expires, "--set", "max_snapshots_to_keep=1"])
-    assert told.splitlines()[0].endswith("1 table scanned, 0 need maintenance")
+    reported = called(capsys, [*expires, "--set", "max_snapshots_to_keep=1"])
+    assert reported.splitlines()[0].endswith("1 table scanned, 0 need maintenance")
     monkeypatch.delenv("ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP")
     assert "expired 11 snapshot(s)" in called(capsys, [*expires, "--set", "max_snapshots_to_keep=1"])
 
 
 @pytest.mark.usefixtures("lake")
-def test_what_is_due_is_told_by_the_policy_and_not_by_a_rhythm(
+def test_the_list_shows_the_work_of_the_policy_and_not_of_a_rhythm(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scan and the pass of a rhythm that merges leave it recorded that snapshots are to expire."""
     monkeypatch.setenv("ICEKEEPER_SNAPSHOT_RETENTION_HOURS", "0")
     for needy in (1, 0):
-        told = called(capsys, [*MERGE, "--once"])
-        assert f"1 table scanned, {needy} " in told
+        reported = called(capsys, [*MERGE, "--once"])
+        assert f"1 table scanned, {needy} " in reported
         (table,) = json.loads(called(capsys, ["list", "--catalog", "lake", "--json"]))["tables"]
         assert table["state"] == "work"
         assert table["reasons"][-1].endswith("snapshots are older than snapshot_retention_hours 0")
 
 
-# The second schedule of docs/rhythms.md, as somebody copies it.
+# The second schedule of docs/rhythms.md, copied.
 
 
 def test_the_schedule_of_a_rhythm_fits_into_the_template() -> None:
@@ -235,8 +235,8 @@ def cronjob() -> tuple[Any, Any]:
 
 def dockerfile(word: str) -> list[str]:
     (found,) = re.findall(rf"^{word} (\[.*\])$", (EXAMPLES / "Dockerfile").read_text(), re.MULTILINE)
-    told: list[str] = json.loads(found)
-    return told
+    reported: list[str] = json.loads(found)
+    return reported
 
 
 def command_lines() -> dict[str, Sequence[str]]:

@@ -36,13 +36,13 @@ def test_a_pass_by_the_functions_alone(aws_functions: Functions, monkeypatch: py
     rows = aws_functions.table.ids()
     aws_functions.begin()
     stages = aws_functions.send("gather").result
-    assert {name for name, told in stages.items() if told["count"]} == {"small", "sweep"}
+    assert {name for name, shown in stages.items() if shown["count"]} == {"small", "sweep"}
     answers = {name: aws_functions.send(name) for name in ("compact_small", "expire_snapshots", "list_orphans")}
     listed = answers["list_orphans"].result
     answers["remove_orphans"] = aws_functions.send("remove_orphans", listed=listed["listed"])
     answers["rewrite_manifests"] = aws_functions.send("rewrite_manifests")
     assert aws_functions.send("clean_staged").result == {"cleaned": 0, "left": 0}
-    told = aws_functions.send("report")
+    shown = aws_functions.send("report")
     assert (listed.pop("count"), len(listed.pop("listed")), listed) == (1, 64, {})
     assert {name: answer.result for name, answer in answers.items() if name != "list_orphans"} == {
         "compact_small": {"compact": "succeeded: compacted 5 files into 1 (across 1 bins)"},
@@ -50,9 +50,9 @@ def test_a_pass_by_the_functions_alone(aws_functions: Functions, monkeypatch: py
         "remove_orphans": {"remove_orphans": "succeeded: removed 1 orphan file(s)"},
         "rewrite_manifests": {"rewrite_manifests": "succeeded: rewrote 2 manifests into 1 (1 entries)"},
     }
-    (result,) = told.result.pop("tables")
+    (result,) = shown.result.pop("tables")
     assert (result["table"], result["status"]) == ("ns.t", "succeeded")
-    assert told.result == {
+    assert shown.result == {
         "run_id": RUN,
         "status": "succeeded",
         "summary": "1 succeeded",
@@ -72,7 +72,7 @@ def test_a_pass_by_the_functions_alone(aws_functions: Functions, monkeypatch: py
             assert (line["run_id"], line["correlation_id"]) == (RUN, RUN)
             assert (line["catalog"], line["table"]) == ("local", "ns.t")
             assert (line["service"], line["function_name"]) == ("icekeeper", f"icekeeper-{EVENTS[name]}")
-    (passed, ran) = told.lines
+    (passed, ran) = shown.lines
     assert (passed["catalog"], passed["table"], passed["status"]) == ("local", "ns.t", "succeeded")
     assert (ran["message"], ran.keys() & {"catalog", "table"}) == ("run succeeded: 1 succeeded", set())
     (progress,) = answers["compact_small"].lines_of("progress")
@@ -83,11 +83,11 @@ def test_a_pass_by_the_functions_alone(aws_functions: Functions, monkeypatch: py
     assert record.status == "succeeded"
     done = {name: value for name, value in record.metrics.items() if value}
     assert done["compact.files_merged"] == 5
-    assert told.values("service", "catalog", "table") == done
-    assert {(m.dimensions["catalog"], m.dimensions["table"]) for m in told.metrics if "table" in m.dimensions} == {
+    assert shown.values("service", "catalog", "table") == done
+    assert {(m.dimensions["catalog"], m.dimensions["table"]) for m in shown.metrics if "table" in m.dimensions} == {
         ("local", "ns.t")
     }
-    assert told.values("service") == {**done, "PassesSucceeded": 1, "OrphanRemovalsRefused": 0, "JobsFailed": 0}
+    assert shown.values("service") == {**done, "PassesSucceeded": 1, "OrphanRemovalsRefused": 0, "JobsFailed": 0}
 
 
 def test_every_function_takes_the_environment_that_sam_local_makes_of_the_template(
@@ -158,9 +158,9 @@ def test_log_lines_say_which_call_run_and_table(functions: Functions, monkeypatc
 
 def test_a_malformed_event_is_one_sentence_that_names_the_field(functions: Functions) -> None:
     def refused_as(role: str, event: Any) -> tuple[str, list[Mapping[str, Any]]]:
-        told = functions.call(role, event)
-        assert isinstance(told.error, PolicyError), role
-        return str(told.error), told.lines
+        shown = functions.call(role, event)
+        assert isinstance(shown.error, PolicyError), role
+        return str(shown.error), shown.lines
 
     for name, role in EVENTS.items():
         event = sample(name)
@@ -188,13 +188,13 @@ def test_no_log_line_answer_or_document_shows_a_secret(
     monkeypatch.setenv("PYICEBERG_CATALOG__CLOSED__TOKEN", SECRETS[0])
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS[1])
     monkeypatch.setenv("POWERTOOLS_LOG_LEVEL", "DEBUG")
-    told = [functions.send("detect", run_id="first"), functions.send("report", run_id="first")]
-    assert any("nothing answers at http://user:***@127.0.0.1:9/" in line["message"] for line in told[0].lines)
+    shown = [functions.send("detect", run_id="first"), functions.send("report", run_id="first")]
+    assert any("nothing answers at http://user:***@127.0.0.1:9/" in line["message"] for line in shown[0].lines)
     functions.begin()
-    told += [functions.send(name) for name in EVENTS if name != "detect"]
-    told.append(functions.send("plan", item={**sample("plan")["item"], **functions.item, "catalog": "closed"}))
-    assert told[-1].error is not None
-    everything = [f"{answer.output} {answer.result} {answer.error!r}" for answer in told]
+    shown += [functions.send(name) for name in EVENTS if name != "detect"]
+    shown.append(functions.send("plan", item={**sample("plan")["item"], **functions.item, "catalog": "closed"}))
+    assert shown[-1].error is not None
+    everything = [f"{answer.output} {answer.result} {answer.error!r}" for answer in shown]
     everything += [path.read_text() for path in functions.control.rglob("*.json")]
     assert not [text for text in everything for secret in SECRETS if secret in text]
 
@@ -215,7 +215,7 @@ WORK = {
 def test_a_second_attempt_waits_while_the_first_is_at_work(
     aws_functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt whose time is up bars nobody: a function that was killed forgets nothing, but it has a deadline."""
+    """An attempt blocks others until its deadline: a killed function leaves its record."""
     aws_functions.begin()
     fresh: dict[str, dict[str, Any]] = {"detect_forced": {"input": {"table": "ns.t"}}, "plan": {"run_id": "another"}}
     for name, (module, use_case) in WORK.items():
@@ -253,12 +253,12 @@ def test_a_second_attempt_waits_while_the_first_is_at_work(
 
 def test_a_repetition_answers_the_same_and_does_nothing(aws_functions: Functions) -> None:
     aws_functions.begin()
-    first, told = aws_functions.send("compact_small"), aws_functions.send("report")
+    first, shown = aws_functions.send("compact_small"), aws_functions.send("report")
     aws_functions.table.fill(5, start=50)
     again, told_again = aws_functions.send("compact_small"), aws_functions.send("report")
     assert again.result == first.result
     assert (again.lines, len(aws_functions.table.data_files())) == ([], 6)
-    assert (told_again.result, told_again.metrics) == (told.result, [])
+    assert (told_again.result, told_again.metrics) == (shown.result, [])
     assert len(aws_functions.deployment.state.history(aws_functions.identity)) == 1
     # Without what DynamoDB remembers, the outcome in the control bucket keeps it from being done again.
     importlib.import_module("idempotency")._memory.cache_clear()
@@ -274,8 +274,8 @@ def test_a_changed_policy_or_a_failing_state_table_stops_what_has_not_begun_only
     aws_functions.begin("before")
     with aws_functions.table.table.transaction() as change:
         change.set_properties({"icekeeper.target_file_size_mb": "64"})
-    told = aws_functions.send("compact_small", run_id="before")
-    assert told.result["compact"] == "left to a later run: the policy of ns.t changed since it was planned"
+    shown = aws_functions.send("compact_small", run_id="before")
+    assert shown.result["compact"] == "left to a later run: the policy of ns.t changed since it was planned"
 
     aws_functions.begin()
     store = type(importlib.import_module("idempotency")._memory())
@@ -285,22 +285,22 @@ def test_a_changed_policy_or_a_failing_state_table_stops_what_has_not_begun_only
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "_put_record", fail)
-        told = aws_functions.send("compact_small")
-    assert isinstance(told.error, StorageError)
-    assert "whether compact_small is running already" in str(told.error)
+        shown = aws_functions.send("compact_small")
+    assert isinstance(shown.error, StorageError)
+    assert "whether compact_small is running already" in str(shown.error)
     assert len(aws_functions.table.data_files()) == 5
     with monkeypatch.context() as patch:  # the error of the work is reported, not that it could not be forgotten
         patch.setattr(store, "_delete_record", fail)
-        told = aws_functions.send(
+        shown = aws_functions.send(
             "plan", run_id="another", item={**sample("plan")["item"], **aws_functions.item, "catalog": "elsewhere"}
         )
-    assert isinstance(told.error, MaintenanceError)
-    assert "no route" not in str(told.error)
+    assert isinstance(shown.error, MaintenanceError)
+    assert "no route" not in str(shown.error)
     with monkeypatch.context() as patch:
         patch.setattr(store, "_update_record", fail)
-        told = aws_functions.send("compact_small")
-    assert told.result["compact"].startswith("succeeded: compacted 5")
-    assert [line["level"] for line in told.lines if "could not be recorded" in line["message"]] == ["WARNING"]
+        shown = aws_functions.send("compact_small")
+    assert shown.result["compact"].startswith("succeeded: compacted 5")
+    assert [line["level"] for line in shown.lines if "could not be recorded" in line["message"]] == ["WARNING"]
 
 
 # A run that began before an upgrade keeps its definition, so new functions get events of the version before.
@@ -439,23 +439,23 @@ def asked_for() -> Iterator[tuple[str, frozenset[str]]]:
 AFTER_A_PASS = {"PassesPartial": 1, "compact.files_merged": 5}
 
 
-def _counted(told: Any, name: str) -> Any:
-    """The value that a log line tells of a total that is no metric."""
-    (value,) = (line[name] for line in map(json.loads, told.output.splitlines()) if name in line)
+def _counted(shown: Any, name: str) -> Any:
+    """The value of a total that is in a log line and is no metric."""
+    (value,) = (line[name] for line in map(json.loads, shown.output.splitlines()) if name in line)
     return value
 
 
-def test_a_pass_writes_only_what_alarms_and_dashboard_ask_for_and_tells_the_rest(functions: Functions) -> None:
+def test_a_pass_writes_the_metrics_of_alarms_and_dashboard_and_logs_the_others(functions: Functions) -> None:
     functions.begin()
     functions.send("compact_small")
-    told = functions.send("report")
-    written = told.values("service")
+    shown = functions.send("report")
+    written = shown.values("service")
     assert written.keys() == {*AFTER_A_PASS, "compact.bytes_written"}
     assert {name: written[name] for name in AFTER_A_PASS} == AFTER_A_PASS
     (record,) = functions.deployment.state.history(functions.identity)
     told_beside = {name: value for name, value in record.metrics.items() if value and name not in written}
     assert told_beside["compact.files_written"] == 1
-    assert {name: _counted(told, name) for name in told_beside} == told_beside
+    assert {name: _counted(shown, name) for name in told_beside} == told_beside
 
 
 def of_run(answer: Mapping[str, Any], *tables: TableReport, is_scan: bool = True, failed_jobs: int = 0) -> RunReport:
@@ -489,7 +489,7 @@ def test_the_metrics_of_a_run(functions: Functions) -> None:
 
     compacted = replace(refused(Operation.COMPACT, "no"), metrics={"compact.files_merged": 5})
     orphans = refused(Operation.REMOVE_ORPHANS, "no")
-    told = emitted(
+    shown = emitted(
         functions,
         of_run(
             {"left": 1},
@@ -500,17 +500,17 @@ def test_the_metrics_of_a_run(functions: Functions) -> None:
             table_of("ns.e", "refused"),
         ),
     )
-    assert told.values("service") == {
+    assert shown.values("service") == {
         "PassesPartial": 2,
         "PassesFailed": 1,
         "PassesSucceeded": 1,
         "OrphanRemovalsRefused": 1,
         "compact.files_merged": 10,
     }
-    assert len(told.output.splitlines()) == 1
+    assert len(shown.output.splitlines()) == 1
 
     # An operation that failed in several passes in a row is counted and named.
-    told = emitted(
+    shown = emitted(
         functions,
         of_run(
             {},
@@ -519,8 +519,8 @@ def test_the_metrics_of_a_run(functions: Functions) -> None:
             table_of("ns.c", "failed", remove_orphans=3, compact=1),
         ),
     )
-    assert told.values("service")["OperationsFailedRepeatedly"] == 3
-    (line,) = (line for line in told.lines if line["level"] == "ERROR")
+    assert shown.values("service")["OperationsFailedRepeatedly"] == 3
+    (line,) = (line for line in shown.lines if line["level"] == "ERROR")
     assert line["message"] == (
         "failed in several passes in a row: lake ns.a: compact 3 times, expire_snapshots 4 times; "
         "lake ns.c: remove_orphans 3 times"
@@ -545,12 +545,12 @@ def test_a_scan_is_counted_and_describes_the_lake(
     monkeypatch.setenv("METRICS", "all")
     other = functions.table.create_beside("ns.other", str(functions.table.folder.parent / "other"))
     other.append(functions.table.new_rows(1, 2))
-    told = functions.send("detect")
+    shown = functions.send("detect")
     looks = {str(stats.identity.table): stats for stats in functions.remembered()}
     assert looks["ns.t"].counters["lake_data_files"] == 5
     warnings = {table: list(stats.warnings) for table, stats in looks.items()}
     assert warnings == {"ns.t": ["manifest_sprawl", "small_files"], "ns.other": []}
-    totals = told.values("service")
+    totals = shown.values("service")
     assert {name: value for name, value in totals.items() if not name.startswith("lake_")} == {
         "TablesScanned": 2,
         "TablesProposed": 1,
@@ -562,19 +562,21 @@ def test_a_scan_is_counted_and_describes_the_lake(
     assert (totals["lake_data_files"], totals["lake_snapshots"], totals["lake_records"]) == (6, 6, 12)
     assert totals.keys() > looks["ns.t"].counters.keys()
     by_table = {
-        (metric.dimensions["table"], metric.name): metric.value for metric in told.metrics if len(metric.dimensions) > 1
+        (metric.dimensions["table"], metric.name): metric.value
+        for metric in shown.metrics
+        if len(metric.dimensions) > 1
     }
     expected = {(table, name): value for table, stats in looks.items() for name, value in stats.counters.items()}
     expected |= {("ns.t", "lake_warnings"): 2, ("ns.other", "lake_warnings"): 0}
     assert by_table == (expected if wanted == "all" else {})
     functions.begin("another-run")
     functions.send("compact_small", run_id="another-run")
-    told = functions.send("report", run_id="another-run")
-    assert bool(told.values("service", "catalog", "table")) == (wanted != "none")
-    assert told.values("service")["compact.files_merged"] == 5
+    shown = functions.send("report", run_id="another-run")
+    assert bool(shown.values("service", "catalog", "table")) == (wanted != "none")
+    assert shown.values("service")["compact.files_merged"] == 5
 
 
-def test_a_scan_says_when_it_begins_and_ends_and_once_what_is_wrong_with_a_table(
+def test_a_scan_logs_its_start_and_end_and_each_warning_once(
     functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = functions.send("detect"), functions.send("detect", run_id="run-2")
@@ -607,13 +609,15 @@ def test_a_scan_says_when_it_begins_and_ends_and_once_what_is_wrong_with_a_table
         raise KeyError("counters")  # an entry that is not as this version writes it
 
     monkeypatch.setattr(importlib.import_module("cloudwatch"), "lake_totals", fail)
-    told = functions.send("detect", run_id="run-3")
-    assert [line["tables"] for line in told.lines_of("scan_finished")] == [1]
-    (line,) = (line for line in told.lines if line["level"] == "WARNING" and "event" not in line)
+    shown = functions.send("detect", run_id="run-3")
+    assert [line["tables"] for line in shown.lines_of("scan_finished")] == [1]
+    (line,) = (line for line in shown.lines if line["level"] == "WARNING" and "event" not in line)
     assert line["message"] == "the health of the lake cannot be reported: KeyError 'counters'"
 
 
-def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alarms_and_dashboard_ask_for_metrics_that_are_written(
+    functions: Functions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", "passes")
     monkeypatch.setenv("METRICS", "all")
     functions.table.plant("data/orphan.parquet")
@@ -627,5 +631,5 @@ def test_alarms_and_dashboard_ask_for_what_is_told(functions: Functions, monkeyp
     answers += [functions.send(name) for name in ("rewrite_manifests", "report")]
     bad = of_run({"status": "failed"}, table_of("ns.a", "partial", compact=3), failed_jobs=1)
     answers += [emitted(functions, of_run({})), emitted(functions, bad)]
-    told = {(m.name, frozenset(m.dimensions)) for answer in answers for m in answer.metrics}
-    assert [metric for metric in asked_for() if metric not in told] == []
+    shown = {(m.name, frozenset(m.dimensions)) for answer in answers for m in answer.metrics}
+    assert [metric for metric in asked_for() if metric not in shown] == []

@@ -65,7 +65,7 @@ def workers_of(pid: int) -> list[int]:
     sys.platform != "linux" or (os.cpu_count() or 1) < WORKERS, reason="one core: the engine starts no processes"
 )
 @SIGNALS
-def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command, number: signal.Signals) -> None:
+def test_an_interrupt_during_a_compaction_ends_it_at_once(command: Command, number: signal.Signals) -> None:
     table = partitioned(command, PARTITIONS)
     before, files = sorted_rows(table.metadata_location), data_files(command)
     stall(table)
@@ -79,14 +79,14 @@ def test_an_interrupt_during_a_compaction_is_told_at_once(command: Command, numb
         out, err = process.communicate(timeout=30)
         seconds = time.monotonic() - started
     assert process.returncode == 128 + number
-    told = one_sentence(err)
-    assert told == (
+    found = one_sentence(err)
+    assert found == (
         "interrupted during compact; no commit landed, the table is unchanged; this or a later pass deletes those of "
         "its 7 output file(s) that no snapshot references"
     )
     assert seconds < AT_ONCE_S
     document = json.loads(out)
-    assert document["error"] == {"type": "Interrupted", "message": told}
+    assert document["error"] == {"type": "Interrupted", "message": found}
     assert (document["table"], document["status"]) == ("ns.t", "failed")
     statuses = [part["status"] for part in document["operations"]]
     assert statuses == ["failed", "skipped", "skipped", "skipped", "skipped"]
@@ -177,8 +177,8 @@ def test_deletions_that_were_terminated_are_finished_by_the_next_pass(command: C
 def test_a_process_that_hangs_ends(command: Command, act: str, options: tuple[str, ...], sentence: str) -> None:
     table = command.table(appends=2)
     settings = ("--set", "min_input_files=2", *options)
-    code, told, seconds = terminated_at(command, "BEFORE_COMMIT", *settings, act=act)
-    assert (code, told) == (143, sentence)
+    code, found, seconds = terminated_at(command, "BEFORE_COMMIT", *settings, act=act)
+    assert (code, found) == (143, sentence)
     assert seconds < 20
     assert command.catalog.load_table("ns.t").metadata_location == table.metadata_location
 
@@ -216,7 +216,7 @@ INTERRUPTS = {
 }
 
 
-def test_what_landed_before_an_interrupt_is_told_and_recorded(
+def test_commits_before_an_interrupt_are_reported_and_recorded(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = command.table()
@@ -267,13 +267,13 @@ def test_an_interrupt_ends_the_work_of_spark(command: Command, number: signal.Si
         process.send_signal(number) if number == signal.SIGTERM else os.killpg(process.pid, number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    told = one_sentence(err)
-    assert told == (
+    found = one_sentence(err)
+    assert found == (
         "interrupted during compact; no commit landed, the table is unchanged; this or a later pass deletes those of "
         "its 2 output file(s) that no snapshot references"
     )
     document = json.loads(out)
-    assert document["error"] == {"type": "Interrupted", "message": told}
+    assert document["error"] == {"type": "Interrupted", "message": found}
     assert [part["status"] for part in document["operations"]] == ["failed", *["skipped"] * 4]
     assert len(started) >= 3, "Java, the daemon that starts workers, and a worker"
     wait_for(lambda: all(map(has_ended, started)))

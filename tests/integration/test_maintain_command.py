@@ -278,8 +278,8 @@ def test_disabled_maintenance_skips_everything_and_gc_disabled_what_deletes(
         transaction.set_properties({"icekeeper.maintenance_enabled": "true", "gc.enabled": "false"})
     answer = command(*PASS, "--json", "--set", "min_input_files=2")
     assert answer.code == 0
-    told = "gc.enabled is false: this table's files must not be deleted"
-    assert statuses(answer)["expire_snapshots"] == statuses(answer)["remove_orphans"] == ("skipped", told)
+    shown = "gc.enabled is false: this table's files must not be deleted"
+    assert statuses(answer)["expire_snapshots"] == statuses(answer)["remove_orphans"] == ("skipped", shown)
     assert statuses(answer)["compact"] == ("succeeded", None)
 
 
@@ -289,10 +289,10 @@ def test_a_table_of_a_newer_format_is_refused_by_every_operation(command: Comman
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "format-version": 4}))
     before = command.contents()
     answer = command(*PASS, "--json")
-    told = "format version 4 is not maintained by this version of Icekeeper; the table was left alone"
+    shown = "format version 4 is not maintained by this version of Icekeeper; the table was left alone"
     assert answer.code == 1
     assert answer.json["status"] == "partial"
-    assert set(statuses(answer).values()) == {("refused", told)}
+    assert set(statuses(answer).values()) == {("refused", shown)}
     assert answer.err.splitlines()[-1].startswith("error: ns.t: compact refused, ")
     assert command.contents() == before
     detection = command("detect", "--json", "--unsafe")
@@ -307,8 +307,8 @@ def test_one_operation_that_is_refused_does_not_stop_the_next(command: Command) 
     answer = command(*PASS, "--json")
     assert answer.code == 1
     assert answer.json["status"] == "partial"
-    told = [status for status, _ in statuses(answer).values()]
-    assert told == ["succeeded", "skipped", "succeeded", "refused", "skipped"]
+    shown = [status for status, _ in statuses(answer).values()]
+    assert shown == ["succeeded", "skipped", "succeeded", "refused", "skipped"]
     reason = statuses(answer)["remove_orphans"][1]
     assert reason is not None
     assert f"{stray.as_uri()} belongs to another table" in reason
@@ -317,8 +317,8 @@ def test_one_operation_that_is_refused_does_not_stop_the_next(command: Command) 
     assert stray.exists()
 
 
-def test_a_table_at_the_place_of_a_dropped_one_is_not_swept_until_somebody_says_so(command: Command) -> None:
-    """PyIceberg's default location is the same again; detection tells it once, and proposes no sweep each hour."""
+def test_a_table_at_the_location_of_a_dropped_table_is_swept_only_on_request(command: Command) -> None:
+    """PyIceberg's default location is the same again; health warns once, and detection proposes no sweep."""
     first = command.table(appends=2)
     command.catalog.drop_table("ns.t")
     table = command.table(appends=2)

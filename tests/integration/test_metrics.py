@@ -185,12 +185,12 @@ def test_both_formats_by_negotiation_and_the_health_of_cycles(tmp_path: Path) ->
         with mock.patch.object(type(state.totals), "all", side_effect=StorageError("the state is gone")):
             assert get(f"{url}/metrics")[::2] == (503, "the state is gone\n")
         port = int(url.rpartition(":")[2])
-        told = f"metrics cannot be served at port {port} of 127.0.0.1: Address already in use"
-        with pytest.raises(PolicyError, match=told), served("127.0.0.1", port, read, health):
+        reported = f"metrics cannot be served at port {port} of 127.0.0.1: Address already in use"
+        with pytest.raises(PolicyError, match=reported), served("127.0.0.1", port, read, health):
             pass
 
 
-def test_a_client_that_sends_nothing_or_drips_bytes_holds_nobody(
+def test_a_slow_or_silent_client_blocks_no_other_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(metrics_server._Handler, "timeout", 0.2)
@@ -268,7 +268,7 @@ def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None
 
 
 def test_wrong_calls(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    for options, told in (
+    for options, reported in (
         (["--metrics-address", "::1"], "--metrics-address has no effect without --metrics-port; add --metrics-port"),
         (
             ["--metrics-port", "1", "--once"],
@@ -276,11 +276,11 @@ def test_wrong_calls(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ):
         answer = command("run", *LOCAL, *options)
-        assert (answer.code, one_sentence(answer.err)) == (2, told)
+        assert (answer.code, one_sentence(answer.err)) == (2, reported)
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     answer = command("metrics", catalog=None)
-    told = "metrics need prometheus_client, which is not installed: run pip install 'icekeeper[metrics]'"
-    assert (answer.code, one_sentence(answer.err)) == (2, told)
+    reported = "metrics need prometheus_client, which is not installed: run pip install 'icekeeper[metrics]'"
+    assert (answer.code, one_sentence(answer.err)) == (2, reported)
 
 
 def test_lines_of_a_run_as_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,8 +296,8 @@ def test_lines_of_a_run_as_json(command: Command, monkeypatch: pytest.MonkeyPatc
     assert lines[1]["message"].startswith("compact: compacted 6 files into 1")
     monkeypatch.setenv("ICEKEEPER_LOG_FORMAT", "xml")
     answer = command("run", *LOCAL, "--once")
-    told = "environment variable ICEKEEPER_LOG_FORMAT cannot be 'xml'; formats are text and json"
-    assert (answer.code, one_sentence(answer.err)) == (2, told)
+    reported = "environment variable ICEKEEPER_LOG_FORMAT cannot be 'xml'; formats are text and json"
+    assert (answer.code, one_sentence(answer.err)) == (2, reported)
 
 
 def test_one_state_has_the_totals_of_all_processes(command: Command) -> None:

@@ -95,7 +95,7 @@ def test_without_a_free_slot_the_table_stays_free_too(pipeline: Pipeline) -> Non
     assert list(pipeline.run(item, *plan.routes)) == list(plan.routes)
 
 
-def test_who_does_not_get_the_table_keeps_no_slot(pipeline: Pipeline) -> None:
+def test_a_run_that_does_not_get_the_table_keeps_no_slot(pipeline: Pipeline) -> None:
     """And leaves its steps, and the table, to a later run."""
     (item,) = pipeline.detect()[1]
     plan = pipeline.plan(item)
@@ -111,7 +111,7 @@ def test_who_does_not_get_the_table_keeps_no_slot(pipeline: Pipeline) -> None:
     assert [one.table for one in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
-def test_who_is_told_to_wait_is_asked_again(pipeline: Pipeline) -> None:
+def test_a_run_that_may_wait_tries_again(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect(table="ns.t", wait=True)[1]
     with maintained_by(pipeline, item, "run-0"), pytest.raises(TableBusy, match=r"^ns\.t is maintained by run-0$"):
         pipeline.plan(item)
@@ -128,11 +128,11 @@ def test_who_is_told_to_wait_is_asked_again(pipeline: Pipeline) -> None:
     assert pipeline.report()["status"] == "succeeded"
 
 
-# Scheduled runs that overlap: detection goes on, and no table is gathered twice.
+# Scheduled runs that overlap: detection continues, and no table is gathered twice.
 
 
 def test_a_table_that_a_live_run_has_is_left_out_until_that_run_ends(pipeline: Pipeline) -> None:
-    """Although nobody holds it at the moment; health is recorded, and the schedule is seen to be on."""
+    """Even while no run holds its lease; health is recorded, and the schedule is seen to be on."""
     state, clock = pipeline.deployment.state, pipeline.clock
 
     def found(run_id: str, **wanted: Any) -> list[str]:
@@ -190,7 +190,7 @@ def test_a_damaged_list_of_a_live_run_bars_nothing(pipeline: Pipeline) -> None:
             end_live_run(pipeline.deployment.state.leases, run_id, now_ms=pipeline.clock.now_ms)
 
 
-def test_what_another_run_has_maintained_meanwhile_is_not_maintained_again(pipeline: Pipeline) -> None:
+def test_a_table_that_another_run_maintained_since_detection_is_skipped(pipeline: Pipeline) -> None:
     """Two detections have found the same table before either run came to it; the record of live runs was lost."""
     (first,) = pipeline.detect()[1]
     end_live_run(pipeline.deployment.state.leases, RUN, now_ms=pipeline.clock.now_ms)
@@ -222,7 +222,7 @@ def test_a_request_that_was_withdrawn_is_not_served(pipeline: Pipeline) -> None:
 
 
 def beside_a_commit(pipeline: Pipeline, other: str) -> tuple[str, str]:
-    """What the other call's step and the compaction answered, whose commit was under way meanwhile."""
+    """The answers of the other call's step, which ran before the commit of the compaction, and of the compaction."""
     item, _ = pipeline.begin()
     answers: list[str] = []
     with at(Moment.BEFORE_COMMIT, lambda: answers.append(pipeline.run(item, other)[other])):
@@ -253,7 +253,7 @@ def test_a_sweep_by_a_clock_of_2096_is_refused(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE_COMMIT, Moment.OPERATION_STARTED])
-def test_the_call_that_was_overtaken_tells_what_the_other_committed(pipeline: Pipeline, moment: Moment) -> None:
+def test_a_call_that_another_call_overtook_reports_its_commit(pipeline: Pipeline, moment: Moment) -> None:
     """It loses its swap, or finds nothing to do."""
     before, answers = pipeline.table.rows(), list[str]()
     item, _ = pipeline.begin()
@@ -261,6 +261,6 @@ def test_the_call_that_was_overtaken_tells_what_the_other_committed(pipeline: Pi
         pipeline.run(item, "compact")
     pipeline.report()
     assert answers[0].startswith("succeeded")
-    (told,) = pipeline.deployment.state.history(pipeline.identity)
-    assert (told.metrics["compact.files_merged"], told.metrics["compact.files_written"]) == (5, 1)
+    (shown,) = pipeline.deployment.state.history(pipeline.identity)
+    assert (shown.metrics["compact.files_merged"], shown.metrics["compact.files_written"]) == (5, 1)
     assert (pipeline.table.problems(), pipeline.table.rows()) == ({}, before)

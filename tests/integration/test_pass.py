@@ -46,7 +46,7 @@ def identity(table: MaintainedTable) -> TableIdentity:
 
 
 def test_a_table_dropped_in_the_middle_keeps_its_report(table: MaintainedTable) -> None:
-    """The compaction that was committed is still told of, and is in the journal."""
+    """The committed compaction is still reported, and is in the journal."""
     who = identity(table)
     with at(Moment.AFTER_COMMIT, lambda: table.pyiceberg.drop_table("ns.t")):
         outcome = table.maintain()
@@ -274,7 +274,7 @@ def test_maintain_tries_a_failed_pass_again_as_often_as_said(
     code: int,
     calls: int,
 ) -> None:
-    """Unless told otherwise it leaves that to whoever called it, who sees why it failed."""
+    """By default it leaves that to its caller, which sees why it failed."""
     command.table(appends=6)
     failing = Failing(fails)
     monkeypatch.setattr(run_pass, "run_pass", failing)
@@ -313,8 +313,8 @@ def test_the_time_of_all_attempts_is_one(table: MaintainedTable, monkeypatch: py
     monkeypatch.setattr(run_pass, "monotonic", lambda: next(clock))
     failing = Failing(9)
     monkeypatch.setattr(run_pass, "run_pass", failing)
-    told: list[str] = []
-    turn = Turn(timeout_s=60, retries=9, notify=told.append, wait=lambda seconds: None)
+    shown: list[str] = []
+    turn = Turn(timeout_s=60, retries=9, notify=shown.append, wait=lambda seconds: None)
     with pytest.raises(StorageError):
         table.runtime.maintain(table.loaded.name, {}, table.engine, turn=turn)
-    assert (failing.calls, len(told)) == (2, 1)
+    assert (failing.calls, len(shown)) == (2, 1)

@@ -23,12 +23,12 @@ from icekeeper.state.store import StateStore
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline, Wave, broken
 from support.state_stores import newest_look
 
-# What stops everything is told by its field or name.
+# An error that stops the run names the field or key.
 
 NOON = "2026-11-18T12:00:00Z"
 
 
-def test_wrong_inputs_are_told_by_their_field(pipeline: Pipeline) -> None:
+def test_wrong_inputs_are_errors_that_name_their_field(pipeline: Pipeline) -> None:
     with pytest.raises(PolicyError, match=r"^malformed event: input\.table: 'events' is not a table name"):
         parse_event(DetectEvent, {"run_id": RUN, "started": NOON, "input": {"table": "events"}})
     with pytest.raises(PolicyError, match=r"^malformed event: input\.tabel: Extra inputs are not permitted$"):
@@ -58,7 +58,7 @@ def kill(pipeline: Pipeline, item: Item, step: str) -> None:
     pipeline.documents(item).write_begun(step, BegunStep(snapshot_ids=[]))
 
 
-def test_every_step_is_told_by_what_it_left(pipeline: Pipeline) -> None:
+def test_the_report_of_a_step_follows_from_its_documents(pipeline: Pipeline) -> None:
     pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="0")
     item, plan = pipeline.begin()
     assert plan.routes["compact"] == "glue"
@@ -81,19 +81,11 @@ def test_every_step_is_told_by_what_it_left(pipeline: Pipeline) -> None:
     assert (run_id, status) == (RUN, "partial")
 
 
-def test_a_failure_says_nothing_where_a_later_attempt_ended(pipeline: Pipeline) -> None:
-    item, _ = pipeline.begin()
-    pipeline.documents(item).write_failure("compact", StorageError("s3://lake/x timed out"))
-    assert outcomes(pipeline, item)["compact"] == ("failed", "StorageError: s3://lake/x timed out")
-    pipeline.run(item, "compact")
-    assert outcomes(pipeline, item)["compact"] == ("succeeded", "compacted 5 files into 1 (across 1 bins)")
-
-
 def test_a_table_that_was_not_planned(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect(table="ns.t")[1]
     documents = pipeline.documents(item)
 
-    def told() -> tuple[str, str]:
+    def shown() -> tuple[str, str]:
         report = report_table(pipeline.deployment, RUN, item, RunState())
         ended = documents.ended()
         assert report.outcome is None
@@ -101,12 +93,12 @@ def test_a_table_that_was_not_planned(pipeline: Pipeline) -> None:
         assert (ended.status, ended.summary) == (report.status, report.summary)
         return report.status, report.summary
 
-    assert told() == ("failed", "it was not planned: its execution ended without a result")
+    assert shown() == ("failed", "it was not planned: its execution ended without a result")
     documents.write_failure("plan", StorageError("timed out"))
-    assert told() == ("failed", "plan: StorageError: timed out")
+    assert shown() == ("failed", "plan: StorageError: timed out")
     with held_table(pipeline.deployment, "another", item), pytest.raises(Exception, match="is maintained by another"):
         pipeline.plan(item)
-    status, summary = told()
+    status, summary = shown()
     assert (status, summary.partition(":")[0]) == ("refused", "another run maintains the table now")
     assert pipeline.journal(item) == []
     assert pipeline.deployment.state.seen(item.identity) is None
@@ -139,20 +131,20 @@ def test_a_step_killed_where_it_has_the_most_is_cut_off(pipeline: Pipeline) -> N
     item, plan = pipeline.begin()
     cuts = pipeline.deployment.state.cut_offs
 
-    def told() -> list[tuple[str, CutWork, int]]:
+    def shown() -> list[tuple[str, CutWork, int]]:
         found = cuts.of_catalog(item.identity.catalog)
         return [(cut.entry.table, cut.work, cut.times) for cut in found]
 
     kill(pipeline, item, "compact")
     report_table(pipeline.deployment, RUN, item, RunState())
-    assert told() == []
+    assert shown() == []
     kill(pipeline, item, "expire_snapshots")
     for _ in range(2):  # a repetition of the same report
         report_table(pipeline.deployment, RUN, item, RunState())
-        assert told() == [("ns.t", CutWork.PASS, 1)]
+        assert shown() == [("ns.t", CutWork.PASS, 1)]
     pipeline.run(item, *plan.routes)
     assert report_table(pipeline.deployment, RUN, item, RunState()).status == "succeeded"
-    assert told() == []
+    assert shown() == []
 
 
 def test_a_step_that_lost_its_lease_at_work_does_not_silence_its_table(pipeline: Pipeline) -> None:
@@ -220,7 +212,7 @@ def pending(pipeline: Pipeline) -> list[MaintenanceRequest]:
     return list(pipeline.deployment.state.requests.pending())
 
 
-@pytest.mark.parametrize("at", ["write_ended", "claim"])
+@pytest.mark.parametrize("at", ["record_pass", "write_ended", "claim"])
 def test_a_report_that_breaks_off_is_repeated_without_counting_twice(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -230,8 +222,9 @@ def test_a_report_that_breaks_off_is_repeated_without_counting_twice(
     pipeline.documents(item).write_failure("compact", StorageError("x"))
     pipeline.clock.now_ms += 1
     with monkeypatch.context() as patch:
-        broken_off = PassDocuments if at == "write_ended" else type(pipeline.deployment.state.requests)
-        patch.setattr(broken_off, at, broken)
+        state = pipeline.deployment.state
+        places = {"record_pass": type(state), "write_ended": PassDocuments, "claim": type(state.requests)}
+        patch.setattr(places[at], at, broken)
         with pytest.raises(StorageError, match="it crashed"):
             report_table(pipeline.deployment, RUN, item, RunState())
     assert pipeline.documents(item).ended() is None
@@ -250,7 +243,7 @@ def run_report(pipeline: Pipeline, run_id: str = RUN, seconds: float | None = No
 
 
 def live_runs(pipeline: Pipeline) -> list[str]:
-    """What another scheduled run would be told."""
+    """The live runs that another scheduled run would find."""
     leases, now_ms = pipeline.deployment.state.leases, pipeline.clock.now_ms
     others = note_live_run(leases, "another", now_ms=now_ms)
     end_live_run(leases, "another", now_ms=now_ms)
@@ -297,12 +290,12 @@ def test_the_end_of_a_run_writes_the_page_of_all_catalogs(
     answer = run_report(pipeline).answer
     written = pipeline.control / "report" / "index.html"
     data = json.loads(written.read_text().split(' id="data">')[1].split("</script>")[0])
-    told = [
+    shown = [
         (one["catalog"], table["name"], table["last_pass"]["status"])
         for one in data["catalogs"]
         for table in one["tables"]
     ]
-    assert sorted(told) == [("local", name, "succeeded") for name in ("ns.t", "ns.u", "ns.v")]
+    assert sorted(shown) == [("local", name, "succeeded") for name in ("ns.t", "ns.u", "ns.v")]
     written.unlink()
     pipeline.clock.now_ms += 8 * 24 * HOUR_MS  # a catalog that was not scanned for a week is not served any more
     run_report(pipeline)
@@ -359,9 +352,9 @@ def test_a_table_that_cannot_be_reported_counts_as_failed_and_stops_no_other(
     report = run_report(pipeline)
     assert tried.count("ns.u") == attempts
     assert (report.answer["status"], report.answer["summary"]) == ("partial", "1 failed, 2 succeeded")
-    told = {one.item.table: (one.status, one.summary) for one in report.tables}
+    shown = {one.item.table: (one.status, one.summary) for one in report.tables}
     sentence = f"cannot report the pass: {type(error).__name__}: {error}"
-    assert told["ns.u"] == ("failed", sentence)
+    assert shown["ns.u"] == ("failed", sentence)
     # It is as due as before.
     assert pipeline.deployment.state.seen(wave.items["ns.u"].identity) is None
     assert pipeline.deployment.state.seen(wave.items["ns.t"].identity) is not None
@@ -378,7 +371,7 @@ def test_a_run_of_which_no_table_can_be_reported_ends(pipeline: Pipeline, monkey
         report_run(pipeline.deployment, ReportEvent(run_id=RUN), lambda: next(seconds))
 
 
-def test_a_document_that_somebody_changed_is_told_of_its_table_alone(pipeline: Pipeline, wave: Wave) -> None:
+def test_a_changed_document_fails_its_own_table_only(pipeline: Pipeline, wave: Wave) -> None:
     (pipeline.control / pipeline.documents(wave.items["ns.u"]).folder / "compact.json").write_text("{}")
     report = run_report(pipeline)
     (failed,) = (one for one in report.tables if one.status == "failed")
@@ -412,8 +405,8 @@ def test_how_a_scheduled_run_ended(pipeline: Pipeline, statuses: list[str], stat
     (pipeline.control / "runs" / RUN / "proposals.json").write_text(
         json.dumps([one.model_dump(mode="json") for one in items])
     )
-    for one, told in zip(items, statuses, strict=True):
-        pipeline.documents(one).write_ended({"status": told, "summary": f"{told}!"})
+    for one, shown in zip(items, statuses, strict=True):
+        pipeline.documents(one).write_ended({"status": shown, "summary": f"{shown}!"})
     answer = pipeline.report()
     assert (answer["status"], answer["error"]) == (status, error)
     if error:

@@ -52,11 +52,11 @@ def in_functions(pipeline: Pipeline) -> Pipeline:
 
 def outcomes(pipeline: Pipeline, item: Item, run_id: str = RUN) -> dict[str, tuple[str, str]]:
     """Status and sentence of each operation of a reported pass."""
-    told = pipeline.document(item, "pass.json", run_id)["operations"]
-    return {one["operation"]: (one["status"], one["summary"]) for one in told}
+    shown = pipeline.document(item, "pass.json", run_id)["operations"]
+    return {one["operation"]: (one["status"], one["summary"]) for one in shown}
 
 
-def test_a_crash_between_commit_and_answer_is_told_once(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_before_a_crash_is_reported_once(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     item, _ = pipeline.begin()
 
     def die(*_: object) -> None:
@@ -131,8 +131,8 @@ def test_a_stale_plan_leaves_its_steps_and_the_table_due(pipeline: Pipeline, wha
         made.append(pipeline.table.new_rows(1, 2))
         why = "ns.t was replaced by another table since it was planned"
     before = len(pipeline.table.metadata.snapshots)
-    told = pipeline.run(item, *plan.routes)
-    assert told == dict.fromkeys(plan.routes, f"left to a later run: {why}")
+    shown = pipeline.run(item, *plan.routes)
+    assert shown == dict.fromkeys(plan.routes, f"left to a later run: {why}")
     assert pipeline.list_orphans(item) == (0, None)
     assert len(pipeline.table.metadata.snapshots) == before
     pipeline.report()
@@ -146,7 +146,7 @@ def test_a_table_dropped_since_it_was_detected(pipeline: Pipeline) -> None:
     pipeline.table.pyiceberg.drop_table("ns.t")
     why = "ns.t was dropped or replaced since it was detected"
     assert pipeline.plan(item) == PlanDocument(needless=why)
-    assert {told["count"] for told in pipeline.gather().values()} == {0}
+    assert {shown["count"] for shown in pipeline.gather().values()} == {0}
     assert pipeline.report()["tables"] == [{"table": "ns.t", "status": "skipped", "summary": why}]
     assert pipeline.journal(item) == []
 
@@ -239,8 +239,8 @@ def test_what_a_plan_calls_idle_finds_nothing(pipeline: Pipeline) -> None:
         plan = pipeline.plan(item, run_id)
         assert set(plan.routes) == {"expire_snapshots", "remove_orphans"}, number
         assert plan.outcomes["compact"]["reason"] == "too few changes since the last pass"
-        told = looking(pipeline, item, f"look-{number}", ["compact", "rewrite_manifests"])
-        assert {sentence.partition(":")[0] for sentence in told.values()} == {"skipped"}
+        shown = looking(pipeline, item, f"look-{number}", ["compact", "rewrite_manifests"])
+        assert {sentence.partition(":")[0] for sentence in shown.values()} == {"skipped"}
         pipeline.run(item, *plan.routes, run_id=run_id)
         assert pipeline.report(run_id)["status"] == "succeeded"
         seen = newest_look(pipeline.deployment.state, item.identity)
@@ -278,18 +278,18 @@ def test_a_table_without_a_snapshot_is_not_rewritten(pipeline: Pipeline) -> None
 def test_each_stage_gets_what_its_route_says(pipeline: Pipeline) -> None:
     pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_MANIFESTS="0", ICEKEEPER_SMALL_ORPHANS="0")
     item, _ = pipeline.begin()
-    told = pipeline.gather()
+    shown = pipeline.gather()
     for stage, steps in (("compaction", ["compact"]), ("orphans", ["remove_orphans"]), ("manifests", REWRITES[2:])):
-        assert told[stage]["count"] == 1
-        assert (told[stage]["workers"], told[stage]["execution_class"]) == (2, "STANDARD"), "somebody waits for it"
-        document = pipeline.deployment.control.read(told[stage]["key"], told[stage]["digest"])
+        assert shown[stage]["count"] == 1
+        assert (shown[stage]["workers"], shown[stage]["execution_class"]) == (2, "STANDARD"), "somebody waits for it"
+        document = pipeline.deployment.control.read(shown[stage]["key"], shown[stage]["digest"])
         work = Work.model_validate(document)
         assert (work.run_id, work.stage, work.started_ms) == (RUN, Stage(stage), pipeline.clock.now_ms)
         assert [(table.item, list(table.steps)) for table in work.tables] == [(item, list(steps))]
-    assert told["small"] == told["staged"] == {"count": 0}
+    assert shown["small"] == shown["staged"] == {"count": 0}
     place = {"bucket": str(pipeline.control), "key": f"runs/{RUN}/sweep.json"}
-    assert told["sweep"] == {**place, "count": 1}
-    (listed,) = json.loads((pipeline.control / told["sweep"]["key"]).read_text())
+    assert shown["sweep"] == {**place, "count": 1}
+    (listed,) = json.loads((pipeline.control / shown["sweep"]["key"]).read_text())
     assert listed == {"item": item.model_dump(mode="json"), "steps": {"expire_snapshots": "function"}}
     # A scheduled run has time.
     pipeline.report()
@@ -311,8 +311,8 @@ def test_a_plan_that_was_damaged_leaves_out_its_table_alone(pipeline: Pipeline) 
     bad = next(item for item in items if item.table == "ns.u")
     for damaged in ("{", "[]", json.dumps({"routes": {"compact": "anywhere"}})):
         (pipeline.control / pipeline.documents(bad).folder / "plan.json").write_text(damaged)
-        told = pipeline.gather()
-        (listed,) = json.loads((pipeline.control / told["sweep"]["key"]).read_text())
+        shown = pipeline.gather()
+        (listed,) = json.loads((pipeline.control / shown["sweep"]["key"]).read_text())
         assert listed["item"]["table"] == "ns.t"
 
 
@@ -384,9 +384,9 @@ def test_what_the_listing_leaves_to_a_person_makes_the_removal_a_refusal(pipelin
     item, _ = pipeline.begin()
     count, listed = pipeline.list_orphans(item)
     assert count == 1
-    told = pipeline.run(item, "remove_orphans", listed=listed)["remove_orphans"]
-    assert told.startswith("refused: ")
-    assert told.endswith("; removed 1 orphan file(s)")
+    shown = pipeline.run(item, "remove_orphans", listed=listed)["remove_orphans"]
+    assert shown.startswith("refused: ")
+    assert shown.endswith("; removed 1 orphan file(s)")
     assert (copy.exists(), (live.parent / "left.parquet").exists()) == (True, False)
     pipeline.report()
     assert pipeline.document(item, "pass.json")["metrics"]["remove_orphans.files_like_missing"] == 1
@@ -447,8 +447,8 @@ def test_a_request_is_claimed_once_its_pass_is_reported(pipeline: Pipeline, monk
     with monkeypatch.context() as patch:
         patch.setattr(type(pipeline.deployment.state.requests), "claim", broken)
         patch.setattr(reports, "_PAUSES_S", ())
-        (told,) = pipeline.report()["tables"]
-        assert told["summary"] == "cannot report the pass: StorageError: it crashed"
+        (shown,) = pipeline.report()["tables"]
+        assert shown["summary"] == "cannot report the pass: StorageError: it crashed"
     assert pending(pipeline) == (request,)
     pipeline.report()
     assert pending(pipeline) == ()
@@ -497,11 +497,11 @@ def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline) ->
     assert pending(pipeline) == ()
 
 
-# Which step goes to a Glue job: large work, and what was too much for a function before.
+# Which step runs as a Glue job: large work, and work that a function did not finish before.
 
 
 def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pipeline) -> None:
-    """It began, and told nothing more: it ran out of time or memory."""
+    """The step began and left no outcome: it ran out of time or memory."""
     in_functions(pipeline)
     item, plan = pipeline.begin()
     assert (plan.routes["compact"], plan.routes["remove_orphans"]) == ("function", "function")

@@ -100,7 +100,7 @@ def test_an_operation_finds_what_an_earlier_one_would_leave(tmp_path: Path) -> N
         assert_agree(would, made.maintain())
 
 
-def test_a_commit_that_lands_meanwhile_is_seen_and_what_is_not_known_is_said(tmp_path: Path) -> None:
+def test_a_commit_during_a_dry_run_is_seen_and_unknown_results_are_named(tmp_path: Path) -> None:
     """What was planned before that commit is no longer what the pass would find: the rest looks at the table."""
     with maintained_table(tmp_path) as made:
         made.create()
@@ -112,7 +112,7 @@ def test_a_commit_that_lands_meanwhile_is_seen_and_what_is_not_known_is_said(tmp
         assert order_json(would.operations) == {"rewrite_manifests": ["compact"]}
 
 
-def test_a_change_that_cannot_be_told_leaves_plans_on_what_is_there(tmp_path: Path) -> None:
+def test_an_unknown_result_leaves_later_plans_on_the_current_table(tmp_path: Path) -> None:
     """The plan itself stands; what follows is planned on the table as it is, and said to be planned anew."""
     with maintained_table(tmp_path) as made:
         made.create()

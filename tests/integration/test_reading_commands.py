@@ -23,7 +23,7 @@ from icekeeper.state.store import PassRecord
 from icekeeper.storage.paths import normalise
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, arguments_of, local_path, one_sentence
 
-# What ``icekeeper detect``, ``verify`` and ``policy show`` tell of a local catalog in JSON.
+# ``icekeeper detect``, ``verify`` and ``policy show`` on a local catalog, in JSON.
 
 # -- detect
 
@@ -110,18 +110,28 @@ def test_verification_in_json(command: Command) -> None:
 
 def test_a_policy_in_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICEKEEPER_MIN_INPUT_FILES", "7")
-    command.table(properties={"write.target-file-size-bytes": "1048576", "icekeeper.max_snapshots_to_keep": "9"})
+    own = {"max_snapshots_to_keep": "9", "min_file_size_ratio": "0.5", "rewrite_all": "true"}
+    properties = {f"icekeeper.{key}": value for key, value in own.items()}
+    command.table(properties={"write.target-file-size-bytes": "1048576", **properties})
     answer = command("policy", "show", "ns.t", "--json", *arguments_of({"max_commit_retries": "2"}))
     assert answer.code == 0
     assert list(answer.json) == ["table", "catalog", "status", "policy", "ignored"]
     policy = answer.json["policy"]
     assert tuple(policy) == POLICY_KEYS
-    assert {key: policy[key] for key in policy if policy[key]["source"] != "default"} == {
+    expected = {
         "target_file_size_mb": {"value": 1, "source": "table property write.target-file-size-bytes"},
         "min_input_files": {"value": 7, "source": "deployment ICEKEEPER_MIN_INPUT_FILES"},
         "max_snapshots_to_keep": {"value": 9, "source": "table property icekeeper.max_snapshots_to_keep"},
+        "min_file_size_ratio": {"value": 0.5, "source": "table property icekeeper.min_file_size_ratio"},
+        "rewrite_all": {"value": True, "source": "table property icekeeper.rewrite_all"},
+    }
+    assert {key: policy[key] for key in policy if policy[key]["source"] != "default"} == {
+        **expected,
         "max_commit_retries": {"value": 2, "source": "--set"},
     }
+    assert command("health", "ns.t", "--json").json["policy"] == expected
+    assert [policy[key]["value"] for key in ("snapshot_retain_max", "table_filter")] == [None, []]
+    assert policy["operations"]["value"][0] == "compact"
     text = command("policy", "show", "ns.t")
     lines = [line.split() for line in text.out.splitlines()]
     assert lines[0] == ["key", "value", "source", "meaning"]
@@ -152,7 +162,7 @@ def test_advice_is_given_with_its_numbers_and_changes_nothing(command: Command) 
     assert f"    do:   {advice['statement']}\n" in people.out
 
 
-def test_all_tables_are_advised_and_one_that_cannot_be_read_is_named(command: Command) -> None:
+def test_advice_for_all_tables_names_a_table_that_cannot_be_read(command: Command) -> None:
     command.table(appends=1)
     for wrong in ((), ("ns.t", "--all"), ("--all", "--set", "min_input_files=x"), ("ns.gone",)):
         assert command("advise", *wrong).code == 2
@@ -169,9 +179,9 @@ def test_all_tables_are_advised_and_one_that_cannot_be_read_is_named(command: Co
     broken = command("advise", "--all", "--json")
     assert broken.code == 1
     assert [table["status"] for table in broken.json["tables"]] == ["failed"]
-    told = one_sentence(broken.err)
-    assert told.startswith("1 table could not be read: ns.t: manifest list file://")
-    assert told.endswith(".avro does not exist")
+    reported = one_sentence(broken.err)
+    assert reported.startswith("1 table could not be read: ns.t: manifest list file://")
+    assert reported.endswith(".avro does not exist")
 
 
 # ``icekeeper detect`` says what the deployment would do: requests, limits, filters; it records health.
@@ -251,7 +261,7 @@ def objects(document: Any) -> Iterator[dict[str, Any]]:
 
 def test_every_document_says_what_it_is_about_and_how_it_went(command: Command) -> None:
     command.table()
-    told = 0
+    reported = 0
     for call in CALLS:
         document = command(*call, "--json").json
         assert (document["catalog"], document["status"]) == ("C", "succeeded"), call
@@ -259,37 +269,19 @@ def test_every_document_says_what_it_is_about_and_how_it_went(command: Command) 
         assert ("table" in document) == (call[0] != "detect")
         for part in objects(document):
             if part.get("snapshot_id") is not None:
-                told += 1
+                reported += 1
                 assert part["snapshot_id_text"] == str(part["snapshot_id"])
-    assert told == 10  # health, the added pin twice, and of the plan: a ref and six snapshots
+    assert reported == 10  # health, the added pin twice, and of the plan: a ref and six snapshots
 
 
 @pytest.mark.parametrize("snapshot_id", [2**53 + 1, None])
-def test_ids_are_told_as_text_too(snapshot_id: int | None) -> None:
+def test_ids_are_written_as_text_too(snapshot_id: int | None) -> None:
     text = None if snapshot_id is None else "9007199254740993"
     assert with_id_texts({"a": [{"snapshot_id": snapshot_id, "b": 1}], "snapshot_ids": [2**53 + 1]}) == {
         "a": [{"snapshot_id": snapshot_id, "snapshot_id_text": text, "b": 1}],
         "snapshot_ids": [2**53 + 1],
         "snapshot_ids_text": ["9007199254740993"],
     }
-
-
-def test_settings_are_told_in_one_shape_with_their_types(command: Command) -> None:
-    command.table(appends=1, properties={"icekeeper.min_file_size_ratio": "0.5", "icekeeper.rewrite_all": "true"})
-    shown = command("policy", "show", "ns.t", "--json").json["policy"]
-    own = {key: setting for key, setting in shown.items() if setting["source"] != "default"}
-    assert (
-        own
-        == command("health", "ns.t", "--json").json["policy"]
-        == {
-            "min_file_size_ratio": {"value": 0.5, "source": "table property icekeeper.min_file_size_ratio"},
-            "rewrite_all": {"value": True, "source": "table property icekeeper.rewrite_all"},
-        }
-    )
-    assert shown["snapshot_retain_max"]["value"] is None
-    assert shown["target_file_size_mb"]["value"] == 256
-    assert shown["table_filter"]["value"] == []
-    assert shown["operations"]["value"][0] == "compact"
 
 
 # ``icekeeper health``, and the activity of a whole pass, on real tables.
@@ -451,9 +443,9 @@ def test_without_a_table_history_answers_for_all_catalogs_of_the_state(
     assert runs("--since", "90m", "--catalog", "C") == ["new"]
     assert runs("--failed") == ["bad"]
     assert runs("--limit", "1") == ["new"]
-    told = command("history", catalog="D").out.splitlines()
-    assert [line[22:] for line in told[:1]] == ["2.3 s  succeeded  D ns.t  3 KB freed  compact: [new]"]
-    assert told[1:] == ["1 pass: 3 KB freed"]
+    reported = command("history", catalog="D").out.splitlines()
+    assert [line[22:] for line in reported[:1]] == ["2.3 s  succeeded  D ns.t  3 KB freed  compact: [new]"]
+    assert reported[1:] == ["1 pass: 3 KB freed"]
     assert command("history", catalog="E").out == "no pass is recorded in this period\n"
 
 

@@ -68,7 +68,7 @@ def test_hostile_names_stay_text(browser: Browser, hostile_page: Path) -> None:
     name = browser.run("return document.querySelector('.name button').textContent")
     assert name == f"evil.{plain}"
     row = browser.run("return document.querySelector('tr.detail').innerText")
-    # A reason, a warning, a tag, a setting's source, and the end of the last pass, which is told twice.
+    # A reason, a warning, a tag, a setting's source, and the end of the last pass, which is shown twice.
     assert row.count(plain) >= 6
     assert browser.run("return [...document.querySelectorAll('.rows script, .rows img, .rows a')].length") == 0
 
@@ -176,8 +176,8 @@ def test_every_number_is_that_of_health(browser: Browser, command: Command, tmp_
                 assert value == (None if expected is None else str(expected)), (name, label)
                 is_size = label in ("average file", "live", "history")
                 assert text == ("–" if expected is None else size_text(expected) if is_size else f"{expected:,}")
-        told = {key: value for key, value in facts if value is not None and key in counters}
-        assert told == {key: str(counters[key]) for key, _ in facts if key in counters}
+        reported = {key: value for key, value in facts if value is not None and key in counters}
+        assert reported == {key: str(counters[key]) for key, _ in facts if key in counters}
 
 
 # What is committed from elsewhere.

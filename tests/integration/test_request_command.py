@@ -89,7 +89,7 @@ def test_of_a_wrong_call_nothing_is_filed(command: Command) -> None:
     assert pending(command) == ()
 
 
-def test_whoever_waits_in_vain_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_in_vain_ends_with_an_error(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table(appends=1)
     times_ms = iter(range(0, 10_000, 600))
     in_no_time = partial(Waiting, clock=lambda: next(times_ms), sleep=lambda _: None)
@@ -101,7 +101,7 @@ def test_whoever_waits_in_vain_is_told(command: Command, monkeypatch: pytest.Mon
     assert len(pending(command)) == 1
 
 
-# Requests that are pending: who takes them is told, they are listed and withdrawn, and a pass claims its table's.
+# Pending requests: the answer says which run takes them, they are listed and withdrawn, and a pass claims them.
 
 
 def listed() -> tuple[MaintenanceRequest, ...]:

@@ -1,4 +1,4 @@
-"""``icekeeper run``: what needs maintenance is detected and maintained, table by table, until somebody stops it."""
+"""``icekeeper run``: what needs maintenance is detected and maintained, table by table, until it is stopped."""
 
 from __future__ import annotations
 
@@ -211,17 +211,7 @@ def request(settings: Mapping[str, str]) -> MaintenanceRequest:
     return asked
 
 
-def test_a_request_is_served_with_its_own_settings_and_claimed(command: Command) -> None:
-    command.table(appends=2)
-    request({"operations": "compact", "rewrite_all": "true"})
-    lines: list[str] = []
-    assert service(lines).run(once=True)
-    assert without_time(lines)[0] == "1 table scanned, 1 needs maintenance"
-    assert ": compact: compacted 2 files into 1" in lines[1]
-    assert open_state(os.environ).requests.pending() == ()
-
-
-def test_a_request_that_cannot_be_served_is_told_once(command: Command) -> None:
+def test_a_request_that_cannot_be_served_is_reported_once(command: Command) -> None:
     command.table(appends=1)
     request({"operations": "compact", "branch": "gone"})
     lines: list[str] = []
@@ -243,11 +233,13 @@ def test_a_request_for_more_than_the_policy_is_refused(command: Command, monkeyp
     request(greed)
     lines: list[str] = []
     assert service(lines).run(once=True)
-    (told,) = [one for one in open_state(os.environ).history(identity()) if one.status == "refused"]
-    assert told.summary.startswith("a request for ns.t cannot set snapshot_retention_hours to 0, where the policy has ")
-    assert "cannot set max_snapshots_to_keep to 1, where the policy has 100" in told.summary  # by --set of the run
-    assert told.summary.endswith("(ICEKEEPER_REQUESTS_MAY) to snapshot_retention_hours,max_snapshots_to_keep")
-    assert [line for line in lines if line.endswith(f"Z {told.summary}")] == lines[:1]
+    (shown,) = [one for one in open_state(os.environ).history(identity()) if one.status == "refused"]
+    assert shown.summary.startswith(
+        "a request for ns.t cannot set snapshot_retention_hours to 0, where the policy has "
+    )
+    assert "cannot set max_snapshots_to_keep to 1, where the policy has 100" in shown.summary  # by --set of the run
+    assert shown.summary.endswith("(ICEKEEPER_REQUESTS_MAY) to snapshot_retention_hours,max_snapshots_to_keep")
+    assert [line for line in lines if line.endswith(f"Z {shown.summary}")] == lines[:1]
     assert open_state(os.environ).requests.pending() == ()
     kept = snapshots()
     assert kept >= before
@@ -280,7 +272,7 @@ def test_a_pass_that_failed_is_tried_once_more(command: Command, monkeypatch: py
     assert lines[-1].endswith(": the store is busy")
 
 
-def test_what_another_run_has_maintained_meanwhile_is_not_maintained_again(
+def test_a_table_that_another_run_maintained_since_detection_is_skipped(
     command: Command, pool: ThreadPoolExecutor
 ) -> None:
     """It waited for a slot; when it has one, the table is looked up once more."""
@@ -297,7 +289,7 @@ def test_what_another_run_has_maintained_meanwhile_is_not_maintained_again(
 
 
 def test_a_terminated_process_ends_well(command: Command) -> None:
-    """Nor does it import what lies in the current folder (rule: no-imports-from-current-folder)."""
+    """Nor does it import modules of the current folder (rule: no-imports-from-current-folder)."""
     command.table()
     (command.folder / "json.py").write_text("raise SystemExit('somebody else has written this')")
     script = [str(Path(sys.executable).parent / "icekeeper"), "run", "--catalog", CATALOG, "--engine", "local"]
@@ -324,13 +316,13 @@ def test_a_terminated_process_ends_well(command: Command) -> None:
 
 
 @pytest.mark.parametrize("once", [True, False])
-def test_who_cannot_tell_people_ends(command: Command, *, once: bool) -> None:
+def test_a_service_without_an_output_ends(command: Command, *, once: bool) -> None:
     """The pass that runs is finished."""
     command.table(appends=3)
-    told: list[str] = []
+    shown: list[str] = []
 
     def tell(line: str) -> None:
-        told.append(line)
+        shown.append(line)
         raise OutputLost("No space left on device")
 
     running = Service(
@@ -343,4 +335,4 @@ def test_who_cannot_tell_people_ends(command: Command, *, once: bool) -> None:
     )
     with pytest.raises(OutputLost, match="No space left on device"):
         running.run(once=once)
-    assert len(told) == 1
+    assert len(shown) == 1

@@ -259,7 +259,7 @@ def test_an_unknown_outcome_keeps_files_and_record(table: MaintainedTable) -> No
 
 
 def test_an_unknown_outcome_after_commits_that_landed_keeps_the_record(table: MaintainedTable) -> None:
-    """The operation goes on to report what landed, but the record must not say that the rest failed."""
+    """The operation reports what landed, but the record must not say that the rest failed."""
     table.append(50, part="q")
     table.append(51, part="q")
     table.table.update_spec().add_identity("part").commit()
@@ -274,7 +274,7 @@ def test_an_unknown_outcome_after_commits_that_landed_keeps_the_record(table: Ma
 
 
 class _Lost(ScriptedCatalog):
-    """Every commit but the first ``after`` ones gets lost on the way, and nobody can say so."""
+    """The outcome of every commit but the first ``after`` commits is unknown."""
 
     def __init__(self, inner: Any, *, after: int = 0) -> None:
         super().__init__(inner)
@@ -325,7 +325,7 @@ def test_a_record_that_cannot_be_settled_does_not_undo_a_success(
 
 
 def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: MaintainedTable) -> None:
-    """The pin goes with the operation, so that the same pass frees what compaction replaced."""
+    """The pin ends with the operation, so that the same pass frees what compaction replaced."""
     outcome = table.maintain("compact,expire_snapshots")
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 4
     assert len(table.data_files()) == len([path for path in table.files() if path.endswith(".parquet")]) == 1

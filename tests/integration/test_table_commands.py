@@ -51,8 +51,8 @@ def test_the_list_follows_pauses_and_passes(command: Command) -> None:
     assert {key: before["ns.t"].get(key) for key in work} == work
     assert command("pause", "ns.t", "--until", "2999-01-01T00:00:00Z").code == 0
     paused = listed(command)
-    told = "the table is paused until 2999-01-01T00:00:00Z (table property icekeeper.paused_until)"
-    assert (paused["ns.t"]["state"], paused["ns.t"].get("left_alone")) == ("well", told)
+    found = "the table is paused until 2999-01-01T00:00:00Z (table property icekeeper.paused_until)"
+    assert (paused["ns.t"]["state"], paused["ns.t"].get("left_alone")) == ("well", found)
     assert paused["ns.t"]["observed_ms"] > before["ns.t"]["observed_ms"]
     assert command("pause", "ns.t", "--end").code == 0
     resumed = listed(command)

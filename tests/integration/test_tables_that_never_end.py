@@ -1,4 +1,4 @@
-"""Tables whose reading or maintenance never ends: everybody else's goes on."""
+"""Tables whose reading or maintenance never ends do not stop other tables."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class TestANeighbour:
         found = {one["operation"]: one for one in answer.json["operations"]}
         return {"exists": orphan.exists(), **found}
 
-    def test_that_nobody_knows_holds_back_deletions_alone(
+    def test_without_a_claim_holds_back_deletions_only(
         self, command: Command, trickles: Callable[[Table], None]
     ) -> None:
         """Nothing says whether it needs the files; compaction does not ask."""
@@ -169,7 +169,7 @@ class TestANeighbour:
         assert "reading it did not end within detection_timeout_s 300" in found["remove_orphans"]["reason"]
         assert cut_tables(CutWork.LOOK) == {POISON: 1}
 
-    def test_that_was_read_before_holds_back_nothing(self, command: Command, trickles: Callable[[Table], None]) -> None:
+    def test_with_a_claim_holds_back_nothing(self, command: Command, trickles: Callable[[Table], None]) -> None:
         """What its last look saw is spared; it is tried once, and then left alone for a while."""
         command.table(appends=3)
         poison = command.table(POISON, appends=1)

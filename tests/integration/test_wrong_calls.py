@@ -66,7 +66,7 @@ WRONG_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
-def test_a_wrong_call_is_told_in_one_sentence(as_json: bool, command: Command) -> None:
+def test_a_wrong_call_is_one_error_sentence(as_json: bool, command: Command) -> None:
     """One table for all of them: none may change it."""
     command.table()
     before = command.contents()
@@ -88,7 +88,7 @@ def test_a_wrong_call_is_told_in_one_sentence(as_json: bool, command: Command) -
             assert answer.out == "", wrong
 
 
-def test_an_unknown_catalog_is_told_with_what_is_configured(command: Command) -> None:
+def test_an_unknown_catalog_is_an_error_with_the_configured_catalogs(command: Command) -> None:
     answer = command("maintain", "ns.t", "--json", catalog="nope")
     assert answer.code == 2
     assert (answer.json["error"]["type"], answer.json["error"]["docs"]) == ("CatalogNotFound", "catalogs")
@@ -179,41 +179,20 @@ def test_a_manifest_that_cannot_be_read_deletes_nothing(damaged: str, command: C
         assert path.name in answer.err.splitlines()[-1]
 
 
-def not_a_folder(command: Command) -> Path:
-    (command.folder / "file").write_text("in the way")
-    return command.folder / "file" / "state.db"
-
-
-def not_mounted(command: Command) -> Path:
-    return command.folder / "volume" / "state.db"
-
-
-def no_database(command: Command) -> Path:
-    path = command.folder / "notes.txt"
-    path.write_text("not a database " * 100)
-    return path
-
-
-def of_another_application(command: Command) -> Path:
-    path = command.folder / "theirs.db"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE recipes (name TEXT)")
-    return path
-
-
-def of_the_future(command: Command) -> Path:
-    path = command.folder / "future.db"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("PRAGMA user_version = 99")
-    return path
-
-
 def test_a_state_that_cannot_be_used_stops_a_pass_before_it_changes_anything(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Below a file, in a folder that is not there, no database, and a database of others or of a later version."""
     command.table()
-    for state in (not_a_folder, not_mounted, no_database, of_another_application, of_the_future):
-        path = state(command)
+    in_the_way, text, theirs, future = (
+        command.folder / name for name in ("file", "notes.txt", "theirs.db", "future.db")
+    )
+    in_the_way.write_text("in the way")
+    text.write_text("not a database " * 100)
+    for database, statement in ((theirs, "CREATE TABLE recipes (name TEXT)"), (future, "PRAGMA user_version = 99")):
+        with closing(sqlite3.connect(database)) as connection, connection:
+            connection.execute(statement)
+    for path in (in_the_way / "state.db", command.folder / "volume" / "state.db", text, theirs, future):
         monkeypatch.setenv("ICEKEEPER_STATE", str(path))
         kept = path.read_bytes() if path.is_file() else None
         before = command.contents()
@@ -230,7 +209,7 @@ def test_a_state_that_cannot_be_used_stops_a_pass_before_it_changes_anything(
 # What has no tables says so, names what is near, and is not created by the asking.
 
 
-def test_a_catalog_in_another_spelling_is_told_how_the_database_spells_it(command: Command) -> None:
+def test_an_error_names_the_spelling_of_the_catalog_in_its_database(command: Command) -> None:
     command.table(appends=1)
     for call in (("detect",), ("maintain", "ns.t")):
         answer = command(*call, catalog=CATALOG.lower())
@@ -246,10 +225,10 @@ def test_a_database_that_is_not_there_is_not_created(command: Command, monkeypat
     monkeypatch.setenv(f"PYICEBERG_CATALOG__{CATALOG}__URI", f"sqlite:///{path}")
     answer = command("detect", "--json")
     assert answer.code == 1
-    told = f"the database of catalog C cannot be used: unable to open {path}: the file does not exist"
-    told += " (did you mean 'catalog.db'?)"
-    assert one_sentence(answer.err) == told
-    assert answer.json == {"error": {"type": "StorageError", "message": told}}
+    found = f"the database of catalog C cannot be used: unable to open {path}: the file does not exist"
+    found += " (did you mean 'catalog.db'?)"
+    assert one_sentence(answer.err) == found
+    assert answer.json == {"error": {"type": "StorageError", "message": found}}
     assert not path.exists()
 
 
@@ -276,7 +255,7 @@ EMPTY = {
 }
 
 
-def test_a_filter_that_matches_nothing_is_told_with_what_is_nearest(command: Command) -> None:
+def test_a_filter_without_a_match_names_the_nearest_tables(command: Command) -> None:
     assert command("detect").out.splitlines() == ["0 tables scanned, 0 need work", "catalog C has no tables"]
     command.catalog.create_namespace("shop")
     for name in ("shop.orders", "shop.clicks", "ns.t"):
@@ -305,22 +284,22 @@ def called(arguments: str, output: str, **environment: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("output", "why"), [(">/dev/full", "No space left on device"), (">&-", "it is closed")])
-def test_a_document_that_cannot_be_written_is_told_in_one_sentence(output: str, why: str, tmp_path: Path) -> None:
-    told = called("history ns.t --catalog nowhere --json", output, HOME=str(tmp_path))
-    assert told == (1, f"error: standard output cannot be written to: {why}\n")
+def test_a_closed_or_full_output_is_one_error_sentence(output: str, why: str, tmp_path: Path) -> None:
+    found = called("history ns.t --catalog nowhere --json", output, HOME=str(tmp_path))
+    assert found == (1, f"error: standard output cannot be written to: {why}\n")
 
 
-def test_text_for_people_that_cannot_be_written_is_told_as_a_document_is(tmp_path: Path) -> None:
-    told = called("request list", ">/dev/full", HOME=str(tmp_path))
-    assert told == (1, "error: standard output cannot be written to: No space left on device\n")
+def test_text_on_a_full_output_is_the_same_error_as_a_document(tmp_path: Path) -> None:
+    found = called("request list", ">/dev/full", HOME=str(tmp_path))
+    assert found == (1, "error: standard output cannot be written to: No space left on device\n")
 
 
 def test_an_argument_that_the_locale_cannot_decode_is_a_wrong_call(tmp_path: Path) -> None:
     locale = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    code, told = called("history ns.tä --catalog nowhere", "", HOME=str(tmp_path), **locale)
+    code, found = called("history ns.tä --catalog nowhere", "", HOME=str(tmp_path), **locale)
     assert code == 2
-    assert told.startswith(r"error: argument 'ns.t\udcc3\udca4' is not text in this locale")
-    assert len(told.splitlines()) == 1
+    assert found.startswith(r"error: argument 'ns.t\udcc3\udca4' is not text in this locale")
+    assert len(found.splitlines()) == 1
 
 
 # A table name that a catalog does not have: near names are offered, and a listing that fails changes nothing.
@@ -357,12 +336,12 @@ def hint(catalog: PreparedCatalog, name: str = "sales.order") -> str:
 def test_every_command_offers_near_names(as_json: bool, command: Command) -> None:
     command.catalog.create_namespace("sales")
     command.table("sales.orders", appends=0)
-    told = f"{ABSENT} (did you mean 'sales.orders'?)"
+    found = f"{ABSENT} (did you mean 'sales.orders'?)"
     for call in CALLS:
         answer = command(*call, *(["--json"] if as_json else []))
-        assert (answer.code, one_sentence(answer.err)) == (2, told), call
+        assert (answer.code, one_sentence(answer.err)) == (2, found), call
         if as_json:
-            assert answer.json == {"error": {"type": "TableNotFound", "message": told}}, call
+            assert answer.json == {"error": {"type": "TableNotFound", "message": found}}, call
 
 
 def test_a_failed_listing_changes_neither_sentence_nor_exit_code(

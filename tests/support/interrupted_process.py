@@ -36,7 +36,7 @@ def partitioned(command: Command, partitions: int = 2) -> Table:
 
 
 def stall(table: Table) -> None:
-    """Make one file of each partition a pipe: who opens it waits until somebody opens its other end."""
+    """Make one file of each partition a pipe: opening it waits until its other end is opened."""
     found = {str(task.file.partition): task.file.file_path for task in table.scan().plan_files()}
     paths = [Path(path.removeprefix("file://")) for path in found.values()]
     for path in paths:

@@ -75,5 +75,5 @@ class LocalLake:
                 client.put_item(TableName=table, Item={**item, "in_progress_expiration": {"N": "0"}})
 
     def metrics(self, name: str) -> list[Metric]:
-        """Every value of a metric that functions told in this test."""
+        """Every value of a metric that functions wrote in this test."""
         return [metric for metric in self.stack.metrics if metric.name == name]

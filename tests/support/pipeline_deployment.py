@@ -166,8 +166,8 @@ class Wave:
 
     def work(self, stage: Stage = Stage.COMPACTION) -> Work:
         """What the job of a stage gets."""
-        told = self.answer[stage.value]
-        return Work.model_validate(self.deployment.control.read(told["key"], told["digest"]))
+        shown = self.answer[stage.value]
+        return Work.model_validate(self.deployment.control.read(shown["key"], shown["digest"]))
 
     def run(self, engine: Engine, **options: Any) -> dict[str, End]:
         """Carry the compaction out; how each table ended, by its name."""

@@ -45,7 +45,7 @@ class ScriptedPipeline:
     without_orphans: frozenset[str] = frozenset()
     """Tables of which none is listed."""
     unreadable: frozenset[str] = frozenset()
-    """Lists, by name, that somebody has overwritten."""
+    """Lists, by name, that were overwritten."""
     routes: Mapping[str, str] = field(default_factory=lambda: dict(ROUTES))
     own_routes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """By table, where they are not those of all."""

@@ -1,4 +1,4 @@
-"""The functions of a deployment whose one table lies on this disk, and the samples of events/ that are theirs."""
+"""The functions of a deployment with a table on this disk, and their samples of events/."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STEPS = {
 
 
 class Functions(LambdaFunctions):
-    """The functions of a deployment whose one table lies on this disk."""
+    """The functions of a deployment with a table on this disk."""
 
     def __init__(self, table: MaintainedTable, folder: Path, state: str, *more: Any, **environment: str) -> None:
         self.table = table

@@ -344,7 +344,7 @@ def test_formats_worth_an_upgrade() -> None:
 
 
 def test_a_command_that_is_to_be_pasted_runs_nothing_else() -> None:
-    """Names are chosen by whoever may write the table."""
+    """Writers of a table choose these names."""
     name, key = "ns.t;touch /tmp/x", "$(id)"
     keys = (column(9.0, name=key, is_key=True), column(9.0, name="id", is_key=True))
     tables = {
@@ -365,7 +365,7 @@ def _advised(kind: str, table: TableSummary) -> str:
     return found
 
 
-# The numbers that advice goes by, summed up from a document and live entries.
+# The numbers behind advice, from a metadata document and live entries.
 
 COLUMNS = (("id", "long"), ("sku", "string"), ("day", "date"))
 LONG = struct.Struct("<q")

@@ -20,7 +20,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
 from icekeeper.storage.failures import describe_failure
 
-# Whoever closes the pipe has read enough: the exit code stays that of what was done.
+# A closed pipe changes no exit code: its reader has read enough.
 
 _TELL = """
 import sys
@@ -39,12 +39,12 @@ def test_a_closed_pipe_changes_no_exit_code(form: str, code: int) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     try:
-        told = subprocess.run(
+        found = subprocess.run(
             [sys.executable, "-c", _TELL, form, str(code)], stdout=write_end, stderr=subprocess.PIPE, check=False
         )
     finally:
         os.close(write_end)
-    assert (told.returncode, told.stderr) == (code, b"")
+    assert (found.returncode, found.stderr) == (code, b"")
 
 
 # Help that a newcomer can follow, also on terminals of 60 columns.
@@ -115,20 +115,20 @@ def test_a_state_file_that_cannot_be_used(tmp_path: Path, name: str, sentence: s
 
 def test_credentials_and_profiles_that_are_not_there() -> None:
     assert "; set them as for the AWS CLI" in describe_failure(NoCredentialsError(), None)
-    told = describe_failure(ProfileNotFound(profile="nix"), None)
-    assert "(nix)" in told
-    assert "correct AWS_PROFILE or client.profile-name" in told
+    found = describe_failure(ProfileNotFound(profile="nix"), None)
+    assert "(nix)" in found
+    assert "correct AWS_PROFILE or client.profile-name" in found
 
 
 def test_a_region_that_does_not_exist_is_named() -> None:
     error = EndpointConnectionError(endpoint_url="https://lake.s3.eu-nowhere-9.amazonaws.com/k?list-type=2")
-    told = describe_failure(error, None)
-    assert "at lake.s3.eu-nowhere-9.amazonaws.com; correct the region if AWS has no region of that name" in told
+    found = describe_failure(error, None)
+    assert "at lake.s3.eu-nowhere-9.amazonaws.com; correct the region if AWS has no region of that name" in found
     assert describe_failure(error, "http://127.0.0.1:9").endswith("nothing answers at http://127.0.0.1:9")
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "found"),
     [
         (errno.EROFS, "cannot be written: its file system is read-only; mount it for writing"),
         (errno.ENOSPC, "cannot be written: no space is left on its disk; free space there"),
@@ -136,8 +136,8 @@ def test_a_region_that_does_not_exist_is_named() -> None:
         (errno.EIO, "failed: Input/output error"),
     ],
 )
-def test_a_failure_of_the_disk_has_neither_a_number_nor_an_internal_path(number: int, told: str) -> None:
-    assert describe_failure(OSError(number, os.strerror(number), "/proc/self/fd/7/f.parquet"), None) == told
+def test_a_failure_of_the_disk_has_neither_a_number_nor_an_internal_path(number: int, found: str) -> None:
+    assert describe_failure(OSError(number, os.strerror(number), "/proc/self/fd/7/f.parquet"), None) == found
 
 
 def test_braces_in_pyicebergs_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def test_a_page_replaces_no_pipe_and_no_device(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_without_a_terminal_a_line_tells_now_and_then_that_work_goes_on() -> None:
+def test_without_a_terminal_progress_is_a_line_now_and_then() -> None:
     lines: list[str] = []
     now_s = [0.0]
 
@@ -184,6 +184,6 @@ def test_without_a_terminal_a_line_tells_now_and_then_that_work_goes_on() -> Non
         heard("compact: committing (36 % of the pass)")
         progress("expire_snapshots: planning", 0, 0)
         heard("expire_snapshots: planning (96 % of the pass)")
-    told = len(lines)
+    found = len(lines)
     sleep(0.02)
-    assert len(lines) <= told + 1
+    assert len(lines) <= found + 1

@@ -18,7 +18,7 @@ from icekeeper.demo.run import print_contents, print_figures
 from icekeeper.demo.tables import MessyTable
 from icekeeper.errors import StorageError
 
-# What the demonstration shows stays whole on the narrowest usual terminal, and a change is told.
+# The tables of the demonstration fit the narrowest usual terminal, and a change of rows is shown.
 
 BEFORE, AFTER = Figures(60, 2950 * 1024, 60, 60, 15, 62), Figures(1, 1748 * 1024, 1, 1, 0, 3)
 ROWS = TableChecksum(240_000, "1d499a644a6413764f1a5")
@@ -31,9 +31,9 @@ def test_figures_and_verdicts_fit_eighty_columns() -> None:
     events = MessyTable("events", "", tag="quarter-close")
     print_figures(console, [(MessyTable("customers", ""), BEFORE, AFTER)])
     print_contents(console, [(events, (ROWS, ROWS), (ROWS, FEWER))])
-    told = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
-    assert "shop.customers 60 → 1 2,950 → 1,748 60 → 1 60 → 1 15 → 0 62 → 3" in told
-    assert told[-3:] == [
+    found = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+    assert "shop.customers 60 → 1 2,950 → 1,748 60 → 1 60 → 1 15 → 0 62 → 3" in found
+    assert found[-3:] == [
         f"shop.events 240000 {ROWS.checksum} same",
         f"shop.events @ quarter-close 240000 {ROWS.checksum} before",
         f"239999 {FEWER.checksum} after: CHANGED",

@@ -119,7 +119,7 @@ def test_unknown_counters_are_absent_and_never_zero() -> None:
 
 
 def test_history_is_what_other_snapshots_hold_alone() -> None:
-    """What a snapshot removed, its parent holds; of another branch, what it added; of an old tag, nobody knows."""
+    """What a snapshot removed, its parent holds; of another branch, what it added; of an old tag, it is unknown."""
     raw = [
         {"snapshot-id": 1, "summary": {"total-files-size": "10", "added-files-size": "10", "removed-files-size": "99"}},
         {"snapshot-id": 2, "parent-snapshot-id": 1, "summary": {"total-files-size": "15", "added-files-size": "5"}},
@@ -202,7 +202,7 @@ def test_thresholds_are_those_of_the_policy_in_force() -> None:
     assert wrong.warnings["wrong_settings"].endswith("so it is not maintained: no key 'x'")
 
 
-def test_snapshots_that_nobody_expires_are_a_warning_after_a_day() -> None:
+def test_overdue_snapshots_are_a_warning_after_a_day() -> None:
     """Seven snapshots an hour apart, the newest is the head; five are kept whatever their age."""
     late = 168 + 24
     sentence = "6 snapshots are more than a day past snapshot_retention_hours 168"
@@ -325,7 +325,7 @@ def test_the_depth_is_that_of_the_newest_pass_that_left_one() -> None:
     assert depths_of(None, None, "3.5") == {}  # of a snapshot that the head does not follow
 
 
-# What is remembered of a lake: a warning is told when it comes and when it goes, stats are kept when they changed.
+# What is stored of a lake: a warning is logged when it appears and when it ends, changed stats are stored.
 
 
 @pytest.fixture
@@ -347,8 +347,8 @@ SMALL = {**SUMMARY, "total-files-size": str(10 * MB)}
 SENTENCE = "ns.t: 10 data files of 1 MB on average are below 192 MB"
 
 
-def told(records: Iterable[logging.LogRecord]) -> list[tuple[str, str]]:
-    """What the product told; Spark's gateway may close in another thread meanwhile, and say so."""
+def shown(records: Iterable[logging.LogRecord]) -> list[tuple[str, str]]:
+    """What the product logged; Spark's gateway may log its end from another thread."""
     return [(record.levelname, record.getMessage()) for record in records if record.name.startswith("icekeeper.")]
 
 
@@ -357,15 +357,15 @@ def test_a_warning_is_logged_when_it_appears_and_when_it_goes_and_not_between(
 ) -> None:
     caplog.set_level(logging.INFO)
     observe(opened(store), health(SMALL))
-    assert told(caplog.records) == [("WARNING", SENTENCE)]
+    assert shown(caplog.records) == [("WARNING", SENTENCE)]
     fields = next(vars(one) for one in caplog.records if one.name.startswith("icekeeper."))
     expected = {"event": "lake_warning", "catalog": "C", "table": "ns.t", "warning": "small_files"}
     assert {key: fields[key] for key in expected} == expected
     # A later scan, another snapshot: the same warning is no news.
     observe(opened(store), health(SMALL, snapshots=2))
-    assert len(told(caplog.records)) == 1
+    assert len(shown(caplog.records)) == 1
     observe(opened(store), health())
-    assert told(caplog.records)[1:] == [("INFO", "ns.t: the warning small_files is gone")]
+    assert shown(caplog.records)[1:] == [("INFO", "ns.t: the warning small_files is gone")]
 
 
 def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(store: SqliteStateStore) -> None:
@@ -485,7 +485,7 @@ def test_a_table_with_too_much_to_keep_costs_the_others_nothing(
     log.finish()
     kept = store.lake_stats.of_catalog(IDENTITY.catalog)
     assert [str(one.identity.table) for one in kept] == ["ns.other"]
-    ((level, message),) = told(caplog.records)
+    ((level, message),) = shown(caplog.records)
     assert (level, message.startswith("ns.t: its lake stats have 4000"), len(message) < 100) == ("WARNING", True, True)
 
 
@@ -500,7 +500,7 @@ def test_stats_that_cannot_be_kept_cost_one_message(
     observe(log, health(SMALL))
     observe(log, replace(health(SMALL), identity=replace(IDENTITY, uuid="v")))
     log.forget_all_but(())
-    assert told(caplog.records) == [
+    assert shown(caplog.records) == [
         ("WARNING", "lake stats cannot be written, so this scan leaves them: the disk is full")
     ]
     monkeypatch.setattr(store.lake_stats, "of_catalog", lost)

@@ -234,9 +234,9 @@ class Table:
 def test_workers_grow_with_the_bytes_up_to_ten() -> None:
     """A driver and at least one worker that works."""
     assert [workers_for(size) for size in (0, 1, 50 * GB, 50 * GB + 1, 10**15)] == [2, 2, 2, 3, MOST_WORKERS]
-    told = [workers_for(size * GB) for size in range(0, 2000, 7)]
-    assert told == sorted(told)
-    assert max(told) == 10
+    shown = [workers_for(size * GB) for size in range(0, 2000, 7)]
+    assert shown == sorted(shown)
+    assert max(shown) == 10
 
 
 def test_the_largest_begins_first_and_equal_ones_in_the_order_of_need() -> None:
@@ -276,7 +276,7 @@ def test_no_table_begins_that_would_not_end_in_time() -> None:
     assert not may_begin(10**15, 2, elapsed_s=901, limit_s=hour)
 
 
-def test_a_table_may_take_long_but_not_the_time_in_which_the_others_are_told_of() -> None:
+def test_a_table_may_take_long_but_leaves_time_to_report_the_others() -> None:
     """A quarter of an hour, or four times what surely suffices."""
     hour = 3600.0
 

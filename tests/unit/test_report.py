@@ -203,7 +203,7 @@ def test_a_listing_is_for_its_owner_only_and_lies_in_its_folder(tmp_path: Path) 
     assert modes == ["drwx------", "drwx------", "-rw-------"]
 
 
-def test_a_wrong_clock_is_told_once_by_the_largest_difference_that_was_met() -> None:
+def test_a_wrong_clock_is_one_warning_with_the_largest_difference() -> None:
     parts = [
         succeeded(Operation.EXPIRE_SNAPSHOTS, "s", metrics={"clock.skew_s": 61}),
         replace(refused(Operation.REMOVE_ORPHANS, "r"), metrics={"clock.skew_s": -172_800}),
@@ -325,9 +325,9 @@ def test_tables_in_trouble_come_first_then_those_with_work() -> None:
         seen("shop.wrong", warnings=wrong),
         passes=[last_pass("shop.torn", "partial", "compact: m.avro is gone"), last_pass("shop.torn", "succeeded", "")],
     )
-    told = [(one["name"], one["state"], one.get("trouble"), one.get("command")) for one in document["tables"]]
+    reported = [(one["name"], one["state"], one.get("trouble"), one.get("command")) for one in document["tables"]]
     of = "--catalog lake"
-    assert told == [
+    assert reported == [
         ("shop.lost", "trouble", "cannot be read: v9.json is missing", f"icekeeper verify shop.lost {of}"),
         ("shop.torn", "trouble", "last pass partial: compact: m.avro is gone", f"icekeeper maintain shop.torn {of}"),
         ("shop.wrong", "trouble", "the table's settings are wrong", f"icekeeper policy show shop.wrong {of}"),
@@ -605,10 +605,10 @@ def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:
         succeeded(Operation.REMOVE_ORPHANS, "would remove 0 orphan file(s)"),
         succeeded(Operation.REWRITE_MANIFESTS, "would rewrite 36 manifests into 1"),
     )
-    told = "planned on the current table; the pass plans again after compact: expire_snapshots, rewrite_manifests"
-    assert printed_outcome(outcome_of(*parts, dry_run=True))[-1] == told
-    assert replanned_sentence(parts) == told
-    assert told not in printed_outcome(outcome_of(*parts))
+    reported = "planned on the current table; the pass plans again after compact: expire_snapshots, rewrite_manifests"
+    assert printed_outcome(outcome_of(*parts, dry_run=True))[-1] == reported
+    assert replanned_sentence(parts) == reported
+    assert reported not in printed_outcome(outcome_of(*parts))
     assert order_json(parts) == {"expire_snapshots": ["compact"], "rewrite_manifests": ["compact"]}
     unchanged = (skipped(Operation.COMPACT, "no files eligible for compaction"), *parts[2:])
     assert (replanned_sentence(unchanged), order_json(unchanged)) == (None, {})

@@ -22,7 +22,6 @@ from icekeeper.pipeline.request_pass import (
     await_pass,
     follow_pass,
     machine_input,
-    require_shared_state,
     start_pass,
 )
 from icekeeper.state.identity import TableIdentity
@@ -70,7 +69,7 @@ class Machine(StateMachine):
 
 
 class World:
-    """Time that passes only by sleeping, and what happens meanwhile."""
+    """Time that passes only by sleeping, and events during the sleep."""
 
     def __init__(self, folder: Path) -> None:
         self.state = SqliteStateStore(folder / "state.db")
@@ -146,14 +145,6 @@ def test_the_machine_is_asked_for_what_the_request_says() -> None:
         assert {**wanted.settings, **operations} == request.settings  # so that the pass claims the request
 
 
-@pytest.mark.parametrize("value", ["", " ", None])
-def test_a_state_that_nobody_shares_takes_no_requests(value: str | None) -> None:
-    environment = {} if value is None else {"ICEKEEPER_STATE": value}
-    with pytest.raises(PolicyError, match=r"^ICEKEEPER_STATE is not set, so no deployment would see the request"):
-        require_shared_state(environment)
-    require_shared_state({"ICEKEEPER_STATE": "dynamodb://T"})
-
-
 @pytest.mark.parametrize("error", [PolicyError("no machine"), StorageError("denied")], ids=["missing", "denied"])
 def test_a_run_that_cannot_be_started_leaves_the_request(error: Exception) -> None:
     with pytest.raises(type(error), match=f"^{error}; the request stays filed, and the next scheduled run takes it"):
@@ -203,7 +194,7 @@ def test_waiting_for_a_run_ends_at_its_limit(world: World) -> None:
     assert sum(world.pauses) == 10.0
 
 
-def test_whoever_watches_sees_whose_turn_it_is(world: World) -> None:
+def test_progress_names_the_run_that_holds_the_table(world: World) -> None:
     world.lease("night-run")
     world.happens = iter([world.unlease, lambda: world.lease("request-1")])
     world.follow(Machine(GOING_ON, GOING_ON, GOING_ON, DONE))
@@ -242,7 +233,7 @@ def test_a_scheduled_run_is_waited_for_until_it_has_claimed_the_request(world: W
     ]
 
 
-def test_a_request_that_nobody_serves_is_told_at_the_limit(world: World) -> None:
+def test_waiting_for_a_request_without_a_run_ends_at_the_limit(world: World) -> None:
     world.state.requests.file(REQUEST)
     world.lease("day-run")
     world.happens = iter([lambda: world.record("day-run", NOON_MS - 1), world.unlease])
@@ -307,8 +298,8 @@ class Stubbed:
         return self.machine.describe(EXECUTION_ARN)
 
     def explained(self, *events: dict[str, Any]) -> Execution | None:
-        told = [{"timestamp": NOON, "id": number, **event} for number, event in enumerate(events, 1)]
-        self.stub.add_response("get_execution_history", {"events": told})
+        shown = [{"timestamp": NOON, "id": number, **event} for number, event in enumerate(events, 1)]
+        self.stub.add_response("get_execution_history", {"events": shown})
         return self.machine.explain(EXECUTION_ARN)
 
 
@@ -364,10 +355,10 @@ def test_the_newest_event_that_says_something_explains(stubbed: Stubbed) -> None
         "stateExitedEventDetails": {"name": "HowItWent", "output": json.dumps(OUTPUT)},
     }
     ended = {"type": "ExecutionFailed", "executionFailedEventDetails": {"error": "DetectionFailed"}}
-    told = stubbed.explained(ended, failed)
-    assert told is not None
-    assert told.failure is not None
-    assert told.failure.sentence == "PolicyError: no such catalog"
+    shown = stubbed.explained(ended, failed)
+    assert shown is not None
+    assert shown.failure is not None
+    assert shown.failure.sentence == "PolicyError: no such catalog"
     assert stubbed.explained(ended, exited, failed) == Execution("FAILED", RESULT)
     assert stubbed.explained(ended) is None
     stubbed.stub.add_client_error("get_execution_history", "AccessDeniedException")

@@ -95,7 +95,7 @@ class TestEnvironment:
         assert named == set(VARIABLES) - OTHER_VARIABLES
 
     def test_keys_of_the_policy_that_the_stack_decides_say_by_which_parameter(self) -> None:
-        """Nothing in the package asks for their values: whoever sets them must not wonder why nothing happens."""
+        """The package reads none of these values, so the description of each key names the parameter."""
         decided = {
             "detection_interval_s": "ScheduleExpression",
             "max_concurrent_jobs": "MaxConcurrentTables",
@@ -105,8 +105,8 @@ class TestEnvironment:
         for key, parameter in decided.items():
             assert parameter in PARAMETERS
             assert f"parameter {parameter}" in str(Policy.model_fields[key].description)
-            told = VARIABLES.get(f"{ENVIRONMENT_PREFIX}{key.upper()}")
-            assert key == "detection_interval_s" or referred(told) >= {parameter}
+            shown = VARIABLES.get(f"{ENVIRONMENT_PREFIX}{key.upper()}")
+            assert key == "detection_interval_s" or referred(shown) >= {parameter}
         substituted = MACHINE["DefinitionSubstitutions"]
         assert substituted["MaxConcurrentTables"] == {"Ref": "MaxConcurrentTables"}
         assert substituted["JobRetryLimit"] == {"Ref": "JobRetryLimit"}
@@ -190,11 +190,11 @@ class TestAlarms:
         }
         assert ALARMS["ReportErrorsAlarm"]["Dimensions"][0]["Value"] == {"Ref": "ReportFunction"}
 
-    def test_spend_is_told_where_somebody_says_how_much_is_too_much(self) -> None:
+    def test_a_budget_is_created_where_a_limit_is_set(self) -> None:
         assert not render().of_type("AWS::Budgets::Budget")
         topic = SINGLE["AlarmTopicArn"]
         (alone,) = render({"MonthlyBudgetUsd": "60"}, stack="mine").of_type("AWS::Budgets::Budget").values()
-        (told,) = render({"MonthlyBudgetUsd": "60", "AlarmTopicArn": topic}).of_type("AWS::Budgets::Budget").values()
+        (shown,) = render({"MonthlyBudgetUsd": "60", "AlarmTopicArn": topic}).of_type("AWS::Budgets::Budget").values()
 
         assert alone["Budget"] == {
             "BudgetName": "mine-us-east-1",
@@ -204,7 +204,7 @@ class TestAlarms:
             "CostFilters": {"TagKeyValue": ["aws:cloudformation:stack-name$mine"]},
         }
         assert "NotificationsWithSubscribers" not in alone
-        sent = told["NotificationsWithSubscribers"]
+        sent = shown["NotificationsWithSubscribers"]
         assert [(one["Notification"]["NotificationType"], one["Notification"]["Threshold"]) for one in sent] == [
             ("ACTUAL", 100),
             ("FORECASTED", 100),
@@ -317,7 +317,7 @@ def test_a_deployment_may_forbid_to_take_table_buckets_over(given: str, expected
 
 
 def test_the_page_names_every_service_that_is_asked() -> None:
-    """Whoever makes a client of another service must say in docs/deployment.md how a VPC reaches it."""
+    """docs/deployment.md says how a VPC reaches each service that the package has a client of."""
     page = (ROOT / "docs" / "deployment.md").read_text().partition("## In a VPC")[2].partition("\n## ")[0]
     texts = [path.read_text() for path in SOURCES if "demo" not in path.parts]
     asked = {found for text in texts for found in re.findall(r"client(?:\(|=)\"(\w+)\"", text)}
@@ -448,7 +448,7 @@ def test_a_key_of_the_control_bucket_is_used_by_all_who_use_the_bucket() -> None
 
 
 def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_it_only() -> None:
-    """DynamoDB asks KMS in the name of whoever reads or writes the table."""
+    """DynamoDB calls KMS with the rights of the caller that reads or writes the table."""
     key = SINGLE["StateTableKmsKeyArn"]
     stack = render({"StateTableKmsKeyArn": key})
     (table,) = stack.of_type("AWS::DynamoDB::Table").values()
@@ -476,7 +476,7 @@ def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_i
     ],
 )
 def test_a_key_of_the_stack_is_used_through_its_service_only(parameter: str, service: str) -> None:
-    """Nobody decrypts with it directly."""
+    """No role decrypts with the key directly."""
     stack = render({parameter: SINGLE[parameter]})
     policies = [*stack.of_type("AWS::IAM::Role").values(), *stack.of_type("AWS::IAM::ManagedPolicy").values()]
     found = [one for policy in policies for one in statements(policy) if one.get("Resource") == SINGLE[parameter]]

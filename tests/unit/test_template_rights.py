@@ -45,13 +45,13 @@ MAY: Mapping[str, set[str]] = {
     "expire_snapshots": {READ, COMMIT, DELETE},
     # It asks the storage, by deleting what never existed, whether deleting is possible at all.
     "list_orphans": {READ},
-    # Orphans of table buckets are never known, because nobody lists their files.
+    # Orphans of table buckets are never known, because their files cannot be listed.
     "remove_orphans": {READ_OUTSIDE, DELETE},
     "rewrite_manifests": {READ, COMMIT},
     "clean_staged": {READ, DELETE},
     "report": set(),
 }
-"""What each function may do to tables.  Whoever adds a right here must be able to say which work needs it."""
+"""What each function may do to tables.  State which work needs a right before adding it here."""
 JOBS_MAY: Mapping[str, set[str]] = {
     "compact_data_files": {READ, COMMIT},
     "rewrite_manifests": {READ, COMMIT},
@@ -92,7 +92,7 @@ class TestRights:
         reading = {action for name in POLICIES[READ] for action in actions(RESOURCES[name])}
         assert [action for action in reading if not re.match(r"\w+:(Get|List|Decrypt)", action)] == []
 
-    def test_who_reads_tables_may_take_the_roles_of_their_catalogs(self) -> None:
+    def test_roles_that_read_tables_may_assume_the_roles_of_catalogs(self) -> None:
         for properties in [*(one for _, one in FUNCTIONS.values()), *(one for _, one in JOBS.values())]:
             named = referred(role_of(properties)["ManagedPolicyArns"])
 
@@ -156,7 +156,7 @@ class TestRights:
                 assert statement["Resource"] == catalog or referred(statement["Resource"]) & given, (name, statement)
 
     def test_only_the_operator_writes_the_configuration(self) -> None:
-        """The policy file and the catalogs say what everybody may do; documents of runs are told apart by digests."""
+        """The policy file and the catalogs say what all may do; digests identify the documents of runs."""
         writable = {
             text
             for resource in RESOURCES.values()
@@ -168,7 +168,7 @@ class TestRights:
         assert writable == {f"${{ControlBucket.Arn}}/{place}" for place in places}
 
     def test_people_get_no_right_of_the_operator(self) -> None:
-        """Whoever may call a function or start a job works with its role, and by documents of his own
+        """A caller of a function or job acts with its role, and can give it documents of its own
         (rule: documents-are-not-trusted)."""
         given: dict[str, list[Any]] = {}
         for path in (ROOT / "docs").rglob("*.md"):
@@ -189,7 +189,7 @@ class TestRights:
 
 
 class TestLimits:
-    def test_the_disk_of_who_compacts_holds_the_largest_compaction_that_can_be_chosen(self) -> None:
+    def test_the_disk_of_a_compacting_function_holds_the_largest_compaction(self) -> None:
         """Rows that are sorted take three bytes for each that is read, of twice what was planned
         (``function_bears_mb``)."""
         limited = {step.function for step in STEP_FACTS if step.job and step.job.limit is Limit.COMPACTION_BYTES}

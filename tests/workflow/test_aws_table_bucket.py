@@ -68,7 +68,7 @@ def answers(bucket: Runtime, of_table: Mapping[str, Any], of_bucket: Mapping[str
 
 
 def alarms(stack: LocalStack, execution: Execution) -> list[str]:
-    """The alarms of the template that fire on what this execution came to and what its functions told."""
+    """The alarms of the template that fire on this execution and on the metrics of its functions."""
     firing = []
     for logical_id, alarm in stack.template.resources("AWS::CloudWatch::Alarm"):
         if "MetricName" not in alarm:
@@ -175,7 +175,7 @@ def test_a_pass_survives_late_rights_throttling_and_the_lost_answer_of_its_commi
     assert (execution.output["report"]["status"], rewrites) == ("succeeded", 1)
 
 
-def test_a_key_that_is_not_there_is_a_403_to_who_may_not_list(scripted_stack: LocalStack) -> None:
+def test_a_missing_key_is_a_403_without_the_right_to_list(scripted_stack: LocalStack) -> None:
     """So the right to list the control bucket is what lets its configuration be optional."""
     scripted_stack.start_afresh()
     name = scripted_stack.template.name("ControlBucket")
@@ -185,7 +185,7 @@ def test_a_key_that_is_not_there_is_a_403_to_who_may_not_list(scripted_stack: Lo
     scripted_stack.start_cold()
     with scripted_stack.rights.without("RunDocumentsPolicy", "s3:ListBucket"):
         execution = scripted_stack.run({})
-    assert execution.error == "ReportFailed"  # it is not told either: its report lies there
+    assert execution.error == "ReportFailed"  # the report cannot be read either
     assert "cannot be accessed: access is denied to these credentials" in execution.visits[0].errors[0][1]
     assert {one.need.action for one in DENIED} == {"s3:ListBucket"}
     DENIED.clear()

@@ -67,8 +67,8 @@ def test_many_orphans_are_handed_on_by_reference(
     orphans = [Path(lake.table.plant(f"data/{'orphan' * 40}-{number}.parquet")) for number in range(ORPHANS)]
     scripted_stack.put_control("config/policy.yaml", f"{POLICY_FILE}    orphan_max_delete_ratio: 1\n")
     execution = scripted_stack.run({"table": "ns.t", "operations": "remove_orphans"})
-    told = scripted_stack.document_of_pass(execution, "remove_orphans.json")
-    assert (told["status"], told["summary"]) == ("succeeded", f"removed {ORPHANS} orphan file(s)")
+    found = scripted_stack.document_of_pass(execution, "remove_orphans.json")
+    assert (found["status"], found["summary"]) == ("succeeded", f"removed {ORPHANS} orphan file(s)")
     assert not any(path.exists() for path in orphans)
     assert sum(len(str(path)) for path in orphans) > MOST_BYTES
     assert execution.largest_payload < MOST_BYTES, execution.largest_payload
@@ -199,7 +199,7 @@ def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
     lake: LocalLake, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table that fails or never ends stops no other, and the next run leaves out the endless table.  A job that is
-    killed: test_jobs_that_fail_are_repeated_once_and_told_to_the_report."""
+    killed: test_jobs_that_fail_are_repeated_once_and_reported."""
     rows = {name: ids(lake, name) for name in TABLES}
 
     monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 5.0)

@@ -188,18 +188,6 @@ def test_a_call_whose_execution_was_given_up_is_waited_for(monkeypatch: pytest.M
     assert sys.stdout is ours
 
 
-def test_a_second_run_of_a_job_waits_for_the_first(toy: LocalStack) -> None:
-    started = threading.Event()
-
-    def count(arguments: object) -> None:
-        started.set()
-
-    toy.jobs["count"].stand_in = count
-    execution = run(toy, {"way": "job", "how": "1"}, {"way": "job", "how": "2"})
-    assert [child.output for child in execution.children] == [{"state": "SUCCEEDED"}] * 2
-    assert started.is_set()
-
-
 def test_a_state_ends_at_its_timeout(moto_server: MotoServer) -> None:
     with deployed(moto_server, path=TOY, timeouts={"Count": 1}) as stack:
         execution = run(stack, {"way": "job", "how": "sleep"})

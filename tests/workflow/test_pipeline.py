@@ -45,8 +45,8 @@ def lake(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) 
 
 def summaries(lake: LocalLake, execution: Any, *, of: str = "ns.t") -> dict[str, str]:
     """What each operation of a table's pass said of itself."""
-    told = lake.stack.document_of_pass(execution, "pass.json", of=of)
-    return {part["operation"]: part["summary"] for part in told["operations"]}
+    shown = lake.stack.document_of_pass(execution, "pass.json", of=of)
+    return {part["operation"]: part["summary"] for part in shown["operations"]}
 
 
 SWEPT = [
@@ -67,7 +67,7 @@ def result_of(lake: LocalLake, execution: Execution, name: str = "ns.t") -> dict
     return dict(found)
 
 
-def test_a_scheduled_run_finds_the_table_keeps_its_rows_and_tells_it(lake: LocalLake) -> None:
+def test_a_scheduled_run_maintains_the_table_keeps_its_rows_and_reports(lake: LocalLake) -> None:
     orphan = lake.table.plant("data/orphan.parquet")
     rows = lake.table.readers_agree()
     execution = lake.stack.run({})
@@ -107,10 +107,10 @@ def test_a_scheduled_run_finds_the_table_keeps_its_rows_and_tells_it(lake: Local
     assert lake.table.readers_agree() == rows
 
 
-def test_a_function_killed_after_its_commit_acts_once_and_is_told_once(
+def test_a_function_killed_after_its_commit_commits_once_and_is_reported_once(
     lake: LocalLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody knows that it was killed: until its deadline it bars the others."""
+    """A kill leaves no record: the attempt blocks others until its deadline."""
     rows = lake.table.readers_agree()
     write, kills = ControlBucket.write, iter([True])
 
@@ -176,8 +176,8 @@ def test_a_run_whose_table_is_taken_commits_nothing(lake: LocalLake, monkeypatch
     assert (len(lake.table.data_files()), len(lake.table.metadata.snapshots)) == (1, 6)
 
 
-def test_a_scheduled_run_leaves_out_what_another_one_has(lake: LocalLake) -> None:
-    """The second is started between two stages of the first, when nobody holds a lease of ns.t; it takes ns.u."""
+def test_a_scheduled_run_leaves_out_the_table_of_another_run(lake: LocalLake) -> None:
+    """The second run starts between two stages of the first, when no run holds the lease of ns.t; it takes ns.u."""
     others: list[Execution] = []
 
     def start_another(event: Any) -> None:
@@ -297,7 +297,7 @@ def test_one_compaction_fails_and_all_else_is_done(tmp_path: Path, monkeypatch: 
     run = run_pipeline(tmp_path, Console(file=text, width=120, highlight=False))
     logs = [job.log for jobs in run.jobs.values() for job in jobs if job.state != "SUCCEEDED"]
     assert (list(surprises(run)), logs) == ([], [])
-    told = text.getvalue()
+    shown = text.getvalue()
     for expected in (
         r"\n +\d+\.\d s +shop\.orders +CompactSmall +failed 1 file group\(s\) failed",
         r"\n  PlanTables +\d+\.\d s\n",
@@ -309,9 +309,9 @@ def test_one_compaction_fails_and_all_else_is_done(tmp_path: Path, monkeypatch: 
         r"\nshop\.clicks +60 → 1 ",
         r"\nshop\.events @ quarter-close +10000 +\w+ +same *\n",
     ):
-        assert re.search(expected, told), f"{expected} is not in\n{told}"
-    assert max(map(len, told.splitlines())) <= 120 + len("refused on purpose: ") + 60  # an address is never cut
-    assert "\x1b" not in told  # colours are for terminals
+        assert re.search(expected, shown), f"{expected} is not in\n{shown}"
+    assert max(map(len, shown.splitlines())) <= 120 + len("refused on purpose: ") + 60  # an address is never cut
+    assert "\x1b" not in shown  # colours are for terminals
     # What judges it sees every part of it.
     for other in (
         replace(run, report={**run.report, "status": "succeeded"}),

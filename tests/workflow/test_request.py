@@ -69,7 +69,7 @@ def laptop(
     scripted_stack.stand_in({}, {})
 
 
-def test_a_request_starts_a_run_and_tells_its_result(laptop: Laptop) -> None:
+def test_a_request_starts_a_run_and_prints_its_result(laptop: Laptop) -> None:
     laptop.lake.table.fill(5)
     rows = laptop.lake.table.readers_agree()
     answer = laptop("--operations", "compact", "--set", "target_file_size_mb=64", "--json")
@@ -206,7 +206,7 @@ def file_for_the_schedule(lake: LocalLake, settings: dict[str, str]) -> None:
     )
 
 
-def test_a_filed_request_for_more_is_refused_by_the_scan_and_told_once(lake: LocalLake) -> None:
+def test_the_scan_refuses_a_filed_request_for_more_once(lake: LocalLake) -> None:
     files = lake.table.files()
     lake.stack.put_control("config/policy.yaml", POLICY.replace("min_input_files: 2", "min_input_files: 9"))
     file_for_the_schedule(lake, {"operations": str(ATTACK["operations"]), **GREED})
@@ -269,6 +269,6 @@ def test_functions_that_are_called_directly_ask_for_no_more(lake: LocalLake) -> 
     plan = lake.stack.control(key)
     lake.stack.put_control(key, json.dumps({**plan, "routes": {"expire_partitions": "function", **plan["routes"]}}))
     for function in ("expire_partitions", "expire_snapshots"):
-        told = lake.stack.invoke(function, greedy)
-        assert "a request for ns.t cannot ask for expire_partitions" in told[function]
+        shown = lake.stack.invoke(function, greedy)
+        assert "a request for ns.t cannot ask for expire_partitions" in shown[function]
     assert is_untouched(lake, files)

@@ -141,7 +141,7 @@ TOY = Path(__file__).parent / "toy" / "template.yaml"
 def test_each_function_and_job_asks_for_the_keys_of_its_own_role(
     moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in KEY_VARIABLES:  # whoever runs the tests may have some
+    for name in KEY_VARIABLES:  # the environment of the tests may have some
         monkeypatch.setenv(name, "of-a-person")
     monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # which another test may have used
     with deployed(moto_server, path=TOY) as stack:

@@ -60,26 +60,26 @@ def smoke_of(stack: LocalStack, properties: Mapping[str, str]) -> Callable[..., 
 def test_a_stack_that_works_passes_and_a_fault_is_reported(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:
     stack, smoke = smoked
     code = smoke("--catalog", CATALOG)
-    told = capsys.readouterr().out
-    assert (code, "the stack works" in told) == (0, True), told
+    shown = capsys.readouterr().out
+    assert (code, "the stack works" in shown) == (0, True), shown
     assert [run.state for run in stack.jobs["compact_data_files"].runs] == ["SUCCEEDED", "SUCCEEDED"]
     for expected in (
         "pass as deployed: files: 6 files before, 1 after",
         "pass in Glue jobs: where: compaction was planned for glue",
         "pass in Glue jobs: rows: all 1200 rows are there, each as written",
     ):
-        assert f"ok     {expected}" in told, told
+        assert f"ok     {expected}" in shown, shown
 
     def denied(event: object) -> object:
         raise PermissionError("AccessDenied: not authorized to perform: s3tables:GetTable")
 
     stack.stand_in({"detect": denied}, {})
     assert smoke("--catalog", CATALOG) == 1
-    told = capsys.readouterr().out
-    assert "WRONG  pass as deployed: run smoke-" in told
-    assert "WRONG  pass as deployed: files: 6 files before, 6 after" in told
-    assert "ok     pass as deployed: rows: all 600 rows are there, each as written" in told
-    assert "check(s) found a problem" in told
+    shown = capsys.readouterr().out
+    assert "WRONG  pass as deployed: run smoke-" in shown
+    assert "WRONG  pass as deployed: files: 6 files before, 6 after" in shown
+    assert "ok     pass as deployed: rows: all 600 rows are there, each as written" in shown
+    assert "check(s) found a problem" in shown
 
 
 def test_a_stack_whose_table_bucket_compacts_by_itself_works(
@@ -101,9 +101,9 @@ def test_a_stack_whose_table_bucket_compacts_by_itself_works(
     moto_s3tables.PUTS.clear()
 
     code = smoke_of(stack, properties)("--catalog", bucket)
-    told = capsys.readouterr().out
-    assert (code, "the stack works" in told) == (0, True), told
-    assert "ok     pass as deployed: files: 6 files before, 1 after" in told, told
+    shown = capsys.readouterr().out
+    assert (code, "the stack works" in shown) == (0, True), shown
+    assert "ok     pass as deployed: files: 6 files before, 1 after" in shown, shown
     # Only for the scratch table, and by smoke: the stack itself took nothing over.
     assert [(address[0], kind, value) for address, kind, value in moto_s3tables.PUTS] == [
         (bucket, kind, {"status": "disabled"}) for kind in ("icebergCompaction", "icebergSnapshotManagement")

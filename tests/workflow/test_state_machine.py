@@ -1,4 +1,4 @@
-"""The definition of template.yaml, executed; functions and jobs are stand-ins that tell what they were asked."""
+"""The definition of template.yaml, executed; functions and jobs are stand-ins that record their events."""
 
 from __future__ import annotations
 
@@ -124,9 +124,9 @@ def test_a_run_takes_every_stage_in_order(scripted_stack: LocalStack, script: Sc
     for step in ("gather", "clean_staged"):
         assert script.event_of(step) == run
         parse_event(RunEvent, run)
-    told = script.event_of("report")
-    assert (told["run_id"], told["state"]["jobs"], told["state"]["failure"]) == ("run-whole", {}, None)
-    parse_event(ReportEvent, told)
+    shown = script.event_of("report")
+    assert (shown["run_id"], shown["state"]["jobs"], shown["state"]["failure"]) == ("run-whole", {}, None)
+    parse_event(ReportEvent, shown)
     template = scripted_stack.template
     defaults = {job["Name"]: job["DefaultArguments"] for _, job in template.resources("AWS::Glue::Job")}
     for stage, job in zip(JOB_STAGES, ("compact-data-files", "remove-orphans", "rewrite-manifests"), strict=True):
@@ -217,7 +217,7 @@ def test_a_sample_of_events_starts_a_run(scripted_stack: LocalStack, script: Scr
 # What fails stops nothing.
 
 
-def test_whatever_befalls_a_task_the_next_state_follows(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
+def test_the_next_state_follows_every_failure_of_a_task(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.tables = ("ns.unplanned", "ns.all", "ns.removal", "ns.well")
     script.routes = EVERYTHING
     refused = failing(OperationRefused("a guard saw danger"))
@@ -246,9 +246,7 @@ def test_whatever_befalls_a_task_the_next_state_follows(scripted_stack: LocalSta
     assert script.event_of("report")["state"]["jobs"] == {}
 
 
-def test_jobs_that_fail_are_repeated_once_and_told_to_the_report(
-    scripted_stack: LocalStack, script: ScriptedPipeline
-) -> None:
+def test_jobs_that_fail_are_repeated_once_and_reported(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.routes = {**LARGE, "expire_snapshots": "function", "clean_staged": "function"}
     jobs = ("job:compaction", "job:orphans", "job:manifests")
     script.happening = {job: failing(RuntimeError(f"{job} was killed")) for job in jobs}
@@ -256,18 +254,18 @@ def test_jobs_that_fail_are_repeated_once_and_told_to_the_report(
     execution = scripted_stack.run()
     assert (execution.status, execution.names) == ("SUCCEEDED", line(*(stage for stage in Stage if stage != "small")))
     assert [step for step in script.steps if step in jobs] == [job for job in jobs for _ in range(2)]
-    told = parse_event(ReportEvent, script.event_of("report")).state.jobs
-    assert {stage.value: failure.Error for stage, failure in told.items()} == {
+    shown = parse_event(ReportEvent, script.event_of("report")).state.jobs
+    assert {stage.value: failure.Error for stage, failure in shown.items()} == {
         "compaction": "States.TaskFailed",
         "orphans": "States.TaskFailed",
         "manifests": "States.TaskFailed",
         "staged": "ValueError",
     }
-    assert told[Stage.COMPACTION].sentence == "States.TaskFailed: RuntimeError: job:compaction was killed"
+    assert shown[Stage.COMPACTION].sentence == "States.TaskFailed: RuntimeError: job:compaction was killed"
 
 
-def test_what_takes_too_long_stops_nothing_behind_it(moto_server: MotoServer) -> None:
-    """Nobody tells the function or the job; a job is not repeated, so that expiry waits for one attempt only."""
+def test_a_task_beyond_its_time_limit_stops_no_later_state(moto_server: MotoServer) -> None:
+    """The function or job goes on; a job is not repeated, so that expiry waits for one attempt only."""
     may_end = threading.Event()
     with deployed(moto_server, timeouts={"ExpireSnapshots": 1, "CompactDataFiles": 1}) as stack:
         bucket, s3 = stack.template.name("ControlBucket"), stack.moto.client("s3")
@@ -293,7 +291,7 @@ def test_what_takes_too_long_stops_nothing_behind_it(moto_server: MotoServer) ->
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
-def test_what_may_pass_is_tried_again(
+def test_temporary_errors_are_tried_again(
     scripted_stack: LocalStack, script: ScriptedPipeline, error: BaseException, attempts: int
 ) -> None:
     script.routes = route("expire_snapshots")
@@ -384,7 +382,7 @@ def test_a_run_fails_with_the_error_of_its_report(scripted_stack: LocalStack, sc
     assert execution.visits[-1].input["report"]["tables"] == [table]
 
 
-@pytest.mark.parametrize("given", [{}, {"tabel": "ns.t", "jobs": "none"}, ["ns.t"]], ids=["schedule", "typo", "list"])
+@pytest.mark.parametrize("given", [{"tabel": "ns.t", "jobs": "none"}, ["ns.t"]], ids=["typo", "list"])
 def test_a_run_whose_detection_fails_is_reported_whatever_its_input(
     scripted_stack: LocalStack, script: ScriptedPipeline, given: Any
 ) -> None:
@@ -393,9 +391,9 @@ def test_a_run_whose_detection_fails_is_reported_whatever_its_input(
     execution = scripted_stack.run(given, name=f"run-{len(str(given))}")
     assert (execution.status, execution.error) == ("FAILED", "DetectionFailed")
     assert execution.names == ["Detect", "NotDetected", "Report", "HowItWent", "RunFailed"]
-    told = script.event_of("report")
-    assert (told["run_id"], told["state"]["input"]) == (execution.name, given)
-    failure = parse_event(ReportEvent, told).state.failure
+    shown = script.event_of("report")
+    assert (shown["run_id"], shown["state"]["input"]) == (execution.name, given)
+    failure = parse_event(ReportEvent, shown).state.failure
     assert failure is not None
     assert failure.sentence == "ValueError: a bug"
 
