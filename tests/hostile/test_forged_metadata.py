@@ -62,7 +62,7 @@ def _negative_column(document: Document) -> None:
         (_negative_column, "schemas[0].fields[1].id is -1"),
     ],
 )
-def test_a_table_that_readers_take_for_different_ones_is_not_touched(
+def test_a_table_that_readers_understand_differently_is_not_touched(
     table: MaintainedTable, forge: Callable[[Document], None], said: str
 ) -> None:
     """PyIceberg takes the first of two, others the last, and Java none."""
@@ -75,7 +75,7 @@ def test_a_table_that_readers_take_for_different_ones_is_not_touched(
     assert table.table.scan().to_arrow().equals(rows)
 
 
-def test_what_is_written_twice_alike_is_written_once(table: MaintainedTable) -> None:
+def test_equal_duplicates_in_metadata_are_harmless(table: MaintainedTable) -> None:
     def twice(document: Document) -> None:
         for key in ("snapshots", "schemas", "partition-specs"):
             document[key].append(copy.deepcopy(document[key][0]))
@@ -120,7 +120,7 @@ def test_a_table_without_a_next_sequence_number_is_left_alone_by_name(table: Mai
 
 
 def _edit(path: str, change: Callable[[Document], object]) -> int:
-    """Change the first record of an Avro file where it lies; its new length."""
+    """Change the first record of an Avro file in place; its new length."""
     lies_at = Path(normalise(path))
     with lies_at.open("rb") as file:
         reader = fastavro.reader(file)

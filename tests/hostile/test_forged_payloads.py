@@ -107,7 +107,7 @@ def test_no_run_begins_at_such_a_time(started: Any) -> None:
 def test_a_job_reads_the_work_of_its_own_run_only(
     pipeline: Pipeline, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Before Spark starts; also with the digest of what lies there."""
+    """Before Spark starts; also with the digest of the document at the key."""
     state = pipeline.environment["ICEKEEPER_STATE"]
     where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
     assert run_job(["--work-key", key, "--work-digest", "0" * 64, *where], "compact_data_files") == 1
@@ -117,32 +117,34 @@ def test_a_job_reads_the_work_of_its_own_run_only(
 def test_a_job_takes_the_very_work_that_was_gathered(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
     """It holds the deployment's settings, so that it is known by its digest."""
     pipeline.begin()
-    told = pipeline.gather()["compaction"]
+    work = pipeline.gather()["compaction"]
     state = pipeline.environment["ICEKEEPER_STATE"]
     where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
-    path = pipeline.control / told["key"]
+    path = pipeline.control / work["key"]
     path.write_text(path.read_text().replace('"ICEKEEPER_TABLE_SETTINGS":"all"', '"ICEKEEPER_TABLE_SETTINGS":"any"'))
-    given = ["--work-key", told["key"], "--work-digest", told["digest"], *where]
+    given = ["--work-key", work["key"], "--work-digest", work["digest"], *where]
     assert run_job(given, "compact_data_files") == 1
     assert "is not the document that this run wrote (its digest differs); start another run" in caplog.text
     assert run_job(given, "rewrite_manifests") == 1
     assert "is not the manifests work of run run-1" in caplog.text
 
 
-def test_the_plan_of_another_table_says_nothing_of_this_one(pipeline: Pipeline) -> None:
+def test_the_plan_of_another_table_changes_nothing_here(pipeline: Pipeline) -> None:
     """Who may write to the control bucket still moves no pass to another table: every step loads its own."""
     item, _ = pipeline.begin()
     other = item.model_copy(update={"uuid": "another"})
     moved = pipeline.control / table_folder(RUN, other.identity.spelling)
     shutil.copytree(pipeline.control / table_folder(RUN, item.identity.spelling), moved)
     before = pipeline.table.files()
-    told = pipeline.run(other, "expire_snapshots")
-    assert told == {"expire_snapshots": "left to a later run: ns.t was replaced by another table since it was planned"}
+    outcome = pipeline.run(other, "expire_snapshots")
+    assert outcome == {
+        "expire_snapshots": "left to a later run: ns.t was replaced by another table since it was planned"
+    }
     assert pipeline.table.files() == before
 
 
-def test_the_input_of_a_person_is_what_is_said_of_it() -> None:
-    """A field more is one that a person may forge: whoever adds one says here that it does no harm."""
+def test_the_input_of_a_person_has_exactly_these_fields() -> None:
+    """A person may forge every field: list a new field here only if it does no harm."""
     known = {"table", "tables", "catalog", "operations", "settings", "wait", "in_job"}
     assert set(MachineInput.model_fields) == known
 
@@ -153,7 +155,7 @@ def test_a_name_that_a_person_may_ask_for_is_in_no_key(name: str) -> None:
     assert re.fullmatch(r"runs/r/[0-9a-f]{32}", table_folder("r", item.identity.spelling))
 
 
-def test_an_item_that_says_another_place_is_another_table(pipeline: Pipeline) -> None:
+def test_an_item_with_another_location_is_another_table(pipeline: Pipeline) -> None:
     """Its lease would be another one, under which a second pass ran beside the first."""
     item, plan = pipeline.begin()
     forged = item.model_copy(update={"location": f"{item.location}/elsewhere"})
@@ -239,5 +241,5 @@ def test_no_request_is_for_such_a_name(name: str) -> None:
         requested_table(name)
 
 
-def test_honest_names_are_what_they_are() -> None:
+def test_valid_names_are_taken_as_they_are() -> None:
     assert requested_table("ns.größe 1/2") == TableName(("ns",), "größe 1/2")

@@ -29,7 +29,7 @@ from support.hostile.parsers import DOCUMENT
 # Hostile bytes end in an error of ours or in the right answer, with 512 MB and in ten seconds
 # (rule: bound-foreign-bytes).
 #
-# A table's own files, a neighbour's, a report of somebody else: whoever may write one of them must not stop the others.
+# The author of a table's files, of a neighbour's files or of a report must not stop other tables.
 
 NAMED = {
     "sketch": {"StatisticsFileUnusable"},
@@ -72,12 +72,12 @@ def test_hostile_bytes_end_in_a_named_error_or_an_answer(family: str, tmp_path: 
     ]
     assert wrong == []
     assert {one.group for one in ended} == set(FAMILIES[family])
-    assert [one for one in ended if one.seconds > MOST_SECONDS / 2 or "\n" in one.told] == []
+    assert [one for one in ended if one.seconds > MOST_SECONDS / 2 or "\n" in one.message] == []
     bombs = [one for one in ended if one.case.startswith(TOO_LARGE) and one.group != "inventory"]
     assert [
         one
         for one in bombs
-        if "if it is valid, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more" not in one.told
+        if "if it is valid, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more" not in one.message
     ] == []
 
 
@@ -86,7 +86,7 @@ def test_hostile_bytes_end_in_a_named_error_or_an_answer(family: str, tmp_path: 
 MB = 1024 * 1024
 
 
-def test_the_limit_is_what_the_operator_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_sets_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = gzipped(b"[", b"1, ", 3 * MB, b"1]")
     monkeypatch.setenv(MAX_UNPACKED_MB, "2")
     with pytest.raises(MetadataUnreadable) as caught:
@@ -130,7 +130,7 @@ def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, t
         parse_document(json.dumps(DOCUMENT).encode(), "s3://b/m.json")
 
 
-def test_only_what_is_large_is_judged_by_its_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_large_files_are_judged_by_their_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not where the operator sets a limit, nor in data files."""
     bomb, plain = deflated(b"", b"x", 80 * MB), 80 * MB
     monkeypatch.delenv(MAX_UNPACKED_MB, raising=False)

@@ -45,7 +45,7 @@ def four_appends(tmp_path: Path) -> Iterator[MaintainedTable]:
 
 @pytest.mark.parametrize("answer", [CommitStateUnknown, CommitConflict])
 @pytest.mark.parametrize("operation", [Operation.COMPACT, Operation.REWRITE_MANIFESTS])
-def test_what_landed_unseen_and_was_built_upon_is_not_taken_for_lost(
+def test_a_commit_that_landed_unseen_and_was_built_upon_does_not_count_as_lost(
     four_appends: MaintainedTable, operation: Operation, answer: type[Exception]
 ) -> None:
     """A writer appends to our snapshot, and an engine that knows no pins expires it, before we look."""
@@ -67,7 +67,7 @@ def test_what_landed_unseen_and_was_built_upon_is_not_taken_for_lost(
     assert "because snapshots that came after its base have already expired" in outcome.summary
 
 
-def test_what_was_carried_out_is_kept_whatever_the_server_answers(three_appends: MaintainedTable) -> None:
+def test_files_of_a_commit_that_landed_are_kept_whatever_the_server_answers(three_appends: MaintainedTable) -> None:
     table = three_appends
     for number, (status, error) in enumerate(
         (
@@ -128,7 +128,7 @@ def test_a_refused_commit_that_a_replica_shows_late_or_never_loses_nothing(three
     """Carried out, answered with a refusal, and then the table is shown as it was, for some looks or for ever, or
     not at all."""
     table = three_appends
-    for number, (status, lag, broken, told) in enumerate(
+    for number, (status, lag, broken, reason) in enumerate(
         ((404, 3, 0, ""), (404, 99, 0, "whether"), (429, 3, 0, ""), (429, 99, 0, "whether"), (404, 0, 9, UNREAD)),
         start=1,
     ):
@@ -140,8 +140,8 @@ def test_a_refused_commit_that_a_replica_shows_late_or_never_loses_nothing(three
             outcome = table.run(Operation.COMPACT, catalog=server.open(), **settings)
         assert table.readers_agree() == rows, (status, lag)
         assert (len(table.data_files()), table.unreferenced()) == (1, set()), (status, lag)
-        assert outcome.status is (Status.FAILED if told else Status.SUCCEEDED), (status, lag)
-        assert told in outcome.summary
+        assert outcome.status is (Status.FAILED if reason else Status.SUCCEEDED), (status, lag)
+        assert reason in outcome.summary
         table.fill(1, start=10 * number)
 
 
@@ -201,7 +201,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def restored(template: Path) -> Iterator[MaintainedTable]:
-    """The folder lies where it was made, for its paths are absolute."""
+    """The folder is where it was made, because its paths are absolute."""
     folder = template.with_name("table")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(template, folder)
@@ -211,7 +211,7 @@ def restored(template: Path) -> Iterator[MaintainedTable]:
 
 @pytest.mark.parametrize("when", ["before the next commit", "after the pass"])
 @pytest.mark.parametrize("number", range(1, COMMITS + 1))
-def test_what_lands_late_finds_all_that_it_names(template: Path, number: int, when: str) -> None:
+def test_a_commit_that_lands_late_finds_all_files_that_it_names(template: Path, number: int, when: str) -> None:
     with restored(template) as table:
         rows = table.rows()
         late = Late(table, number, before_the_next=when == "before the next commit")
@@ -234,7 +234,7 @@ def test_what_lands_late_finds_all_that_it_names(template: Path, number: int, wh
 
 
 def test_an_expiry_that_lands_late_is_finished_by_the_next_one(template: Path) -> None:
-    """Its list is there, although nobody knew that it would be needed (rule: protection-is-written-at-once)."""
+    """Its list of files was written before the commit (rule: protection-is-written-at-once)."""
     with restored(template) as table:
         table.maintain("compact")
         before = table.reachable()
@@ -269,7 +269,7 @@ def sound(table: MaintainedTable) -> None:
     assert table.unreferenced() == set()
 
 
-# Other writers commit while a pass is under way; nobody's rows are lost, doubled or brought back.
+# Other writers commit while a pass is under way; no row is lost, doubled or brought back.
 
 
 @pytest.fixture
@@ -362,7 +362,7 @@ def test_after_a_rollback_nothing_is_committed(table: MaintainedTable) -> None:
 
 
 def test_a_table_dropped_and_created_again_is_another_table(table: MaintainedTable) -> None:
-    """Same name, same place, same schema: the UUID tells them apart."""
+    """Same name, same place, same schema: the UUID differs."""
 
     def replace_table() -> None:
         old = table.table
@@ -478,7 +478,7 @@ def test_a_steady_writer_loses_nothing_to_repeated_passes(table: MaintainedTable
     sound(table)
 
 
-# Swaps that are lost, and commits whose outcome nobody knows (rule: delete-only-after-commit).
+# Swaps that are lost, and commits of unknown outcome (rule: delete-only-after-commit).
 
 
 def test_lost_swaps_are_retried_with_growing_waits_then_given_up(table: MaintainedTable) -> None:

@@ -193,12 +193,12 @@ def test_a_store_that_fails_costs_no_row(passes: FailedPasses, fault: Fault, kin
 
     done = passes.run(fault, begins)
     assert done.hit is not None
-    assert not any("rows were not kept" in one for one in done.told)
+    assert not any("rows were not kept" in message for message in done.messages)
     if fault is Fault.EXPIRED:
-        assert done.told
-        assert [one for one in done.told if ADVICE not in one] == []
+        assert done.messages
+        assert [message for message in done.messages if ADVICE not in message] == []
     else:
-        assert done.told == ()
+        assert done.messages == ()
 
 
 # Commands that are killed lose no row, and the same command does afterwards what it should have done
@@ -247,7 +247,7 @@ def test_a_killed_command_is_called_again(
 
 
 def no_lease_bars_others(state: Path) -> None:
-    """Where a death can be proven, nothing waits for the three minutes; the mark of a schedule bars nobody."""
+    """Where a death can be proven, no pass waits for the three minutes; the mark of a schedule blocks no pass."""
     with closing(sqlite3.connect(state)) as connection:
         left = connection.execute(
             "SELECT json_extract(attributes, '$.holder'), json_extract(attributes, '$.until_ms') FROM items "
@@ -300,7 +300,7 @@ def test_a_commit_that_is_killed_while_it_writes_stops_no_later_sweep(
     assert (table.rows(), table.unreferenced()) == (rows, set())
 
 
-def test_a_write_for_which_there_is_no_room_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_write_without_room_leaves_the_old_file(tmp_path: Path) -> None:
     path, limits = tmp_path / "folder" / "document.json", resource.getrlimit(resource.RLIMIT_FSIZE)
     Storage({}).write(str(path), b"whole")
     resource.setrlimit(resource.RLIMIT_FSIZE, (_WRITTEN, limits[1]))  # Python ignores SIGXFSZ: the write fails
@@ -377,9 +377,11 @@ def test_a_table_on_a_full_disk_keeps_its_rows(disk: SmallDisk, tmp_path: Path) 
             table.fill(3, start=10 * pages)
             rows = table.rows()
             disk.fill(pages)
-            told = failures(table.maintain())
-            assert told
-            assert [one for one in told if not one.endswith("no space is left on its disk; free space there")] == []
+            found = failures(table.maintain())
+            assert found
+            assert [
+                reason for reason in found if not reason.endswith("no space is left on its disk; free space there")
+            ] == []
             assert (table.rows(), table.verify().problems) == (rows, ())
             assert list(table.folder.rglob(".*")) == []
             disk.empty()
@@ -413,12 +415,12 @@ def test_rows_that_wait_on_a_full_disk_fail_their_group_and_say_where(
 
 
 def test_another_error_in_a_temporary_folder_is_not_called_a_full_disk() -> None:
-    with pytest.raises(OSError, match="Input/output") as told, scratch_folder("icekeeper-test-"):
+    with pytest.raises(OSError, match="Input/output") as caught, scratch_folder("icekeeper-test-"):
         raise OSError(errno.EIO, "Input/output error")
-    assert not isinstance(told.value, StorageError)
+    assert not isinstance(caught.value, StorageError)
 
 
-def test_a_state_file_on_a_full_disk_stops_what_must_be_recorded(disk: SmallDisk, tmp_path: Path) -> None:
+def test_a_state_file_on_a_full_disk_stops_work_that_must_be_recorded(disk: SmallDisk, tmp_path: Path) -> None:
     with maintained_table(tmp_path / "table") as table:
         table.create()
         table.state = SqliteStateStore(disk.folder / "state.db")

@@ -70,7 +70,7 @@ def short_of_a_row(path: Path) -> None:
 
 
 def without_ids(path: Path) -> None:
-    """Its columns are in another order than the table's, so that their positions tell nothing."""
+    """Its columns are in another order than the table's, so that their positions do not identify them."""
     overwrite(path, pa.table({"part": ["p", "p"], "id": [30, 31]}), with_ids=False)
 
 
@@ -113,8 +113,8 @@ def test_a_damaged_file_does_not_stop_the_others(
         spoil(on_disk(path))
     outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes=copied)
     assert (outcome.status, outcome.reason) == (Status.SUCCEEDED, None)
-    told = f"compacted 4 files into 1 (across 1 bins); left 2 file(s) out: file {damaged[0]} cannot be read: "
-    assert outcome.summary.startswith(told)
+    expected = f"compacted 4 files into 1 (across 1 bins); left 2 file(s) out: file {damaged[0]} cannot be read: "
+    assert outcome.summary.startswith(expected)
     assert outcome.metrics["compact.bins_failed"] == 0
     left = {file.file_path: file for file in table.data_files()}
     assert set(damaged) < set(left)
@@ -124,7 +124,7 @@ def test_a_damaged_file_does_not_stop_the_others(
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "expected"),
     [
         (remove, "{path} does not exist"),
         (damage, "file {path} cannot be read: Couldn't deserialize thrift"),
@@ -136,7 +136,7 @@ def test_a_damaged_file_does_not_stop_the_others(
     ids=lambda value: value.__name__ if callable(value) else "",
 )
 def test_one_bad_file_never_holds_up_the_others(
-    table: MaintainedTable, spoil: Callable[[Path], None], told: str
+    table: MaintainedTable, spoil: Callable[[Path], None], expected: str
 ) -> None:
     """Three passes by the default policy: the first merges six of seven files, the others do nothing
     (rule: leave-out-unreadable-files)."""
@@ -145,7 +145,7 @@ def test_one_bad_file_never_holds_up_the_others(
     outcome = table.runtime.maintain(NAME, {}, table.engine)
     assert outcome.status is PassStatus.SUCCEEDED
     (compacted,) = (one for one in outcome.operations if one.operation is Operation.COMPACT)
-    sentence = told.format(path=bad)
+    sentence = expected.format(path=bad)
     assert compacted.summary.startswith(f"compacted 6 files into 1 (across 1 bins); left 1 file(s) out: {sentence}")
     after = table.data_files()
     assert len(after) == 2
@@ -181,7 +181,7 @@ def test_a_file_without_ids_whose_columns_are_the_tables_is_merged(table: Mainta
     assert table.ids() == [0, 1, 10, 11, 20, 21, 30, 31]
 
 
-def test_what_cannot_be_read_is_remembered_and_tried_again_weekly(table: MaintainedTable) -> None:
+def test_unreadable_files_are_remembered_and_tried_again_weekly(table: MaintainedTable) -> None:
     """The next passes do not touch it, also where others come; the one of a week later finds it restored
     (rule: leave-out-unreadable-files)."""
     bad = filled(table, 4)[BAD]
@@ -221,7 +221,7 @@ def test_a_rewrite_of_all_files_tries_at_once(table: MaintainedTable) -> None:
     assert table.ids() == [0, 1, 10, 11, 20, 21, 30, 31]
 
 
-def test_what_is_bad_still_is_not_tried_in_between(table: MaintainedTable) -> None:
+def test_unreadable_files_are_not_tried_in_between(table: MaintainedTable) -> None:
     """Nothing opens it: its reason stays that of the first pass."""
     bad = filled(table, 4)[BAD]
     damage(on_disk(bad))
@@ -235,7 +235,7 @@ def test_what_is_bad_still_is_not_tried_in_between(table: MaintainedTable) -> No
 
 
 @pytest.mark.parametrize("change", ["schema", "mapping", "other"])
-def test_a_change_of_what_files_are_read_by_has_them_tried_again(table: MaintainedTable, change: str) -> None:
+def test_a_changed_schema_or_name_mapping_has_unreadable_files_tried_again(table: MaintainedTable, change: str) -> None:
     """A file without ids is read once the table has a name mapping (rule: leave-out-unreadable-files)."""
     bad = filled(table, 4)[BAD]
     without_ids(on_disk(bad))
@@ -254,13 +254,13 @@ def test_a_change_of_what_files_are_read_by_has_them_tried_again(table: Maintain
     else:
         with table.table.transaction() as transaction:
             transaction.set_properties({"anything": "else"})
-    on_disk(bad).unlink()  # whether it is opened, its reason tells
+    on_disk(bad).unlink()  # its reason shows whether it is opened
     assert left_out(table) == (2, [bad])
     (known,) = table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded)).values()
     assert known.why.endswith("does not exist") is (change == "schema")
 
 
-def test_what_the_table_has_no_more_is_forgotten_but_by_no_dry_run(table: MaintainedTable) -> None:
+def test_files_that_left_the_table_are_forgotten_but_by_no_dry_run(table: MaintainedTable) -> None:
     bad = filled(table, 4)[BAD]
     damage(on_disk(bad))
     identity = identity_of(table.catalog, table.loaded)
@@ -486,7 +486,7 @@ def test_every_byte_may_be_the_last_one() -> None:
 
 
 def test_no_value_of_a_data_file_is_made_up() -> None:
-    """Without compression nothing else tells: rows read from such an answer had values that nobody wrote."""
+    """Without compression no other check fails: rows of such an answer had values that no writer wrote."""
     sink = io.BytesIO()
     table = rows(SCHEMA, {"id": range(1000), "value": [float(n) for n in range(1000)]})
     pq.write_table(table, sink, compression="none", use_dictionary=False)

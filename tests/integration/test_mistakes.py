@@ -1,4 +1,4 @@
-"""What people do wrong, and what goes wrong around them: one sentence that says what to do, and the right exit code.
+"""Mistakes of people and faults around them end in one sentence that says what to do, and the right exit code.
 
 ``docs/mistakes.md`` lists each with its output, and is compared with what the command says.
 """
@@ -135,21 +135,12 @@ def saved_plan(change: Callable[[Command, Path], object]) -> Mistake:
     return mistake
 
 
-def edit(command: Command, plan: Path) -> None:
-    plan.write_text(plan.read_text().replace("ns.t", "ns.u"))
-
-
 def age(command: Command, plan: Path) -> None:
     document = json.loads(plan.read_text())
     del document["digest"]
     document["saved_ms"] -= 24 * HOUR_MS
     document["tables"][0]["planned_ms"] -= 24 * HOUR_MS
     plan.write_text(json.dumps({**document, "digest": digest_of(document)}))
-
-
-def replace_table(command: Command, plan: Path) -> None:
-    command.catalog.drop_table("ns.t")
-    command.table(appends=2)
 
 
 def settled(environment: Mapping[str, str], *arguments: str, catalog: str | None = CATALOG) -> Mistake:
@@ -198,9 +189,9 @@ def meanwhile(action: Callable[[Command], object]) -> Mistake:
     return mistake
 
 
-def replaced(command: Command) -> None:
+def replaced(command: Command, appends: int = 1) -> None:
     command.catalog.drop_table("ns.t")
-    command.table(appends=1)
+    command.table(appends=appends)
 
 
 def interrupted(command: Command) -> None:
@@ -212,21 +203,23 @@ def killed(command: Command, patch: pytest.MonkeyPatch) -> Answer:
     return command("maintain", "ns.t", "--engine", "local", "--set", "min_input_files=2")
 
 
-def full_output(command: Command, patch: pytest.MonkeyPatch) -> Answer:
-    words = [str(Path(sys.executable).parent / "icekeeper"), "health", "ns.t", "--catalog", CATALOG]
-    with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+def process(output: int, *words: str) -> Answer:
+    """A command in a process of its own, which writes there."""
+    icekeeper = [str(Path(sys.executable).parent / "icekeeper"), *words, "--catalog", CATALOG]
+    done = subprocess.run(icekeeper, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    os.close(output)
     return Answer(done.returncode, "", done.stderr)
+
+
+def full_output(command: Command, patch: pytest.MonkeyPatch) -> Answer:
+    return process(os.open("/dev/full", os.O_WRONLY), "health", "ns.t")
 
 
 def cut_output(command: Command, patch: pytest.MonkeyPatch) -> Answer:
     """``| head -0``: the reader is gone before the first line."""
-    words = [str(Path(sys.executable).parent / "icekeeper"), "policy", "show", "ns.t", "--catalog", CATALOG]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    os.close(writing)
-    return Answer(done.returncode, "", done.stderr)
+    return process(writing, "policy", "show", "ns.t")
 
 
 MISTAKES: dict[str, Mistake] = {
@@ -248,9 +241,11 @@ MISTAKES: dict[str, Mistake] = {
     "a snapshot that is not there": call("pin", "add", "ns.t", "--snapshot", "7", "--ttl", "6h"),
     "a page into a folder": page_into_folder,
     "a plan that is no plan": saved_plan(lambda command, plan: plan.write_text("{}")),
-    "a plan that was edited": saved_plan(edit),
+    "a plan that was edited": saved_plan(
+        lambda command, plan: plan.write_text(plan.read_text().replace("ns.t", "ns.u"))
+    ),
     "a plan of yesterday": saved_plan(age),
-    "a plan of a table that was replaced": saved_plan(replace_table),
+    "a plan of a table that was replaced": saved_plan(lambda command, plan: replaced(command, appends=2)),
     "a table that is replaced during the pass": meanwhile(replaced),
     "a pass while another one runs": leased,
     "Ctrl-C": meanwhile(interrupted),
@@ -277,7 +272,7 @@ MISTAKES: dict[str, Mistake] = {
 }
 
 
-def told(answer: Answer, command: Command) -> str:
+def ending(answer: Answer, command: Command) -> str:
     """The exit code and the sentence, without what differs from run to run."""
     text = " ".join(answer.err.split())
     for pattern, word in (
@@ -292,12 +287,12 @@ def told(answer: Answer, command: Command) -> str:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_mistake_ends_as_the_page_says(
+def test_each_mistake_ends_as_the_page_lists_it(
     mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = Command(tmp_path, monkeypatch, capsys)
     command.table(appends=3)
-    line = f"| {mistake} | {told(MISTAKES[mistake](command, monkeypatch), command)} |"
+    line = f"| {mistake} | {ending(MISTAKES[mistake](command, monkeypatch), command)} |"
     assert "Traceback" not in line
     listed = [one for one in PAGE.read_text().splitlines() if one.startswith(f"| {mistake} |")]
     assert listed == [line]

@@ -62,7 +62,7 @@ def manifests(table: MaintainedTable, content: ManifestContent = ManifestContent
     return [m for m in reader.manifests(head) if m.content is content]
 
 
-def test_the_dry_run_lists_what_the_real_run_takes(table: MaintainedTable) -> None:
+def test_the_dry_run_lists_the_manifests_that_the_real_run_rewrites(table: MaintainedTable) -> None:
     files = table.files()
     planned = table.run(REWRITE, dry_run=True)
     assert table.files() == files
@@ -111,7 +111,7 @@ def test_badly_clustered_manifests_are_rewritten_once(table: MaintainedTable) ->
     assert len(list(scan.plan_files())) == 6
 
 
-def test_what_was_written_survives_a_lost_swap(table: MaintainedTable, written: list[list[str]]) -> None:
+def test_written_manifests_survive_a_lost_swap(table: MaintainedTable, written: list[list[str]]) -> None:
     """The manifests that it replaces are still there: nothing is read or written again but the manifest list."""
     catalog = ScriptedCatalog(table.catalog, before_commit=once(lambda: table.append(99, part="z")))
     outcome = table.run(REWRITE, catalog=catalog)
@@ -123,7 +123,7 @@ def test_what_was_written_survives_a_lost_swap(table: MaintainedTable, written: 
     assert not [path for path in table.unreferenced() if "/data/" not in path]
 
 
-def test_what_was_written_goes_where_others_replaced_a_manifest(
+def test_written_manifests_are_deleted_where_another_commit_replaced_their_inputs(
     table: MaintainedTable, written: list[list[str]]
 ) -> None:
     catalog = ScriptedCatalog(table.catalog, before_commit=once(lambda: table.table.delete("part == 'a'")))
@@ -136,7 +136,7 @@ def test_what_was_written_goes_where_others_replaced_a_manifest(
     assert not [path for path in table.unreferenced() if "/data/" not in path]
 
 
-def test_what_was_written_goes_when_every_swap_is_lost(table: MaintainedTable) -> None:
+def test_written_manifests_are_deleted_when_every_swap_is_lost(table: MaintainedTable) -> None:
     def lose() -> None:
         table.append(99, part="z")
 
@@ -146,7 +146,7 @@ def test_what_was_written_goes_when_every_swap_is_lost(table: MaintainedTable) -
     assert not table.unreferenced()
 
 
-def test_what_was_written_goes_when_a_manifest_cannot_be_read(
+def test_written_manifests_are_deleted_when_a_manifest_cannot_be_read(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In this process, and by workers that had already begun to write."""
@@ -179,7 +179,7 @@ def live(table: MaintainedTable) -> Counter[str]:
     return Counter(repr((e.snapshot_id, e.sequence_number, e.file_sequence_number, e.file)) for e in table.entries())
 
 
-def test_all_workers_write_what_one_would(
+def test_all_workers_write_what_one_process_would(
     table: MaintainedTable, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same live entries, each partition in one manifest."""
@@ -213,7 +213,7 @@ def rewritten(table: MaintainedTable, **settings: Any) -> OperationOutcome:
     return outcome_of(table.maintain(operations="rewrite_manifests", **settings), REWRITE)
 
 
-def test_rows_that_another_commit_numbered_meanwhile_keep_these_numbers(regions: MaintainedTable) -> None:
+def test_row_ids_that_another_commit_assigned_during_the_pass_stay(regions: MaintainedTable) -> None:
     """The first commit after an upgrade to v3 gives ids to the rows of manifests that stay the same files."""
     upgrade(regions)
     seen: list[Counter[Any]] = []

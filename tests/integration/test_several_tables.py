@@ -55,7 +55,7 @@ def test_a_table_that_fails_stops_no_other(fleet: Command) -> None:
     assert files(fleet, "ns.b", "ns.other") == [1, 1]
 
 
-def test_a_dry_run_of_several_says_by_its_exit_code_whether_anything_is_due(fleet: Command) -> None:
+def test_the_exit_code_of_a_dry_run_shows_whether_work_is_due(fleet: Command) -> None:
     due = ("maintain", "--all", *LOCAL, "--dry-run", "--exit-code")
     assert fleet(*due).code == 3
     assert files(fleet, "ns.a") == [6]

@@ -290,7 +290,7 @@ def test_verify_compares_statistics_files_with_the_table(table: MaintainedTable)
     ]
 
 
-def test_orphan_removal_takes_only_what_was_replaced(table: MaintainedTable) -> None:
+def test_orphan_removal_deletes_only_replaced_statistics(table: MaintainedTable) -> None:
     computed(table, statistics_columns="id")
     replaced = local_path(entry(table)["statistics-path"])
     computed(table)

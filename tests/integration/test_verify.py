@@ -71,7 +71,7 @@ def read_avro(path: Path) -> list[Any]:
 
 
 def state_length(listed: list[Record], manifest: str) -> None:
-    """Make a manifest list tell the length that a manifest has now."""
+    """Make a manifest list state the present length of a manifest."""
     for record in listed:
         if record["manifest_path"] == manifest:
             record["manifest_length"] = local_path(manifest).stat().st_size
@@ -221,7 +221,7 @@ def test_a_table_without_snapshots_is_fine(command: Command) -> None:
     assert answer.json["checked"] == {"snapshots": 0, "manifests": 0, "files": 0}
 
 
-def test_a_document_that_breaks_the_specification_is_told_in_one_sentence(command: Command) -> None:
+def test_a_document_that_breaks_the_specification_is_one_sentence(command: Command) -> None:
     table = Damaged(command)
     table.edit_document(lambda document: document["snapshots"][0].pop("snapshot-id"))
     for arguments in (("verify", "ns.t"), ("maintain", "ns.t", "--engine", "local")):

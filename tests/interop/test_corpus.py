@@ -124,7 +124,7 @@ def test_expiry_deletes_the_files_that_java_deletes(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: checks(name)["expire"] == "java_refuses"))
 def test_expiry_frees_legal_tables_on_which_java_fails(name: str, tmp_path: Path) -> None:
-    """Nothing that the head needs goes, and nothing that only the expired snapshots needed stays."""
+    """Files of the head stay; files of the expired snapshots alone are deleted."""
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
     live, snapshots = table.live_files(), len(table.reader.metadata.snapshots)
@@ -175,7 +175,7 @@ READERS_WITHOUT_DELETES = ("pyiceberg",)
 
 
 def java_leaves(name: str, kind: str) -> int:
-    """Delete files of a kind that Iceberg-Java's own rewrite of every file leaves; a run that failed tells nothing."""
+    """Delete files of a kind that Iceberg-Java's own rewrite of every file leaves; 0 for a run that failed."""
     result = (expected(name)["java_maintenance"] or {}).get("rewrite_data_files_all", {})
     return int(result.get("live", {}).get(kind, [0])[0])
 
@@ -241,7 +241,7 @@ def test_clustered_tables_read_the_same(name: str, strategy: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: name in row_lineage()))
-def test_row_lineage_is_what_the_corpus_says(name: str, tmp_path: Path, iceberg_java: IcebergJava) -> None:
+def test_row_lineage_is_that_of_the_corpus(name: str, tmp_path: Path, iceberg_java: IcebergJava) -> None:
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
     outcome = table.maintain(rewrite_all="true", operations="compact")
@@ -371,7 +371,7 @@ def test_a_table_that_no_reader_takes_becomes_readable(name: str, tmp_path: Path
     outcome = table.maintain(rewrite_all="true")
     no_crash(outcome)
     assert outcome_of(outcome, Operation.COMPACT).summary == "compacted 1 files into 1 (across 1 bins)"
-    # Beside the metadata lies a file named like metadata that is none.
+    # A file beside the metadata is named like metadata but is none.
     assert "cannot be parsed and stay(s)" in outcome_of(outcome, Operation.REMOVE_ORPHANS).summary
     assert canonical(pyiceberg_rows(table.metadata_location)) == canonical(rows)
     assert canonical(duckdb_rows(table.metadata_location)) == canonical(rows)

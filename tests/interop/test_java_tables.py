@@ -121,7 +121,7 @@ EDGE = 106_751 * DAY
         ("timestamp", "CSV", 0, 0, "is CSV, which is not read"),
     ],
 )
-def test_bounds_tell_what_cannot_be_read(
+def test_bounds_show_which_files_cannot_be_read(
     kind: str, file_format: str, least: int, greatest: int, reason: str | None
 ) -> None:
     bounds = [{1: binary.pack("<q", value)} for value in (least, greatest)]

@@ -153,7 +153,7 @@ def test_pruning_is_as_good_when_rows_moved_to_the_current_spec(moved: Compacted
     """Partitions are others then, so files are counted."""
     for predicate in PREDICATES:
         if predicate.startswith("id = "):
-            continue  # the current spec gave up the partition field of id, so it cannot tell files apart by it
+            continue  # the current spec gave up the partition field of id, so it does not separate files by it
         files_before, files_after = (
             len(list(StaticTable.from_metadata(location).scan(row_filter=predicate).plan_files()))
             for location in (moved.before, moved.after)

@@ -44,9 +44,9 @@ def test_a_store_may_fail_at_every_request(seaweedfs: SeaweedFSServer, tmp_path:
         done = passes.run(fault, partial(_is_number, first))
         if done.hit is None:
             break
-        shown = [one for one in done.told if "ExpiredToken" not in one or "sign in again" not in one]
-        assert shown == [], f"{fault.name} from request {first} on, {done.hit}"
-        assert bool(done.told) is (fault is Fault.EXPIRED)
+        wrong = [text for text in done.messages if "ExpiredToken" not in text or "sign in again" not in text]
+        assert wrong == [], f"{fault.name} from request {first} on, {done.hit}"
+        assert bool(done.messages) is (fault is Fault.EXPIRED)
     assert first > 30
 
 

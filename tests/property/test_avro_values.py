@@ -133,7 +133,7 @@ def by_fastavro(data: bytes) -> list[tuple[Any, ...]]:
     return found
 
 
-def told(entry: ManifestEntry) -> tuple[Any, ...]:
+def facts_of(entry: ManifestEntry) -> tuple[Any, ...]:
     file = entry.file
     offsets = None if file.split_offsets is None else list(file.split_offsets)
     return int(entry.status), file.file_path, file.file_size_in_bytes, offsets, file.lower_bounds
@@ -156,7 +156,7 @@ def test_a_damaged_manifest_is_refused_or_read_as_fastavro_reads_it(data: st.Dat
         found = list(decode_manifest(broken, written.manifest, metadata.specs[0]))
         for entry in found:
             repr(entry)  # asks for everything
-        assert [told(entry) for entry in found] == by_fastavro(broken)
+        assert [facts_of(entry) for entry in found] == by_fastavro(broken)
         live = [entry.file.key for entry in found if entry.status is not EntryStatus.DELETED]
         assert [(file.path, file.content_offset) for file in decode_live_files(broken, "m")] == live
         assert [key for key, _ in decode_identities(broken, written.manifest)] == live
@@ -184,28 +184,28 @@ def learning(lessons: int) -> Iterator[None]:
 
 
 def all_that_is_read(data: bytes, manifest: ManifestFile, metadata: TableMetadata) -> list[Any]:
-    """By everyone who reads manifests, and whether they refuse it."""
+    """By every reader of manifests, or that it refuses the manifest."""
 
-    def told(found: Iterable[Any]) -> Any:
+    def outcome(found: Iterable[Any]) -> Any:
         try:
-            return [repr(one) for one in found]
+            return [repr(item) for item in found]
         except MetadataUnreadable:
             return "refused"
 
     spec, path = metadata.specs[0], manifest.manifest_path
     return [
-        told(replace(entry, file=replace(entry.file)) for entry in decode_manifest(data, manifest, spec)),
-        told(decode_live_files(data, path)),
-        told(path for paths in decode_live_paths(data, path) for path in paths),
-        told(decode_identities(data, manifest)),
-        told(EntryCopier(metadata, 0).copy(data, manifest)),
+        outcome(replace(entry, file=replace(entry.file)) for entry in decode_manifest(data, manifest, spec)),
+        outcome(decode_live_files(data, path)),
+        outcome(path for paths in decode_live_paths(data, path) for path in paths),
+        outcome(decode_identities(data, manifest)),
+        outcome(EntryCopier(metadata, 0).copy(data, manifest)),
     ]
 
 
 @settings(max_examples=examples(8))
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
-def test_learned_entries_read_as_walked_ones(format_version: int, data: st.DataObject) -> None:
+def test_learned_expressions_read_entries_as_a_walk_does(format_version: int, data: st.DataObject) -> None:
     made = data.draw(entries(format_version)) * 3
     metadata = drawn_table(format_version)
     written = encoded(metadata, made, ManifestContent.DATA)
@@ -297,7 +297,7 @@ DAMAGE = st.just(b"") | st.just(b"") | st.binary(max_size=3)
     st.permutations([0, 1]),
     st.sampled_from([Stretch(2, 0, 0), Stretch(2, 0, 1), Stretch(2, 1, 1)]),
 )
-def test_a_block_is_read_as_its_entries_are_one_by_one(
+def test_a_block_is_read_as_its_single_entries_are(
     before: list[bytes], behind: list[bytes], damage: bytes, more: int, slots: list[int], stretch: Stretch
 ) -> None:
     """Entries of a layout that was not seen (a text of three letters), damage and wrong counts are for the walk."""
@@ -319,7 +319,7 @@ def test_a_block_is_read_as_its_entries_are_one_by_one(
         assert len(columns) == 5
         return [*zip(*columns, strict=True)], end
 
-    def told(read: Any) -> Any:
+    def outcome(read: Any) -> Any:
         try:
             rows, end = read()
             return [[*row] for row in rows], end
@@ -330,4 +330,4 @@ def test_a_block_is_read_as_its_entries_are_one_by_one(
         reader = EntryReader(steps, [None, None, b"", 0, 0], TYPES, stretch, (3, 4))
         for known in (b"\x02\x02x", b"\x02\x04zz"):
             reader.read_block(known, 1)
-        assert told(at_once) == told(one_by_one)
+        assert outcome(at_once) == outcome(one_by_one)

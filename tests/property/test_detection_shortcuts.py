@@ -109,7 +109,7 @@ def read_either_way(data: bytes) -> tuple[Any, Any]:
 @example(more={"a": [1, 1.0, True, 1e308, -0.0, 2**200]}, ascii_only=True, indent=None)
 @example(more={"a": float("nan")}, ascii_only=True, indent=None)
 @example(more={"a": "\ud800"}, ascii_only=True, indent=None)
-def test_a_document_is_what_json_makes_of_it(more: Mapping[str, Any], ascii_only: bool, indent: int | None) -> None:
+def test_a_document_is_read_as_json_reads_it(more: Mapping[str, Any], ascii_only: bool, indent: int | None) -> None:
     text = json.dumps({**more, **PLAIN}, ensure_ascii=ascii_only, indent=indent)
     fast, plain = read_either_way(text.encode(errors="surrogatepass"))
     assert repr(fast) == repr(plain)  # 1, 1.0 and True are equal
@@ -119,7 +119,7 @@ def test_a_document_is_what_json_makes_of_it(more: Mapping[str, Any], ascii_only
 @given(st.binary(max_size=30), st.integers(0, 40))
 @example(b'"format-version": 3, "location": "again", "location": "twice"}', 1)
 @example(b"", 0)
-def test_what_is_no_document_is_none_either_way(noise: bytes, at: int) -> None:
+def test_bytes_that_are_no_document_are_refused_either_way(noise: bytes, at: int) -> None:
     whole = json.dumps(PLAIN).encode()
     for data in (whole[:at] + noise, whole[:at] + noise + whole[at:], b"\xef\xbb\xbf" + whole):
         fast, plain = read_either_way(data)

@@ -43,7 +43,7 @@ from support.scripted_catalog import nothing
     phases=[Phase.explicit, Phase.generate],  # a history is a number: there is nothing to shrink
 )
 @given(seed=st.integers(0, 2**63))  # left to draw every step, hypothesis draws short histories that hardly differ
-def test_what_is_retained_reads_as_before_and_nothing_else_is_left(
+def test_retained_snapshots_read_as_before_and_no_other_file_is_left(
     seed: int, java_tables: JavaTables, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Every retained snapshot and ref; nothing reachable is gone, nothing unreachable stays."""
@@ -129,7 +129,7 @@ class Case:
     database=None,
     max_examples=examples(20),
     suppress_health_check=list(HealthCheck),
-    # What a failing history did is told in full; shrinking it takes minutes.
+    # A failing history prints all its steps; shrinking it takes minutes.
     phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if NIGHTLY else [])],
 )
 # Found by a night: a decimal partition is stored wider after a promotion, and a newer delete missed the older file.
@@ -172,10 +172,10 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
     def meanwhile() -> None:
         nonlocal lineage
         case.table.engine.during = nothing  # the next part of a pass is committed in peace
-        told = len(case.run.trace)
+        before = len(case.run.trace)
         for step in history.meanwhile:
             case.run.take(step)
-        note("\n".join(["meanwhile", *case.run.trace[told:]]))
+        note("\n".join(["meanwhile", *case.run.trace[before:]]))
         lineage = case.lineage()
 
     case.table.engine.during = meanwhile
@@ -251,7 +251,7 @@ def write(made: MaintainedTable, number: int, one: Write) -> None:
 
 @settings(max_examples=examples(5), deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(history=st.lists(writes, min_size=2, max_size=7), policy=settings_of_passes, asked=operations)
-def test_the_pass_does_what_the_dry_run_said(history: list[Write], policy: dict[str, Any], asked: str) -> None:
+def test_the_pass_does_what_the_dry_run_listed(history: list[Write], policy: dict[str, Any], asked: str) -> None:
     with tempfile.TemporaryDirectory() as folder, maintained_table(Path(folder)) as made:
         create_by_region(made, 1)
         for number, one in enumerate(history, 2):

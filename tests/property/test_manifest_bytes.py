@@ -48,7 +48,7 @@ def stored(partition: Sequence[Any]) -> list[Any]:
 @settings(max_examples=examples(25))
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
-def test_what_is_written_reads_back(format_version: int, data: st.DataObject) -> None:
+def test_written_manifests_read_back(format_version: int, data: st.DataObject) -> None:
     """With everything that a null would have inherited filled in (rule: carry-entries-explicitly)."""
     made = data.draw(entries(format_version))
     content = data.draw(st.sampled_from(ManifestContent)) if format_version > 1 else ManifestContent.DATA
@@ -181,7 +181,7 @@ def opens(comparison: str, literal: Any, low: Any, high: Any) -> bool:
 
 @settings(max_examples=examples(500))
 @given(st.lists(uuid_values, min_size=1, max_size=8), st.lists(uuid_values, min_size=1, max_size=4))
-def test_a_planner_of_either_order_opens_what_holds_a_match(values: list[bytes], literals: list[bytes]) -> None:
+def test_a_planner_of_either_order_opens_manifests_with_a_match(values: list[bytes], literals: list[bytes]) -> None:
     """Whatever is compared with a literal of either sign, and ``IN``, which is judged literal by literal
     (rule: summaries-hold-for-every-reader)."""
     for part in split_by_section(["uuid"], values, lambda value: (value,)):

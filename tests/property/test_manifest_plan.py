@@ -237,7 +237,7 @@ def test_cuts_are_even_and_prefer_the_ends_of_partitions(blocks: list[tuple[int,
             assert ends[cut - 1] or not near
 
 
-def test_lanes_begin_where_partitions_do_unless_one_fills_several() -> None:
+def test_lanes_begin_where_partitions_do_unless_a_partition_fills_several() -> None:
     def key(partition: int, number: int) -> tuple[Place, int, str]:
         return ((), ((1, partition),)), number, f"{partition}-{number}"
 

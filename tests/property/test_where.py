@@ -161,7 +161,7 @@ def as_float(value: float) -> float:
 
 @dataclass(frozen=True)
 class Kind:
-    """A column type: values that rows have, raw, and literals as text with the value that they tell."""
+    """A column type: values that rows have, raw, and literals as text with their values."""
 
     values: Sequence[Any]
     literals: dict[str, Any]
@@ -171,7 +171,7 @@ class Kind:
 
 
 def truncate(width: int, limit: int) -> Callable[[int], int]:
-    """As Java does it: beyond the least value it goes on from the greatest one."""
+    """As Java does: below the least value it continues from the greatest."""
     return lambda value: (value - value % width + limit) % (2 * limit) - limit
 
 

@@ -235,7 +235,7 @@ class Chaos:
 
         def append(may_have_landed: bool) -> None:
             held = AtOneHead(self.table) if self.version == 3 or may_have_landed else None
-            # Nobody deletes these rows before they are acknowledged.
+            # No writer deletes these rows before they are acknowledged.
             if may_have_landed and held and any(first in ids for ids in self._ids(held).values()):
                 return
             if self.version == 3 and held:
@@ -266,7 +266,7 @@ class Chaos:
 
     @contextmanager
     def _some(self, chance: random.Random, most: int, *, stay: bool = False) -> Iterator[list[int]]:
-        """Rows that nobody else changes meanwhile; unless they ``stay``, they are deleted once the block ends."""
+        """Rows that no other writer changes now; unless they ``stay``, they are deleted once the block ends."""
         with self._lock:
             free = [row for row in self.live if row not in self._taken]
             chosen = chance.sample(free, min(len(free), chance.randint(1, most)))
@@ -401,7 +401,7 @@ def main() -> None:
     parser.add_argument("--store", choices=sorted({store for store, _ in RUNS}), help="only this one")
     parser.add_argument("--version", type=int, choices=(2, 3), help="only this format version")
     parser.add_argument("--nice", type=int, default=0, help="let passes run at this priority")
-    parser.add_argument("--without-java", action="store_true", help="start no JVM: nobody upserts")
+    parser.add_argument("--without-java", action="store_true", help="start no JVM: without upserts")
     asked = parser.parse_args()
     for retries in ("pyiceberg", "urllib3"):
         logging.getLogger(retries).setLevel(logging.ERROR)

@@ -136,7 +136,7 @@ def _environment(folder: Path, properties: Mapping[str, str]) -> Mapping[str, st
 
 @contextmanager
 def _restartable(server: SeaweedFSServer) -> Iterator[Callable[[], None]]:
-    """Restarts keep the ports and the keys, so that nobody needs to know of them; only from this thread."""
+    """Restarts keep the ports and the keys, so that clients go on; only from this thread."""
     started: list[subprocess.Popen[bytes]] = []
     log = server.directory / "weed.log"
 

@@ -88,7 +88,7 @@ class DuckDB:
     def ids_where(
         self, metadata_location: str, conditions: Sequence[str], *, planned: bool = True
     ) -> list[list[int] | str]:
-        """Column ``id`` of the rows that meet each condition, or why DuckDB cannot tell.
+        """Column ``id`` of the rows that meet each condition, or why DuckDB cannot answer.
 
         Unless ``planned`` all rows are read first.
         """

@@ -301,7 +301,7 @@ class Compacted:
 def compact_evolved(
     format_version: int, folder: Path, *, with_time: bool = False, output_spec: str = "keep"
 ) -> Compacted:
-    """Files stay in their partition specs unless told otherwise: what merges with what is then plain to see."""
+    """Files stay in their partition specs by default, which shows which files were merged."""
     catalog = SqlCatalog("made", uri=f"sqlite:///{folder / 'made.db'}", warehouse=(folder / "wh").as_uri())
     before = evolved_table(catalog, format_version, with_time=with_time).metadata_location
     catalog.close()

@@ -35,7 +35,7 @@ class FailedPass:
 
     hit: WireRequest | None
     """The request with which the store began to fail; ``None``: it did not."""
-    told: tuple[str, ...]
+    messages: tuple[str, ...]
     """A sentence of each operation that failed or could not delete a file, or of the pass that could not begin."""
 
 
@@ -48,8 +48,8 @@ class FailedPasses:
         self._bucket = f"failed-passes-{next(_numbers)}"
         self._s3 = server.client("s3")
         self._s3.create_bucket(Bucket=self._bucket)
-        told = server.catalog_properties(self._bucket)
-        self._properties = {key: value for key, value in told.items() if key.startswith("s3.")}
+        known = server.catalog_properties(self._bucket)
+        self._properties = {key: value for key, value in known.items() if key.startswith("s3.")}
         self._properties |= {"type": "sql", "warehouse": f"s3://{self._bucket}"}
         self._template = folder / "template.db"
         catalog = load_catalog("lake", **self._properties, uri=f"sqlite:///{self._template}")
@@ -68,12 +68,12 @@ class FailedPasses:
         shutil.copy(self._template, self._folder / f"{number}.db")
         properties = {**self._properties, "uri": f"sqlite:///{self._folder / f'{number}.db'}"}
         with failing_store(self._server.s3_endpoint, fault, moment) as store:
-            told = self._pass(number, {**properties, "s3.endpoint": store.proxy.address})
+            messages = self._pass(number, {**properties, "s3.endpoint": store.proxy.address})
         self._check(properties)
         assert self._pass(number, properties) == ()
         left = self._check(properties)
         assert left == set(), f"nobody removes {left}"
-        return FailedPass(store.hit, told)
+        return FailedPass(store.hit, messages)
 
     def _pass(self, number: int, properties: dict[str, str]) -> tuple[str, ...]:
         state = SqliteStateStore(self._folder / f"{number}.state")

@@ -129,7 +129,7 @@ class JavaTable:
         return set(self._java.reachable())
 
     def take_over(self, metadata_location: str) -> None:
-        """Go on from what somebody else committed."""
+        """Go on from the commit of another writer."""
         self._java.takeOver(metadata_location)
 
     # -- files, not yet committed
@@ -169,7 +169,7 @@ class JavaTable:
         *,
         whole_paths: bool = True,
     ) -> Any:
-        """Without ``whole_paths`` the bounds do not tell which data files are meant."""
+        """Without ``whole_paths`` the bounds do not show which data files are meant."""
         return self._java.writePositionDeletes(
             spec_id, self._partition(partition), file_format, json.dumps(positions), whole_paths
         )

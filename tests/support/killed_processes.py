@@ -136,8 +136,8 @@ def _pass(pipeline: Pipeline, item: Item, run_id: str) -> None:
 
 def _reported(pipeline: Pipeline, items: list[Item], run_id: str) -> None:
     pipeline.report(run_id)
-    told = {item.table: pipeline.document(item, "pass.json", run_id)["status"] for item in items}
-    assert set(told.values()) <= {"succeeded"}, told
+    statuses = {item.table: pipeline.document(item, "pass.json", run_id)["status"] for item in items}
+    assert set(statuses.values()) <= {"succeeded"}, statuses
 
 
 def in_functions(pipeline: Pipeline) -> Callable[[Pipeline], None]:
@@ -203,7 +203,7 @@ class KilledRuns:
                 _reported(pipeline, items, f"late-{late}")
             self._check(pipeline, number)
             left = self._unreferenced(pipeline)
-            assert left == set(), f"after a death at step {number} nobody cleans {left}"
+            assert left == set(), f"after a death at step {number} no run deletes {left}"
         return True
 
     @contextmanager
@@ -224,13 +224,13 @@ class KilledRuns:
             assert not verify_table(loaded, Storage(loaded.io_properties)).problems
 
     def _check_journal(self, pipeline: Pipeline, number: int) -> None:
-        """What was committed is told once, whoever committed it."""
+        """The journal has each commit once, whichever run made it."""
         for name in self._names:
             loaded = pipeline.table.catalog.load(TableName.parse(name))
-            told = pipeline.deployment.state.history(identity_of(pipeline.table.catalog, loaded))
-            assert [one.run_id for one in told] in ([], [RUN]), f"{told} after a death at step {number}"
-            merged = sum(one.metrics.get("compact.files_merged", 0) for one in told)
-            assert merged == (self._files[name] if told else 0), f"{told} after a death at step {number}"
+            passes = pipeline.deployment.state.history(identity_of(pipeline.table.catalog, loaded))
+            assert [line.run_id for line in passes] in ([], [RUN]), f"{passes} after a death at step {number}"
+            merged = sum(line.metrics.get("compact.files_merged", 0) for line in passes)
+            assert merged == (self._files[name] if passes else 0), f"{passes} after a death at step {number}"
 
     def _unreferenced(self, pipeline: Pipeline) -> set[str]:
         found = files_below(self._folder / "warehouse")

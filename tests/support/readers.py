@@ -90,5 +90,5 @@ def _text(value: Any) -> str:
 
 def _pairs(items: Collection[tuple[Any, Any]]) -> str:
     if not items:
-        return "[]"  # Arrow's form of an empty map cannot be told from an empty list
+        return "[]"  # Arrow's form of an empty map equals an empty list
     return "{" + ",".join(sorted(f"{_text(key)}:{_text(value)}" for key, value in items)) + "}"

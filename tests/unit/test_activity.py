@@ -27,9 +27,9 @@ def _at_info(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_an_operation_begins_and_ends_with_its_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
-    told = "ns.t", "compact", "run-1"
-    operation_started(*told)
-    operation_finished(*told, status="succeeded", summary="compacted 2 files", seconds=1.23456)
+    names = "ns.t", "compact", "run-1"
+    operation_started(*names)
+    operation_finished(*names, status="succeeded", summary="compacted 2 files", seconds=1.23456)
     started, finished = caplog.records
     assert started.getMessage() == "ns.t: compact started"
     assert finished.getMessage() == "ns.t: compact succeeded: compacted 2 files"
@@ -63,7 +63,7 @@ def test_a_line_for_each_tenth_of_the_work(caplog: pytest.LogCaptureFixture) -> 
     assert vars(caplog.records[0])["event"] == "progress"
 
 
-def test_a_line_says_how_much_of_the_pass_is_done(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_shows_the_share_of_the_pass_that_is_done(caplog: pytest.LogCaptureFixture) -> None:
     """As the console does; an operation that runs alone in a function knows of no pass."""
     for begun in ((), (PASS + "compact,expire_snapshots", 0, 0)):
         share = PassShare()
@@ -72,8 +72,8 @@ def test_a_line_says_how_much_of_the_pass_is_done(caplog: pytest.LogCaptureFixtu
         progress_of("ns.t", "compact", "run-1", lambda *what: None, share)(REWRITING, 2**30, 2**30)
     alone, whole = caplog.records
     assert (alone.getMessage(), vars(alone)["percent"]) == ("ns.t: compact: rewriting 1 GB of 1 GB", 0)
-    told = "ns.t: compact: rewriting 1 GB of 1 GB, 96 % of the pass"
-    assert (whole.getMessage(), vars(whole)["percent"]) == (told, 96)
+    message = "ns.t: compact: rewriting 1 GB of 1 GB, 96 % of the pass"
+    assert (whole.getMessage(), vars(whole)["percent"]) == (message, 96)
 
 
 def shares_of(*steps: tuple[str, int, int]) -> list[int]:
@@ -106,7 +106,7 @@ def test_the_share_is_of_the_operations_that_run_and_begins_anew_with_each_pass(
     assert shares_of(one, ("verify: files", 1, 2)) == [0, 0]
 
 
-def test_quick_work_is_told_of_at_its_end_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_quick_work_is_logged_at_its_end_only(caplog: pytest.LogCaptureFixture) -> None:
     progressed(100_000, 0.000001)
     assert [vars(record)["done"] for record in caplog.records] == [100_000]
 
@@ -116,7 +116,7 @@ def test_slow_work_gives_a_sign_of_life_now_and_then(caplog: pytest.LogCaptureFi
     assert [vars(record)["done"] for record in caplog.records] == [3, 6, 9]
 
 
-def test_work_of_nothing_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_work_without_items_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     progressed(0, 100)
     assert caplog.records == []
 

@@ -121,12 +121,12 @@ def test_an_expiry_by_a_server_whose_clock_is_behind_is_no_older_state() -> None
         ("set-snapshot-ref", False),
     ],
 )
-def test_what_an_attempt_adds_tells_whether_its_files_are_needed(action: str, expected: bool) -> None:
+def test_the_updates_of_an_attempt_show_whether_it_names_files(action: str, expected: bool) -> None:
     prepared = PreparedCommit(requirements=[], updates=[{"action": action}], landed=lambda metadata: False)
     assert prepared.names_files is expected
 
 
-# What snapshots tell of a commit whose answer was lost.
+# Whether snapshots show a commit whose answer was lost.
 
 BASE = {1, 2}
 
@@ -195,7 +195,7 @@ def answer(steps: str, error: BaseException | None = None, down: Sequence[Except
 
 LANDED: dict[str, tuple[list[Script], int, int, list[str]]] = {
     "a lost swap is prepared anew": ([lost_to_another], 2, 102, ["staged-1"]),
-    # Glue answers with a conflict when somebody changed a table's description.
+    # Glue answers with a conflict when another client changed a table's description.
     "conflicts that nothing explains": ([answer("", CONFLICT)] * 2, 3, 101, []),
     "in doubt, then overtaken": ([answer("", CONFLICT), lost_to_another], 3, 102, ["staged-1"]),
     "busy and overtaken": ([answer("overtake", BUSY)], 2, 102, ["staged-1"]),
@@ -223,7 +223,7 @@ def test_commits_that_land(scripts: list[Script], sent: int, snapshot_id: int, d
     assert (run.attempts, snapshot_id in run.catalog.metadata.snapshots) == (snapshot_id - 100, True)
 
 
-def test_what_a_landed_commit_waited_for() -> None:
+def test_waits_of_a_landed_commit() -> None:
     """A busy catalog gets the same attempt again after seconds; a landed commit that the head shows takes no wait."""
     run = Run(MemoryCatalog(scripts=[answer("", BUSY)] * 2))
     committed = run.go()
@@ -455,7 +455,7 @@ def test_the_third_attempt_begins_right_after_a_commit_of_the_busy_writer(phase:
     assert committed.prepared.snapshot_id in catalog.metadata.snapshots
 
 
-def test_nobody_waits_long_for_a_writer_who_does_not_come() -> None:
+def test_waits_are_short_without_a_busy_writer() -> None:
     run = SlowRun(MemoryCatalog(scripts=[lost_to_another] * 2))
     committed = run.go()
     assert isinstance(committed, Committed)
@@ -501,7 +501,7 @@ def test_the_right_to_commit_is_renewed_just_before_every_swap() -> None:
     assert run.discarded == ["staged-1", "staged-2", "staged-3"]
 
 
-# On which state a commit was really made, as the metadata log of a later state tells.
+# The state that a commit replaced, by the metadata log of a later state.
 
 SNAPSHOT = snapshot(1, format_version=2)
 
@@ -556,7 +556,9 @@ def test_the_state_that_the_commit_was_prepared_on_is_not_read(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("log_entries", [100, 1], ids=["long log", "log of one"])
-def test_it_is_the_last_one_with_the_snapshots_however_much_has_landed_since(tmp_path: Path, log_entries: int) -> None:
+def test_the_replaced_state_is_the_last_with_the_snapshots_whatever_landed_since(
+    tmp_path: Path, log_entries: int
+) -> None:
     """The state that an expiry replaced is read from the metadata log."""
     history = made(tmp_path, before=3, after=5, log_entries=log_entries)
     swap = history.swap(known=1)
@@ -566,7 +568,7 @@ def test_it_is_the_last_one_with_the_snapshots_however_much_has_landed_since(tmp
     assert after.document == history.states[3].metadata.document
 
 
-def test_a_log_that_is_empty_or_names_files_that_are_gone_tells_nothing(tmp_path: Path) -> None:
+def test_a_log_that_is_empty_or_names_missing_files_gives_no_state(tmp_path: Path) -> None:
     assert made(tmp_path, before=0, after=1).swap() is None
     history = made(tmp_path, before=2, after=2)
     history.file(2).unlink()

@@ -44,7 +44,7 @@ FIELDS: list[dict[str, Any]] = [
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": FIELDS}
 LEAVES = frozenset({1, 2, 3, 5})
 KNOWN = FileIdentity(sequence_number=5, size=10, snapshot_id=S, file_sequence_number=5)
-"""Of every file that :meth:`Lake.add` lists, unless told otherwise."""
+"""Of every file that :meth:`Lake.add` lists, unless a test says otherwise."""
 
 
 def spec(spec_id: int, *transforms: str) -> dict[str, Any]:
@@ -196,7 +196,7 @@ OTHERS = [
 @pytest.mark.parametrize(("identity", "is_same"), [*((i, True) for i in SAME), *((i, False) for i in OTHERS)])
 def test_a_path_that_was_added_again_is_another_file(identity: FileIdentity, is_same: bool) -> None:
     """It has another data sequence number or size, or another snapshot added it with another file sequence number.
-    The latter alone may have been lost or overwritten by whoever rewrote the manifest."""
+    The latter alone may have been lost or overwritten by the writer that rewrote the manifest."""
     lake = lake_with("a", "b", manifest="m-merged")
     result = decide(lake, claim("a", identity=identity), claim("b", group_id=1))
     again = {0: "another commit added an input file again"}
@@ -326,7 +326,7 @@ def test_a_spec_that_was_removed_drops_its_groups() -> None:
 # (rule: drop-groups-new-deletes-would-miss), by manifests alone.
 
 
-def test_a_delete_that_was_added_again_is_not_the_one_that_was_applied() -> None:
+def test_a_delete_that_was_added_again_is_another_delete() -> None:
     """It reaches younger data files, too."""
     lake = lake_with("a")
     key = ("delete.parquet", None)

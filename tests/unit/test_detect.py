@@ -81,7 +81,7 @@ def test_files_far_above_a_target_that_is_set_are_proposed() -> None:
     ):
         assert check(large, policy(**settings)) == QUIET
     assert far_above not in reasons(large, policy(target_file_size_mb="2"), clustering="k")  # it is sorted
-    assert check(table(small_files(3, 1000 * MB))) == QUIET  # nobody has set a target
+    assert check(table(small_files(3, 1000 * MB))) == QUIET  # no target is set
 
 
 @pytest.mark.parametrize("kind", ["variant", "geometry(srid:3857)"])
@@ -160,7 +160,7 @@ def test_a_pass_that_found_nothing_silences_the_summary_until_snapshot_or_policy
         assert len(reasons(metadata, seen=seen)) == 1
 
 
-def test_disabled_maintenance_proposes_nothing_and_says_who_disabled_it() -> None:
+def test_disabled_maintenance_proposes_nothing_and_names_the_setting() -> None:
     assert check(table(snapshots=60), policy(maintenance_enabled="false"), expirable=55) == Skip(
         "ns.t", "maintenance is disabled (--set)"
     )
@@ -250,7 +250,7 @@ def test_one_large_file_that_came_is_a_reason() -> None:
     assert reasons(history(added(1, megabytes=256)), clustering=RECIPE) == one
 
 
-def test_after_a_pass_that_found_nothing_only_what_came_since_counts() -> None:
+def test_after_a_pass_without_work_only_newer_files_count() -> None:
     """The clustering snapshot may have expired: then a pass looks once, and not after every further commit."""
     total = {"total-data-files": "14"}
     metadata = history(added(9) | total, added(4) | total, added(1) | total)

@@ -277,7 +277,7 @@ def table_with(location: str, properties: dict[str, str]) -> TableMetadata:
         ("/t", "write.metadata.path", "metadata"),
     ],
 )
-def test_a_folder_that_is_another_one_elsewhere_is_refused_by_its_property(location: str, key: str, value: str) -> None:
+def test_a_folder_relative_to_the_machine_is_refused_by_its_property(location: str, key: str, value: str) -> None:
     with pytest.raises(TableUnsupported, match=f"table property {key} is '{value}', .*; set it to an absolute address"):
         require_writable(table_with(location, {key: value}))
 

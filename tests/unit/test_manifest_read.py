@@ -109,7 +109,7 @@ def read(data: bytes) -> list[ManifestEntry]:
 STORED = FILE | {name: pairs(metric) for name, metric in METRICS.items()}
 
 
-def test_a_stored_file_is_what_a_file_of_the_same_fields_is() -> None:
+def test_a_stored_file_equals_a_file_with_the_same_fields() -> None:
     (found,) = (entry.file for entry in read(written([STORED])))
     assert isinstance(found, StoredFile)
     assert found == EXPECTED
@@ -169,7 +169,7 @@ def rewritten(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
 
 
 def test_a_commit_writes_metrics_as_the_bytes_that_they_are() -> None:
-    """In the order of their manifest: whoever decodes and encodes them sorts them
+    """In the order of their manifest: a writer that decodes and encodes them sorts them
     (rule: damage-ends-in-a-named-error)."""
     turned = dict(reversed(METRICS["lower_bounds"].items()))
     (found,) = rewritten(read(written([STORED | {"lower_bounds": pairs(turned)}])))
@@ -295,6 +295,6 @@ def test_a_partition_of_lists_is_refused(items: Any) -> None:
     record = next(field for field in file["fields"] if field["name"] == "partition")["type"]
     record["fields"][0]["type"] = ["null", items]
     listed = ManifestFile(manifest_path="m.avro", manifest_length=1, partition_spec_id=0, added_snapshot_id=1)
-    told = rf"^manifest m.avro has the type {items['type']} for partition field p; Iceberg's manifests do not"
-    with pytest.raises(MetadataUnreadable, match=told):
+    message = rf"^manifest m.avro has the type {items['type']} for partition field p; Iceberg's manifests do not"
+    with pytest.raises(MetadataUnreadable, match=message):
         list(decode_manifest(avro_file(schema, []), listed, spec))

@@ -107,7 +107,9 @@ def manifest_of(version: int = 3, *, first_row_id: int | None = 100, count: int 
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_what_we_and_java_write_is_copied_without_being_decoded(version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_ours_and_of_java_are_copied_without_being_decoded(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def decoded(*arguments: object) -> None:
         raise AssertionError("decoded")
 
@@ -147,7 +149,7 @@ def test_an_entry_without_snapshot_is_refused() -> None:
         list(EntryCopier(table_of(3), 0).copy(manifest.data, replace(orphaned, sequence_number=9)))
 
 
-def test_structure_is_what_decides_the_bytes() -> None:
+def test_the_structure_decides_the_bytes() -> None:
     """Names, documentation and logical types do not; ids, order and widths do."""
     schema = manifest_schema(2, table_of(2).schemas_current_first, SPEC)
     renamed = json.loads(json.dumps(schema).replace('"we_x20ird"', '"other"').replace('"record_count"', '"rows"'))
@@ -344,7 +346,7 @@ def cut(spec_id: int, *partitions: tuple[Any, ...]) -> list[list[str]]:
     return [[entry.file.file_path for entry in part] for part in portions(table(**MORE), spec_id, entries, 1000.0)]
 
 
-def test_manifests_hold_what_fits_the_target() -> None:
+def test_manifests_hold_the_entries_that_fit_the_target() -> None:
     assert cut(1, (1,), (2,), (None,), (1,), (1,)) == [["0", "1"], ["2", "3"], ["4"]]
     assert cut(1) == []
 

@@ -159,9 +159,9 @@ def its_page_is_among_the_operations(steps: Sequence[StepFacts]) -> Iterable[str
 
 
 def its_line_is_in_the_readme(steps: Sequence[StepFacts]) -> Iterable[str]:
-    told = re.findall(r"^\| `(\w+)` \| (.*) \|", page("README.md").partition("\n## Operations\n")[2], re.MULTILINE)
+    listed = re.findall(r"^\| `(\w+)` \| (.*) \|", page("README.md").partition("\n## Operations\n")[2], re.MULTILINE)
     wanted = [(step.name, step.is_opt_in) for step in operations(steps)]
-    found = [(name, "on request only" in line) for name, line in told]
+    found = [(name, "on request only" in line) for name, line in listed]
     return [f"{name}: README.md, Operations" for name, opt_in in wanted if (name, opt_in) not in found]
 
 
@@ -222,10 +222,10 @@ def test_operations_that_change_or_read_all_rows_run_on_request_only() -> None:
     assert set(Operation) - set(ALL_OPERATIONS) == {Operation.EXPIRE_PARTITIONS, Operation.COMPUTE_STATISTICS}
 
 
-def test_the_page_says_what_a_table_bucket_does_in_place_of_which_operation() -> None:
+def test_the_page_lists_the_operations_that_a_table_bucket_replaces() -> None:
     text = page("docs/operations/index.md")
-    told = dict(re.findall(r"^\| `(iceberg\w+)` \| (.*) \|$", text, re.MULTILINE))
-    assert {name: re.findall(r"`(\w+)`", cell) for name, cell in told.items()} == {
+    listed = dict(re.findall(r"^\| `(iceberg\w+)` \| (.*) \|$", text, re.MULTILINE))
+    assert {name: re.findall(r"`(\w+)`", cell) for name, cell in listed.items()} == {
         built_in.value: [facts.name for facts in FACTS.values() if facts.built_in is built_in] for built_in in BuiltIn
     }
     (ours,) = re.findall(r"^Icekeeper always runs (.*) itself\.", text, re.MULTILINE)

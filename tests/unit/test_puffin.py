@@ -65,9 +65,9 @@ def fingerprint(positions: BitMap64) -> str:
 @pytest.mark.parametrize("name", FRAMED)
 def test_our_bytes_are_javas(name: str) -> None:
     """Every kind of Roaring container, runs too."""
-    blob, told = golden(name)
-    positions = decode_deletion_vector(blob, name, told["count"])
-    assert fingerprint(positions) == told["sha256_of_comma_joined"]
+    blob, known = golden(name)
+    positions = decode_deletion_vector(blob, name, known["count"])
+    assert fingerprint(positions) == known["sha256_of_comma_joined"]
     assert encode_deletion_vector(positions) == blob
     again = BitMap64()
     for position in positions:  # as a writer collects them, without runs
@@ -77,12 +77,12 @@ def test_our_bytes_are_javas(name: str) -> None:
 
 @pytest.mark.parametrize("name", BITMAPS)
 def test_bitmaps_of_other_writers_are_read(name: str) -> None:
-    bitmap, told = golden(name)
-    positions = decode_deletion_vector(framed(bitmap), name, told["count"])
-    assert fingerprint(positions) == told["sha256_of_comma_joined"]
+    bitmap, known = golden(name)
+    positions = decode_deletion_vector(framed(bitmap), name, known["count"])
+    assert fingerprint(positions) == known["sha256_of_comma_joined"]
 
 
-def test_a_bitmap_that_is_mangled_or_no_files_or_not_what_the_manifest_says_is_rejected() -> None:
+def test_a_bitmap_that_is_damaged_or_contradicts_its_manifest_is_rejected() -> None:
     with pytest.raises(MetadataUnreadable, match="deletion vector in x is damaged"):
         decode_deletion_vector(framed(golden("64maphighvals.bin")[0]), "x", 0)
     # Java's upper half is a signed number.
@@ -119,7 +119,7 @@ def test_damage_is_found(damage: Callable[[bytes], bytes], said: str) -> None:
         decode_deletion_vector(damage(BLOB), "s3://b/x.puffin", 4)
 
 
-def test_a_puffin_file_says_what_it_holds() -> None:
+def test_a_puffin_file_lists_its_blobs() -> None:
     """Blob after blob, each for one data file; snapshot and sequence number are not known when it is written."""
     first, second = PUFFIN_BLOBS
     assert first.offset == 4
@@ -135,11 +135,11 @@ def test_a_puffin_file_says_what_it_holds() -> None:
 
 def test_footers_of_other_writers_are_read() -> None:
     vectors = require_corpus() / "vectors"
-    for name, told in json.loads((vectors / "puffin_expected.json").read_text()).items():
+    for name, known in json.loads((vectors / "puffin_expected.json").read_text()).items():
         blobs = [asdict(one) for one in decode_footer((vectors / name).read_bytes(), name)]
         unsaid: dict[str, Any] = {"properties": {}, "compression-codec": None}
         assert [{key.replace("_", "-"): value for key, value in blob.items()} for blob in blobs] == [
-            {**unsaid, **blob, "fields": tuple(blob["fields"])} for blob in told["footer"]["blobs"]
+            {**unsaid, **blob, "fields": tuple(blob["fields"])} for blob in known["footer"]["blobs"]
         ]
 
 

@@ -40,8 +40,8 @@ OWN_WORK = {
 }
 
 
-def test_a_count_has_what_was_sent_inside_of_its_block_only() -> None:
-    note_request(GET)  # for nobody
+def test_a_count_has_the_requests_of_its_block_only() -> None:
+    note_request(GET)  # in no block
     with counting() as around:
         note_request(GET)
         with counting() as inside:
@@ -53,7 +53,7 @@ def test_a_count_has_what_was_sent_inside_of_its_block_only() -> None:
     assert around.counts == {GET: 1, RequestKind.DELETE: 1}
 
 
-def test_threads_count_for_whoever_gave_them_their_work() -> None:
+def test_threads_count_for_the_caller_that_gave_them_work() -> None:
     with WorkThreads(4) as pool:
         with counting() as first:
             assert list(pool.map(sends, range(20))) == [-number for number in range(20)]
@@ -62,8 +62,8 @@ def test_threads_count_for_whoever_gave_them_their_work() -> None:
     assert (first.counts, second.counts) == ({GET: 190}, {GET: 7})
 
 
-def test_no_room_starts_threads_that_count_for_nobody() -> None:
-    """Else what they send would be missing in the metrics, and nobody would see it."""
+def test_no_room_starts_threads_whose_requests_are_not_counted() -> None:
+    """Otherwise their requests would be missing in the metrics, unseen."""
     starting = {
         name
         for name, path in MODULES.items()
@@ -82,7 +82,7 @@ def test_metrics_have_no_zeros() -> None:
     }
 
 
-# One request where several would tell no more: a listing that says whether it is allowed, a footer without a size.
+# One request where several would show no more: a listing that shows whether it is allowed, a footer without a size.
 
 WHERE = "s3://bucket/t/metadata"
 
@@ -119,7 +119,7 @@ def test_a_listing_that_fails_or_breaks_off_is_no_empty_one(answers: list[Any]) 
         storage_over(Listings(*answers)).list_if_allowed(WHERE)
 
 
-def test_a_footer_takes_one_request_and_a_long_one_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_footer_takes_one_request_and_a_long_footer_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lengths: list[int] = []
     read_end = Storage.read_end
 
@@ -137,7 +137,7 @@ def test_a_footer_takes_one_request_and_a_long_one_two(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("damaged", [b"", b"PAR1", b"PAR1" * 3, b"x" * 100, b"PAR1" + b"\xff\xff\xff\x7fPAR1"])
-def test_what_is_no_parquet_file_is_an_error(damaged: bytes, tmp_path: Path) -> None:
+def test_bytes_that_are_no_parquet_file_are_an_error(damaged: bytes, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(damaged)
     with pytest.raises((pa.ArrowException, OSError)):
         read_parquet_footer(str(tmp_path / "f"), Storage({}))

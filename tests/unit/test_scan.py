@@ -22,7 +22,7 @@ from icekeeper.detection.assess import assess_table
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import CatalogSource, FleetTable, round_robin, selects_bucket, selects_table
 from icekeeper.detection.priority import urgency, waited_ms
-from icekeeper.detection.proposal import FleetReport, Proposal, Skip, detection_json
+from icekeeper.detection.proposal import FleetReport, Proposal, Skip
 from icekeeper.errors import MetadataUnreadable, PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS, within_budget
 from icekeeper.metadata.document import TableMetadata
@@ -171,7 +171,7 @@ def test_a_table_that_is_listed_twice_is_proposed_once(state: CountedState) -> N
     assert report.skipped == (Skip("ns.t2", "it is the same table as ns.t of catalog C", catalog="D"),)
 
 
-def test_a_copied_uuid_holds_up_nobody(state: CountedState) -> None:
+def test_a_copied_uuid_delays_no_other_table(state: CountedState) -> None:
     """Neither the lease of a copy nor its request is the other table's (rule: table-identity-is-its-uuid); it is
     proposed beside it."""
     victim = with_uuid(table(small_files(1000, MB)), "u1")
@@ -208,7 +208,7 @@ def test_a_table_that_is_being_maintained_is_left_out_and_others_move_up(
     assert len(asked) == 2  # neither the quiet table nor the one beyond the limit
 
 
-def test_a_scan_says_when_it_starts_and_ends_with_counts(state: CountedState, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_scan_logs_its_start_and_its_end_with_counts(state: CountedState, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "icekeeper.activity")
     catalog = PreparedCatalog({"ns.a": table(small_files(9, MB)), "ns.b": table(), "ns.c": StorageError("no")})
     scanned(state, catalog)
@@ -269,52 +269,12 @@ def test_a_day_of_waiting_outweighs_every_need_and_a_week_is_the_most_that_count
     assert waited_ms(metadata, (NOW_MS + 5,), NOW_MS) == 0
 
 
-# The scan of one catalog as `icekeeper detect` tells it; filters; what an assessor asks.
+# The scan of one catalog by `icekeeper detect`; filters; what an assessor asks.
 
 
 def detected(catalog: PreparedCatalog, state: CountedState, **settings: str) -> FleetReport:
     """What ``icekeeper detect`` finds."""
     return Runtime(catalog, state, environment={}, clock=lambda: NOW_MS).detect(settings)
-
-
-def test_a_report_ranks_proposals_and_gives_a_reason_for_every_other_table(state: CountedState) -> None:
-    catalog = PreparedCatalog(
-        {
-            "ns.few": table(small_files(10, MB)),
-            "ns.many": with_uuid(table(small_files(1000, MB)), "u1"),
-            "ns.also_many": with_uuid(table(small_files(1000, MB)), "u2"),
-            "ns.quiet": table(),
-            "a.damaged": MetadataUnreadable("metadata file m cannot be parsed: it ends early"),
-            "a.odd": KeyError("snapshot-id"),
-        }
-    )
-    assert detection_json("C", detected(catalog, state, max_jobs_per_detection="2")) == {
-        "catalog": "C",
-        "scanned": 6,
-        "proposals": [
-            {
-                "table": "ns.also_many",
-                "reasons": ["1000 data files of 1 MB on average are below 192 MB"],
-                "priority": 0.995,
-            },
-            {
-                "table": "ns.many",
-                "reasons": ["1000 data files of 1 MB on average are below 192 MB"],
-                "priority": 0.995,
-            },
-        ],
-        "beyond_limit": 1,
-        "skipped": [
-            {"table": "a.damaged", "reason": "metadata file m cannot be parsed: it ends early", "error": True},
-            {
-                "table": "a.odd",
-                "reason": "the metadata does not follow the specification: KeyError 'snapshot-id'",
-                "error": True,
-            },
-            {"table": "ns.few", "reason": "beyond max_jobs_per_detection 2"},
-            {"table": "ns.quiet", "reason": "no sign of work"},
-        ],
-    }
 
 
 def test_a_catalog_that_cannot_be_listed_fails_the_scan(state: CountedState) -> None:
@@ -490,7 +450,7 @@ def test_threads_end_while_much_is_computed_and_begin_again() -> None:
     assert [len(found) > 1 for found in at_once.values()] == [True, False, True]
 
 
-def test_what_hangs_is_left_and_its_late_result_is_not_taken() -> None:
+def test_an_item_that_hangs_is_left_and_its_late_result_discarded() -> None:
     may_end, has_ended, others = Event(), Event(), Semaphore(0)
     looks = count()
     here = get_ident()
@@ -519,7 +479,7 @@ def test_what_hangs_is_left_and_its_late_result_is_not_taken() -> None:
     assert (before, sorted(reached.done), reached.begun) == ([(1, 1), (2, 2)], [(1, 1), (2, 2)], 3)
 
 
-def test_what_work_raises_is_raised_and_nothing_more_begins() -> None:
+def test_an_error_of_the_work_is_raised_and_no_further_item_begins() -> None:
     begun: list[int] = []
 
     def work(item: int) -> None:
@@ -569,7 +529,7 @@ def test_every_record_is_written_once_and_some_at_a_time(monkeypatch: pytest.Mon
     assert all(written)
 
 
-def test_a_scan_writes_in_few_transactions_what_it_remembers_of_many_tables(
+def test_a_scan_records_many_tables_in_few_transactions(
     state: CountedState, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What protects a table is written before its caller continues (rule: protection-is-written-at-once)."""
@@ -593,7 +553,7 @@ def test_a_scan_writes_in_few_transactions_what_it_remembers_of_many_tables(
     assert len(begun) == 2
 
 
-def test_what_a_scan_could_not_record_the_next_one_does(
+def test_the_next_scan_records_what_a_scan_could_not(
     state: CountedState,
     fleet: PreparedCatalog,
     monkeypatch: pytest.MonkeyPatch,
@@ -616,7 +576,7 @@ def test_what_a_scan_could_not_record_the_next_one_does(
     assert remembered(state) == (TABLES, TABLES)
 
 
-def test_rows_of_which_one_is_wrong_are_all_left_out(state: CountedState) -> None:
+def test_a_wrong_row_keeps_all_rows_of_its_write_out(state: CountedState) -> None:
     """And the message names the file."""
     with pytest.raises(StorageError, match=r"state\.db cannot be used: "):
         state.table.put_all([{"pk": "a", "sk": "s"}, {"pk": "b", "sk": None}])
@@ -626,7 +586,7 @@ def test_rows_of_which_one_is_wrong_are_all_left_out(state: CountedState) -> Non
 # What a person asked for comes first in a scan, whatever the table was called, and is refused or kept for a reason.
 
 
-def test_what_a_person_asked_for_comes_first_also_past_the_filters(state: CountedState) -> None:
+def test_requested_passes_come_first_also_past_the_filters(state: CountedState) -> None:
     catalog = PreparedCatalog(
         {
             "ns.urgent": with_uuid(table(small_files(1000, MB)), "u1"),
@@ -701,7 +661,7 @@ def test_a_request_is_found_whatever_the_table_was_called(
 def test_a_request_that_no_catalog_can_serve_is_dropped_after_eight_days(
     state: CountedState, requested_ms: int, name: str, stays: bool
 ) -> None:
-    """Anybody who may ask for passes may file requests for catalogs that nobody has."""
+    """A caller may file requests for catalogs that do not exist."""
     identity = TableIdentity(CatalogId("nowhere", "s3://none/"), TableName.parse(name), "u9", "s3://none/t")
     state.requests.file(MaintenanceRequest(identity=identity, requested_ms=requested_ms))
     catalog, scanner = PreparedCatalog({"ns.t": with_uuid(table(), "u1")}), scanner_of(policy().policy, state)
@@ -738,7 +698,7 @@ def test_a_request_for_a_table_that_was_created_anew_is_not_for_the_new_one(stat
     state.requests.file(request("ns.t", "old"))
     (item,) = scanned(state, catalog).proposals
     assert (item.is_requested, item.reasons) == (False, (FILES.format(10),))
-    assert state.requests.pending() == ()  # nobody will ever serve it
+    assert state.requests.pending() == ()  # no pass will ever serve it
     state.requests.file(request("ns.t", "old"))
     assert scanned(state, catalog, table_filter="x").skipped == (
         Skip("ns.t", "a pass was requested for a table of this name that is gone", catalog="C"),

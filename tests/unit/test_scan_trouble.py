@@ -17,8 +17,8 @@ from icekeeper.catalogs.glue import GlueCatalog
 from icekeeper.detection import scan
 from icekeeper.detection.detect import detect, detect_catalog
 from icekeeper.detection.list_tables import CatalogSource
-from icekeeper.detection.proposal import FleetReport, Skip
-from icekeeper.errors import PartlyListed, PolicyError, StorageError
+from icekeeper.detection.proposal import FleetReport, Skip, detection_json
+from icekeeper.errors import MetadataUnreadable, PartlyListed, PolicyError, StorageError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import CatalogId, TableName
@@ -67,11 +67,27 @@ def test_a_catalog_that_fails_is_reported_and_the_others_are_scanned(state: Coun
     assert (report.scanned, report.errors) == (1, 3)
 
 
-@pytest.mark.parametrize("odd", [RecursionError("too deep"), OverflowError("infinite"), RuntimeError("a client's")])
-def test_a_table_that_breaks_its_assessment_does_not_stop_the_scan(state: CountedState, odd: Exception) -> None:
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        *(
+            (error, f"the table cannot be assessed: {type(error).__name__} {error}")
+            for error in (RecursionError("too deep"), OverflowError("infinite"), RuntimeError("a client's"))
+        ),
+        (KeyError("snapshot-id"), "the metadata does not follow the specification: KeyError 'snapshot-id'"),
+        (MetadataUnreadable("metadata file m ends early"), "metadata file m ends early"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_table_that_breaks_its_assessment_does_not_stop_the_scan(
+    state: CountedState, odd: Exception, reason: str
+) -> None:
     report = scanned(state, PreparedCatalog({"ns.a": odd, "ns.t": table()}))
     assert (report.scanned, report.errors) == (2, 1)
-    assert report.skipped[0].reason == f"the table cannot be assessed: {type(odd).__name__} {odd}"
+    assert detection_json("C", report)["skipped"] == [
+        {"table": "ns.a", "reason": reason, "error": True},
+        {"table": "ns.t", "reason": IDLE},
+    ]
 
 
 def test_a_catalog_that_is_slow_to_list_leaves_the_others_their_time(state: CountedState) -> None:
@@ -107,7 +123,7 @@ def test_a_table_with_wrong_settings_is_an_error_and_a_warning(state: CountedSta
 def test_a_lost_state_costs_the_scan_and_not_the_proposals(
     state: CountedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who holds the lease is asked again by the run; requests must not be passed over in silence."""
+    """The run asks for the lease again; requests must not be skipped silently."""
     catalog = PreparedCatalog({"ns.t": table(small_files(9, MB))})
 
     def lost(*_: object, **__: object) -> Any:
@@ -132,8 +148,7 @@ def test_a_lost_state_costs_the_scan_and_not_the_proposals(
 def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
     state: CountedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is an error of each scan, and costs its time but once; others are looked at
-    meanwhile."""
+    """It is an error of each scan but costs its time once; the other tables are assessed."""
     monkeypatch.setattr(scan, "LEAST_LIMIT_S", 0)
     release = threading.Event()
 
@@ -153,9 +168,9 @@ def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
         assert report.skipped == (Skip("ns.hang", why, is_error=True, catalog="C"), Skip("ns.t", IDLE, catalog="C"))
         assert list(state.cut_offs.of_catalog(entry.catalog)) == [cut]
         again = scanned(state, catalog, detection_timeout_s=1)
-        told = "not looked at: " + why + "; it is tried again after "
+        reason = "not looked at: " + why + "; it is tried again after "
         assert [(skip.table, skip.is_error) for skip in again.skipped] == [("ns.hang", True), ("ns.t", False)]
-        assert again.skipped[0].reason.startswith(told)
+        assert again.skipped[0].reason.startswith(reason)
         assert (catalog.loads, list(state.cut_offs.of_catalog(entry.catalog))) == (["ns.t", "ns.t"], [cut])
         health = Runtime(catalog, state, environment={}, clock=lambda: NOW_MS).afresh.health(TableName.parse("ns.hang"))
         assert list(health.warnings) == ["cut_off"]
@@ -167,7 +182,7 @@ def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
 
 
 def test_a_short_scan_that_somebody_asks_for_is_no_evidence(state: CountedState) -> None:
-    """Whoever may ask for a scan may set its time; that must not make tables wait for hours."""
+    """A caller may set the time of a scan; a short time must not make tables wait for hours."""
     release = threading.Event()
     catalog = PreparedCatalog({"ns.t": table()}, on_load=lambda: release.wait(30))
     try:
@@ -177,8 +192,8 @@ def test_a_short_scan_that_somebody_asks_for_is_no_evidence(state: CountedState)
     assert list(state.cut_offs.of_catalog(catalog.id)) == []
 
 
-def test_a_table_whose_passes_were_cut_off_waits_and_health_says_so(state: CountedState) -> None:
-    """People who ask for a pass do not end the wait: whoever may ask could hold a worker for ever."""
+def test_a_table_whose_passes_were_cut_off_waits_and_health_reports_it(state: CountedState) -> None:
+    """A request for a pass does not end the wait: a caller could occupy a worker for ever."""
     catalog = PreparedCatalog({"ns.slow": table(small_files(1000, MB)), "ns.t": table(small_files(9, MB))})
     entry = Entry(catalog.id, "ns.slow")
     why = "its pass did not end within 1.25 times job_timeout_s 60"
@@ -193,7 +208,7 @@ def test_a_table_whose_passes_were_cut_off_waits_and_health_says_so(state: Count
     assert "cut_off" not in found["ns.t"]
 
 
-def test_a_uuid_that_is_seen_at_two_locations_is_told_of_both(state: CountedState) -> None:
+def test_a_uuid_at_two_locations_is_a_warning_for_both(state: CountedState) -> None:
     """Also across catalogs; two entries of one table have one location."""
     one = with_uuid(table(), "u1")
     copy = TableMetadata({**one.document, "location": "s3a://b/copy/"})
@@ -205,13 +220,13 @@ def test_a_uuid_that_is_seen_at_two_locations_is_told_of_both(state: CountedStat
         *state.lake_stats.of_catalog(first.id),
         *state.lake_stats.of_catalog(second.id),
     ]
-    told = {str(stats.identity.table): stats.warnings.get("uuid_twice", "") for stats in lake}
-    assert sorted(name for name, sentence in told.items() if sentence) == ["ns.copy", "ns.same", "ns.t"]
-    assert "also that of ns.copy of catalog D at s3://b/copy: " in told["ns.t"]
-    assert " of catalog C at s3://b/t: pins and staged loads" in told["ns.copy"]
+    warnings = {str(stats.identity.table): stats.warnings.get("uuid_twice", "") for stats in lake}
+    assert sorted(name for name, sentence in warnings.items() if sentence) == ["ns.copy", "ns.same", "ns.t"]
+    assert "also that of ns.copy of catalog D at s3://b/copy: " in warnings["ns.t"]
+    assert " of catalog C at s3://b/t: pins and staged loads" in warnings["ns.copy"]
 
 
-# Catalogs that list no table, or may not list all of them: what is told, and what is done all the same.
+# Catalogs that list no table, or may not list all of them: their warnings, and what is still maintained.
 
 ARN = "arn:aws:s3tables:eu-west-1:123456789012:bucket/lake"
 NONE = (
@@ -232,8 +247,8 @@ def scanned_catalog(state: CountedState, catalog: PreparedCatalog, **source: Any
     return detect([CatalogSource(catalog.id.name, lambda: catalog, **source)], state, TablePolicies({}))
 
 
-def test_a_configured_catalog_without_tables_is_told(state: CountedState) -> None:
-    """Under Lake Formation a listing holds what was granted: without grants nothing, and no error
+def test_a_configured_catalog_without_tables_is_a_warning(state: CountedState) -> None:
+    """Under Lake Formation a listing has only tables with a grant: without grants it is empty, and no error
     (rule: partial-listings-delete-nothing)."""
     report = scanned_catalog(state, PreparedCatalog({}))
     assert (report.warnings, report.empty_catalogs, report.errors) == ((NONE,), 1, 0)
@@ -248,7 +263,7 @@ def test_a_bucket_that_was_only_found_may_be_empty(state: CountedState) -> None:
     assert [one.is_found for one in add_found([named], [ARN], {})] == [False]
 
 
-def test_what_may_be_listed_is_maintained_and_the_rest_is_told(state: CountedState) -> None:
+def test_tables_that_may_be_listed_are_maintained_and_the_others_are_a_warning(state: CountedState) -> None:
     few, other = (with_uuid(table(small_files(10, MB)), uuid) for uuid in ("u1", "u2"))
     whole = scanned_catalog(state, PreparedCatalog({"ns.few": few, "hr.few": other}))
     assert {one.table for one in whole.proposals} == {"ns.few", "hr.few"}
@@ -296,10 +311,10 @@ def test_a_database_that_must_not_be_looked_into_hides_no_other() -> None:
         ("get_tables", {"DatabaseName": "sales"}, of("orders")),
     )
     listed: list[TableName] = []
-    with pytest.raises(PartlyListed) as told:
+    with pytest.raises(PartlyListed) as caught:
         listed.extend(catalog.list_tables())
     assert listed == [TableName(("sales",), "orders")]
-    assert str(told.value) == (
+    assert str(caught.value) == (
         "catalog lake (Glue Data Catalog): access to the tables of 1 database(s) is denied (hr); allow glue:GetTables "
         "on them if they may share files with maintained tables"
     )
@@ -308,32 +323,16 @@ def test_a_database_that_must_not_be_looked_into_hides_no_other() -> None:
 @pytest.mark.parametrize("code", ["ThrottlingException", "InternalServiceException", "OperationTimeoutException"])
 def test_a_database_that_cannot_be_listed_now_is_an_error_of_the_whole(code: str) -> None:
     catalog = glue(("get_databases", {}, DATABASES), ("get_tables", {"DatabaseName": "hr"}, code))
-    with pytest.raises(StorageError, match=code) as told:
+    with pytest.raises(StorageError, match=code) as caught:
         list(catalog.list_tables())
-    assert not isinstance(told.value, PartlyListed)
-
-
-def test_another_accounts_catalog_is_asked_by_its_id() -> None:
-    catalog = glue(
-        ("get_databases", {"CatalogId": "222233334444"}, {"DatabaseList": [{"Name": "sales"}]}),
-        ("get_tables", {"CatalogId": "222233334444", "DatabaseName": "sales"}, of("orders")),
-        (
-            "get_table",
-            {"CatalogId": "222233334444", "DatabaseName": "sales", "Name": "orders"},
-            "EntityNotFoundException",
-        ),
-        **{"glue.id": "222233334444"},
-    )
-    assert list(catalog.list_tables()) == [TableName(("sales",), "orders")]
-    with pytest.raises(PolicyError, match=r"^there is no table sales\.orders in catalog lake$"):
-        catalog.load(TableName(("sales",), "orders"))
+    assert not isinstance(caught.value, PartlyListed)
 
 
 @pytest.mark.parametrize("catalog_id", ["111122223333:s3tablescatalog/lake", "s3tablescatalog"])
-def test_table_buckets_behind_glue_are_opened_as_what_they_are(catalog_id: str) -> None:
-    with pytest.raises(PolicyError) as told:
+def test_table_buckets_behind_glue_must_be_opened_as_table_buckets(catalog_id: str) -> None:
+    with pytest.raises(PolicyError) as caught:
         glue(**{"glue.id": catalog_id})
-    assert str(told.value) == (
+    assert str(caught.value) == (
         f"catalog lake: glue.id '{catalog_id}' names S3 table buckets; open each as a catalog of type s3tables, with "
         "its ARN as warehouse"
     )

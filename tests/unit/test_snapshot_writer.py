@@ -131,7 +131,7 @@ def with_rows(
     )
 
 
-def test_data_manifests_without_ids_get_the_next_ones() -> None:
+def test_data_manifests_without_row_ids_get_the_next_ids() -> None:
     """Enough for added and existing rows, not for deleted ones; the others keep what they have, deletes have none."""
     listed = [
         with_rows(10, 5),
@@ -157,7 +157,7 @@ def document(next_row_id: int, *ids: tuple[int, int] | None) -> TableMetadata:
 
 
 @pytest.mark.parametrize(
-    ("metadata", "told"),
+    ("metadata", "details"),
     [
         (document(0), []),
         (document(15, None, None, (0, 10), (10, 5)), []),
@@ -168,9 +168,9 @@ def document(next_row_id: int, *ids: tuple[int, int] | None) -> TableMetadata:
     ],
     ids=["empty", "upgraded", "with_a_gap", "twice", "unsaid", "beyond_the_next"],
 )
-def test_row_ids_of_snapshots(metadata: TableMetadata, told: list[str]) -> None:
+def test_row_ids_of_snapshots(metadata: TableMetadata, details: list[str]) -> None:
     problems = list(row_id_problems(metadata, "here"))
-    assert [problem.detail for problem in problems] == told
+    assert [problem.detail for problem in problems] == details
     assert {(problem.kind, problem.path) for problem in problems} <= {("row_lineage", "here")}
 
 
@@ -199,23 +199,23 @@ def vector(**more: Any) -> DataFile:
     return data_file("p", 10, content=FileContent.POSITION_DELETES, file_format="puffin", **{**about, **more})
 
 
-def test_a_vector_says_where_it_is_and_of_what() -> None:
-    def told(file: DataFile, status: EntryStatus = EntryStatus.ADDED) -> list[str]:
+def test_a_vector_states_its_place_and_its_data_file() -> None:
+    def details(file: DataFile, status: EntryStatus = EntryStatus.ADDED) -> list[str]:
         return [problem.detail for problem in vector_problems([ManifestEntry(status, 1, 1, 1, file)])]
 
     lacking = ["a deletion vector lacks its data file, its offset or its size"]
-    assert told(vector()) == []
+    assert details(vector()) == []
     for key in ("referenced_data_file", "content_offset", "content_size_in_bytes"):
-        assert told(vector(**{key: None})) == lacking
-    assert told(vector(content_offset=5)) == ["a deletion vector ends at byte 11 of 10"]
-    assert told(vector(content_offset=None), EntryStatus.DELETED) == []
+        assert details(vector(**{key: None})) == lacking
+    assert details(vector(content_offset=5)) == ["a deletion vector ends at byte 11 of 10"]
+    assert details(vector(content_offset=None), EntryStatus.DELETED) == []
 
 
 # Totals of snapshot summaries: they add up, and what is not known is not made up.
 
 
 def summary(before: Mapping[str, str], counted: Mapping[str, int] | None = None) -> dict[str, str]:
-    """Two data files of 10 rows become one, and a delete file of 3 rows goes."""
+    """Two data files of 10 rows become one, and a delete file of 3 rows is removed."""
     parent = Snapshot(snapshot(1, format_version=2, summary={"operation": "append", **before}))
     delete = data_file("d", 30, records=3, content=FileContent.EQUALITY_DELETES)
     removed = [(0, data_file("a", 100)), (0, data_file("b", 200)), (0, delete)]
@@ -226,7 +226,7 @@ def totals(found: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in found.items() if key.startswith("total-")}
 
 
-def test_totals_follow_the_parents_unless_manifests_tell_or_they_cannot_be() -> None:
+def test_totals_follow_the_parents_unless_manifests_give_them_or_they_are_impossible() -> None:
     keys = ("data-files", "delete-files", "records", "files-size", "equality-deletes", "position-deletes")
     before, after = ({f"total-{key}": n for key, n in zip(keys, said.split(), strict=True)} for said in TOTALS)
     found = summary(before)
@@ -298,7 +298,7 @@ def test_marks_are_carried_to_the_letter_with_the_time_of_their_writers_commit(
         {"kafka.connect.commit-id": "c"},
     ],
 )
-def test_what_is_no_mark_is_not_carried(summary: Mapping[str, str]) -> None:
+def test_other_keys_are_not_carried(summary: Mapping[str, str]) -> None:
     assert marks_of(made(summary)) == {}
     assert carried_marks(made(summary)) == {}
 

@@ -371,7 +371,7 @@ PLANS: dict[str, tuple[str, list[dict[str, Any]], dict[tuple[int, ...], list[str
 
 
 @pytest.mark.parametrize(("operations", "statistics", "expected", "carries"), PLANS.values(), ids=PLANS)
-def test_what_is_read_and_what_is_carried(
+def test_a_plan_lists_the_files_to_read_and_the_blobs_to_carry(
     operations: str,
     statistics: list[dict[str, Any]],
     expected: dict[tuple[int, ...], list[str]],
@@ -451,7 +451,7 @@ PLANNED_SCHEMA = {
 }
 
 
-def test_columns_are_the_primitive_ones_of_the_top() -> None:
+def test_columns_are_the_primitive_columns_of_the_top_level() -> None:
     metadata = table(schemas=[PLANNED_SCHEMA])
     assert statistics_columns(metadata, ()) == {1: "long", 2: "timestamp_ns"}
     assert statistics_columns(metadata, ("point.x", "id")) == {7: "decimal(9, 2)", 1: "long"}
@@ -517,7 +517,7 @@ DELETED = {"operation": "delete", "added-position-deletes": "3", "added-equality
         ([{"operation": "append", "added-records": "many"}], Staleness(rows_changed=None, rows=None)),
     ],
 )
-def test_counters_tell_how_many_rows_changed(later: list[dict[str, str]], expected: Staleness) -> None:
+def test_counters_show_how_many_rows_changed(later: list[dict[str, str]], expected: Staleness) -> None:
     assert found(table(FIRST, *later, statistics=BOTH)) == expected
 
 
@@ -546,7 +546,7 @@ def test_partitions_have_statistics_of_their_own() -> None:
     assert found(TableMetadata({**bare.document, **counted})) == Staleness(rows_changed=50, rows=1100)
 
 
-def test_detection_says_why_statistics_are_due() -> None:
+def test_detection_states_why_statistics_are_due() -> None:
     assert reasons(table(FIRST, statistics=[])) == ["2 columns have no statistics"]
     assert reasons(table(FIRST, statistics=[statistics_of(1, 1)])) == ["1 column has no statistics"]
     assert reasons(table(FIRST, statistics=[statistics_of(1, 1)]), statistics_columns="c1") == []

@@ -165,7 +165,7 @@ def hour(*ymdh: int) -> int:
         ("now() - interval '2 years' + interval '1 hour'", datetime(2024, 3, 31, 13, 30, tzinfo=UTC)),
     ],
 )
-def test_what_a_relative_time_is(text: str, expected: datetime) -> None:
+def test_the_moment_of_a_relative_time(text: str, expected: datetime) -> None:
     (time,) = parse_relative(f"ts < {text} and x = 1").times.values()
     assert EPOCH + timedelta(microseconds=time.at(NOW_MS)) == expected
     assert time.text == text
@@ -215,7 +215,7 @@ PASTED = [
 
 
 @pytest.mark.parametrize(("where", "source", "transform", "taken", "left"), PASTED, ids=[case[0] for case in PASTED])
-def test_what_is_pasted_from_spark_means_the_same(
+def test_filters_pasted_from_spark_mean_the_same(
     where: str, source: int, transform: str, taken: PartitionValue, left: PartitionValue
 ) -> None:
     assert is_selected(where, source, transform, taken)

@@ -136,7 +136,7 @@ TREE = {"type": "record", "name": "tree", "fields": [{"name": n, "type": ["null"
 
 
 def avro_bombs(schema: Mapping[str, Any], record: bytes) -> dict[str, Callable[[], bytes]]:
-    """Attacks on whoever reads container files of a schema; ``record`` is one sound record."""
+    """Attacks on readers of container files of a schema; ``record`` is one sound record."""
 
     def file(kind: Any, value: bytes) -> bytes:
         return avro_file(with_column(schema, kind), [(1, record + value)])

@@ -1,7 +1,7 @@
 """Tries hostile bytes in a child process with little memory and little time.
 
 As a module that is run (``python -m support.hostile.child FOLDER FAMILY``) it is the child: it makes the bytes of a
-family, takes 512 MB of memory more than it has by then, and tells of each case in a line of JSON how it ended.
+family, takes 512 MB of memory more than it has by then, and prints a line of JSON about the end of each case.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Ended:
     case: str
     error: str
     """The class of the error; empty: there was none."""
-    told: str
+    message: str
     seconds: float
     """Of processor time: the machine may do other things besides."""
 
 
 def tried(family: str, folder: Path) -> list[Ended]:
-    """All cases of a family, as a child tells of them; one that is killed in the midst of a case tells of no more."""
+    """All cases of a family, as a child reports them; a child that is killed reports no further case."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
@@ -96,15 +96,15 @@ def _child(folder: Path, family: str) -> None:
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_BYTES, taken + MOST_BYTES))
     for group, case, parse, data in made:
-        # Nobody handles its signal: it ends the process in the midst of whatever it does.
+        # No code handles its signal: it ends the process at once.
         signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
-        begin, error, told = time.process_time(), "", ""
+        begin, error, message = time.process_time(), "", ""
         try:
             parse(data)
         except BaseException as raised:
-            error, told = type(raised).__name__, str(raised)
+            error, message = type(raised).__name__, str(raised)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps(asdict(Ended(group, case, error, told, time.process_time() - begin))), flush=True)
+        print(json.dumps(asdict(Ended(group, case, error, message, time.process_time() - begin))), flush=True)
 
 
 if __name__ == "__main__":

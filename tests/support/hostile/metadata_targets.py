@@ -283,12 +283,12 @@ def _read_manifest(data: bytes) -> None:
             return None
 
     entries = decode_manifest(data, replace(LISTED, first_row_id=9), SPEC)
-    told = [
+    answers = [
         keys((e for e in entries if len(repr(e)) and e.is_live), lambda entry: entry.file.key),
         keys(decode_live_files(data, MANIFEST), lambda file: (file.path, file.content_offset)),
         keys(decode_identities(data, LISTED), lambda pair: pair[0]),
     ]
-    whole = {tuple(found) for found in told if found is not None}
+    whole = {tuple(found) for found in answers if found is not None}
     assert len(whole) < 2, "readers of a manifest disagree on its live files"
     paths = keys(decode_live_paths(data, MANIFEST), list)
     if whole and paths is not None:

@@ -216,7 +216,7 @@ def deletion_vector(_: Path) -> Any:
     from icekeeper.metadata.puffin import decode_deletion_vector
 
     def apply(data: bytes) -> None:
-        """As whoever applies a vector does; its manifest entry says what the attacker wants it to say."""
+        """As a reader applies a vector; the attacker also wrote its manifest entry."""
         cardinality = 2**32 if len(data) > 2**19 else 3
         pa.array(decode_deletion_vector(data, "s3://b/p.puffin", cardinality).to_array(), pa.int64())
 
@@ -312,7 +312,7 @@ def varint(number: int) -> bytes:
 
 
 def footers() -> dict[str, Callable[[], bytes]]:
-    """Attacks on whoever reads a footer: its fields are version, schema, rows and row groups, in this order."""
+    """Attacks on readers of a footer: its fields are version, schema, rows and row groups, in this order."""
     version = b"\x15\x02"
     return {
         "2,000,000 empty row groups": lambda: with_footer(

@@ -33,11 +33,11 @@ UNREAD: Mapping[tuple[str, str], str | None] = {
     # Spark's vectorised reader has no booleans in RLE, which Arrow writes into pages of version 2.  Copied row groups
     # keep them, what is decoded has none.
     ("java", "booleans in RLE"): "Cannot support vectorized reads for column [flag]",
-    # polars' own reader, which leaves such tables to PyIceberg unless it is told not to.
+    # polars' own reader, which leaves such tables to PyIceberg unless an option forbids it.
     ("polars", "partition-wide deletes"): "position delete file not limited to one data file",
     # polars' files ask for Arrow's views of texts; ours do not.
     ("pyiceberg", "string views"): "string_view",
-    # PyArrow looks up zeros by their bits where a footer's bounds are equal (platform: arrow-equal-bounds); ours tell
+    # PyArrow looks up zeros by their bits where a footer's bounds are equal (platform: arrow-equal-bounds); ours state
     # none.
     ("pyiceberg", "equal zeros"): "price IN (0.0, 7.25, 8.5): 1 rows",
 }
