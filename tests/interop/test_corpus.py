@@ -13,7 +13,6 @@ from icekeeper.demo.measure import read_checksums
 from icekeeper.metadata.table_reader import reachable_files
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, PassStatus, Status
-from icekeeper.rows.arrow_schema import leaf_columns
 from support.corpus import (
     RelocatedTable,
     checks,
@@ -168,7 +167,7 @@ def test_the_orphans_are_those_that_java_finds(name: str, tmp_path: Path) -> Non
     assert metrics["remove_orphans.files_of_other_names"] == len(strange)
 
 
-# Tables that other engines wrote, every file rewritten: deletes, format v3, clustering and row lineage.
+# Tables that other engines wrote, every file rewritten: deletes, format v3 and row lineage.
 
 # A reader that cannot apply equality deletes reads the table once they have been applied.
 READERS_WITHOUT_DELETES = ("pyiceberg",)
@@ -180,8 +179,8 @@ def java_leaves(name: str, kind: str) -> int:
     return int(result.get("live", {}).get(kind, [0])[0])
 
 
-@pytest.mark.parametrize("name", corpus_where(has_deletes))
-def test_deletes_are_applied_for_good(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", corpus_where(lambda name: has_deletes(name) or is_v3(name)))
+def test_deletes_are_applied_for_good_and_v3_tables_read_the_same(name: str, tmp_path: Path) -> None:
     """A rewrite of every file keeps the rows of every reader, and leaves no more delete files than Java's rewrite."""
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
@@ -191,53 +190,14 @@ def test_deletes_are_applied_for_good(name: str, tmp_path: Path) -> None:
 
     no_crash(outcome)
     assert table.problems() <= problems
-    for engine in {*agreeing(name), *READERS_WITHOUT_DELETES}:
+    for engine in {*agreeing(name), *(READERS_WITHOUT_DELETES if has_deletes(name) else ())}:
         assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
-    if checks(name)["compact"]:
+    if checks(name)["compact"] or not has_deletes(name):
         assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED, outcome.summary
         left = table.live_deletes()
         assert left["POSITION_DELETES"] <= java_leaves(name, "posdel")
         assert left["EQUALITY_DELETES"] <= java_leaves(name, "eqdel")
     idle_afterwards(table, outcome)
-
-
-@pytest.mark.parametrize("name", corpus_where(lambda name: is_v3(name) and not has_deletes(name)))
-def test_v3_tables_read_the_same(name: str, tmp_path: Path) -> None:
-    found = corpus_table(name, tmp_path)
-    table = registered_table(found.metadata_path, tmp_path)
-    outcome = table.maintain(rewrite_all="true")
-    no_crash(outcome)
-    compacted = outcome_of(outcome, Operation.COMPACT)
-    assert compacted.status is Status.SUCCEEDED, outcome.summary
-    for engine in agreeing(name):
-        assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
-    assert not table.problems()
-
-
-def orderable(table: MaintainedTable) -> list[str]:
-    """Columns that rows can be ordered by, outside lists and maps."""
-    leaves = leaf_columns(table.reader.metadata.current_schema)
-    return [leaf.name for leaf in leaves if not leaf.repeated and leaf.iceberg_type not in ("unknown", "variant")]
-
-
-@pytest.mark.parametrize("strategy", ["sort", "zorder"])
-@pytest.mark.parametrize("name", corpus_where(lambda n: checks(n)["compact"] and expected(n)["rows"] < MANY_ROWS))
-def test_clustered_tables_read_the_same(name: str, strategy: str, tmp_path: Path) -> None:
-    """By their first orderable columns; every file is rewritten, and again there is nothing to do."""
-    found = corpus_table(name, tmp_path)
-    table = registered_table(found.metadata_path, tmp_path)
-    columns = orderable(table)[:2]
-    order: dict[str, Any] = (
-        {"sort_order": f'"{columns[0]}" desc'}
-        if strategy == "sort"
-        else {"sort_order": ",".join(f'"{column}"' for column in columns)}
-    )
-    outcome = table.maintain(rewrite_all="true", operations="compact", strategy=strategy, **order)
-    assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED, outcome.summary
-    for engine in {*agreeing(name), *(READERS_WITHOUT_DELETES if has_deletes(name) else ())}:
-        assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
-    again = table.maintain(operations="compact", strategy=strategy, min_input_files="2", **order)
-    assert outcome_of(again, Operation.COMPACT).reason == "no files eligible for compaction"
 
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: name in row_lineage()))

@@ -240,14 +240,11 @@ def test_files_that_came_since_the_last_clustering_are_a_reason(
 ) -> None:
     metadata = history(*summaries)
     assert reasons(metadata, clustering=RECIPE) == (() if came is None else (CAME.format(came),))
+    one = ("1 data file came since files were last clustered",)
+    assert reasons(history(added(1, megabytes=256)), clustering=RECIPE) == one, "a large file"
     assert reasons(metadata) == ()
     for off in (policy(rewrite_enabled="false"), policy(operations="expire_snapshots")):
         assert reasons(metadata, off, clustering=RECIPE) == ()
-
-
-def test_one_large_file_that_came_is_a_reason() -> None:
-    one = ("1 data file came since files were last clustered",)
-    assert reasons(history(added(1, megabytes=256)), clustering=RECIPE) == one
 
 
 def test_after_a_pass_without_work_only_newer_files_count() -> None:

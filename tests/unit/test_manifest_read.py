@@ -14,6 +14,7 @@ import fastavro
 import pytest
 
 from icekeeper.errors import MetadataUnreadable
+from icekeeper.metadata.avro_files import open_avro
 from icekeeper.metadata.avro_schemas import manifest_schema
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import StoredFile
@@ -21,7 +22,7 @@ from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest,
 from icekeeper.metadata.manifest_write import encode_manifest
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
-from support.hostile.avro import avro_file
+from support.hostile.avro import avro_file, avro_long, encoded
 from support.manifests import drawn_table
 
 # An entry with an unknown status makes its manifest unreadable for every reader of entries.
@@ -218,43 +219,26 @@ def test_partitions_of_equal_numbers_stay_apart() -> None:
 
 def test_arrays_in_several_blocks_with_their_sizes_are_read() -> None:
     """As writers encode them that do not know the number of items before (rule: damage-ends-in-a-named-error)."""
-    schema = fastavro.parse_schema(json.loads(fastavro.reader(io.BytesIO(written([STORED]))).metadata["avro.schema"]))
-    record = io.BytesIO()
-    fastavro.schemaless_writer(record, schema, {"status": 1, "data_file": STORED})
-    encoded = record.getvalue()
-    one, many = pairs(METRICS["column_sizes"]), io.BytesIO()
-    assert one is not None
-    whole = io.BytesIO()
-    items = {
-        "type": "record",
-        "name": "r",
-        "fields": [{"name": "key", "type": "int"}, {"name": "value", "type": "long"}],
-    }
-    fastavro.schemaless_writer(whole, fastavro.parse_schema({"type": "array", "items": items}), one)
-    for item in one:
-        single = io.BytesIO()
-        fastavro.schemaless_writer(single, fastavro.parse_schema(items), item)
-        many.write(
-            b"\x01" + bytes([2 * len(single.getvalue())]) + single.getvalue()
-        )  # minus one item, of so many bytes
-    sink = io.BytesIO()
-    fastavro.writer(sink, schema, [], metadata={"format-version": "2"}, codec="null")
-    header, marker = sink.getvalue(), sink.getvalue()[-16:]
-    changed = encoded.replace(whole.getvalue(), many.getvalue() + b"\x00")
-    assert len(changed) > len(encoded)
-    assert [e.file for e in read(container(header, changed, marker))] == [EXPECTED]
-    assert [f.size for f in decode_live_files(container(header, changed, marker), "m")] == [1000]
+    opened = open_avro(written([STORED]), "m.avro")
+    ((_, record),) = opened.unpacked_blocks()
+    kinds = {"key": "int", "value": "long"}
+    items = {"type": "record", "name": "r", "fields": [{"name": name, "type": kind} for name, kind in kinds.items()]}
+    sizes = pairs(METRICS["column_sizes"])
+    assert sizes is not None
+    singles = [encoded(items, item) for item in sizes]
+    in_blocks = b"".join(avro_long(-1) + avro_long(len(item)) + item for item in singles) + b"\0"
+    changed = record.replace(encoded({"type": "array", "items": items}, sizes), in_blocks)
+    assert len(changed) > len(record)
+
+    def container(block: bytes) -> bytes:
+        return avro_file(opened.schema_text, [(1, block)])
+
+    assert [entry.file for entry in read(container(changed))] == [EXPECTED]
+    assert [file.size for file in decode_live_files(container(changed), "m")] == [1000]
     with pytest.raises(MetadataUnreadable, match="bytes after its last record"):
-        read(container(header, changed + b"\x00", marker))
+        read(container(changed + b"\0"))
     with pytest.raises(MetadataUnreadable, match=r"ends after its block|IndexError"):
-        read(container(header, changed[:-1], marker))
-
-
-def container(header: bytes, block: bytes, marker: bytes) -> bytes:
-    """A container file with one block of one record."""
-    size = io.BytesIO()
-    fastavro.schemaless_writer(size, "long", len(block))
-    return header + b"\x02" + size.getvalue() + block + marker
+        read(container(changed[:-1]))
 
 
 @pytest.mark.parametrize(
