@@ -63,14 +63,18 @@ def xz(size: int) -> bytes:
 MARKER = b"0123456789abcdef"
 
 
-def avro_long(number: int) -> bytes:
-    """A long as Avro encodes it."""
-    number = (number << 1) ^ (number >> 63)
+def unsigned(number: int) -> bytes:
+    """A number in groups of seven bits, as Avro, Thrift and Protocol Buffers have it."""
     encoded = b""
     while number > 127:
         encoded += bytes([number & 127 | 128])
         number >>= 7
     return encoded + bytes([number])
+
+
+def avro_long(number: int) -> bytes:
+    """A long as Avro encodes it."""
+    return unsigned((number << 1) ^ (number >> 63))
 
 
 def avro_text(text: str | bytes) -> bytes:

@@ -18,7 +18,7 @@ import fastavro
 
 from icekeeper.metadata.avro_files import open_avro
 from icekeeper.row_group_copy.footer_structs import FileMetaData, read_struct, write_struct
-from support.hostile.avro import avro_long, avro_text, records_of
+from support.hostile.avro import avro_long, avro_text, records_of, unsigned
 
 Join: TypeAlias = Callable[[Sequence[bytes]], bytes]
 Mutate: TypeAlias = Callable[[bytes, int], bytes]
@@ -197,7 +197,7 @@ def _numbers(message: bytes) -> Iterator[tuple[int, int]]:
 
 def _with_numbers(message: bytes, values: dict[int, int]) -> bytes:
     return b"".join(
-        field if number not in values else _unsigned(number << 3) + _unsigned(values[number])
+        field if number not in values else unsigned(number << 3) + unsigned(values[number])
         for number, field, _ in _fields(message)
     )
 
@@ -210,14 +210,6 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
-
-
-def _unsigned(number: int) -> bytes:
-    encoded = b""
-    while number > 127:
-        encoded += bytes([number & 127 | 128])
-        number >>= 7
-    return encoded + bytes([number])
 
 
 # Trees: JSON documents, and the Thrift structures of a Parquet footer.

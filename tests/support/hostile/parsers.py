@@ -27,6 +27,7 @@ from support.hostile.avro import (
     encoded,
     gzipped,
     nested_types,
+    unsigned,
     zstandard,
 )
 
@@ -302,24 +303,15 @@ def with_footer(footer: bytes) -> bytes:
     return b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
 
 
-def varint(number: int) -> bytes:
-    """As Thrift's compact protocol has numbers without a sign."""
-    encoded = b""
-    while number > 127:
-        encoded += bytes([number & 127 | 128])
-        number >>= 7
-    return encoded + bytes([number])
-
-
 def footers() -> dict[str, Callable[[], bytes]]:
     """Attacks on readers of a footer: its fields are version, schema, rows and row groups, in this order."""
     version = b"\x15\x02"
     return {
         "2,000,000 empty row groups": lambda: with_footer(
-            version + b"\x39\xfc" + varint(2_000_000) + bytes(2_000_000) + b"\0"
+            version + b"\x39\xfc" + unsigned(2_000_000) + bytes(2_000_000) + b"\0"
         ),
-        "a list of 2^31 columns": lambda: with_footer(version + b"\x19\xfc" + varint(2**31 - 1)),
-        "a text of 2^31 bytes": lambda: with_footer(version + b"\x58" + varint(2**31 - 1) + b"x"),
+        "a list of 2^31 columns": lambda: with_footer(version + b"\x19\xfc" + unsigned(2**31 - 1)),
+        "a text of 2^31 bytes": lambda: with_footer(version + b"\x58" + unsigned(2**31 - 1) + b"x"),
         "unknown structs in each other": lambda: with_footer(version + b"\xcc" + b"\x1c" * 1_000_000),
         "a number without end": lambda: with_footer(b"\x15" + b"\xff" * 1_000_000),
         "a footer of 4 GB": lambda: b"PAR1" + b"\xff\xff\xff\xff" + b"PAR1",
@@ -330,7 +322,7 @@ def footers() -> dict[str, Callable[[], bytes]]:
 
 def pages(data: bytes, offset: int) -> bytes:
     """A sound file with other bytes where its first page begins."""
-    return data[:offset] + b"\x15\x00\x15" + varint(2 * (2**31 - 1)) + data[offset + 8 :]
+    return data[:offset] + b"\x15\x00\x15" + unsigned(2 * (2**31 - 1)) + data[offset + 8 :]
 
 
 def parquet_rows(folder: Path) -> Any:
