@@ -77,7 +77,7 @@ def is_proposed(
     return isinstance(answer, Proposal)
 
 
-@settings(max_examples=examples(80))
+@settings(max_examples=examples(40))
 @given(
     histories,
     rewrites,
@@ -116,7 +116,7 @@ def test_no_work_is_missed_for_more_than_a_day_and_none_that_enough_files_made(
     assert is_proposed(found, resolved, last, now_ms) or now_ms - looked_ms < bound_ms
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(25))
 @given(histories, rewrites, policies, st.lists(few, max_size=4), st.integers(0, 30))
 def test_a_pass_that_did_its_work_is_followed_by_none_until_enough_came(
     history: list[list[tuple[int, Any]]],
@@ -149,7 +149,7 @@ def test_a_pass_that_did_its_work_is_followed_by_none_until_enough_came(
     assert is_proposed(found, resolved, last, NOW_MS + hours * HOUR_MS) or hours < 24
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(25))
 @given(
     st.lists(st.tuples(commits, st.booleans()), min_size=1, max_size=8),
     st.builds(

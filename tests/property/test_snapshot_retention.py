@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.commit.attempt import RUN_ID_KEY, newest_run
@@ -26,6 +26,7 @@ from icekeeper.operations.expiry.retention import (
     refuse_protected,
 )
 from icekeeper.policy import Policy
+from support.examples import examples
 from support.plans import plan_expiry, policy
 from support.tables import new_document, snapshot
 
@@ -148,6 +149,8 @@ def expired(metadata: TableMetadata, *, pinned: Sequence[int] = (), **settings: 
 
 # Which snapshots expire: what must never, whatever the settings, and what must, exactly.
 
+FEWER = settings(max_examples=examples(50))
+
 
 @given(cases())
 def test_no_setting_expires_what_must_stay(case: Case) -> None:
@@ -197,6 +200,7 @@ def kept_branch_by_branch(case: Case) -> set[int]:
     return kept
 
 
+@FEWER
 @given(cases())
 def test_walking_branches_together_keeps_what_walking_each_does(case: Case) -> None:
     document = {
@@ -214,6 +218,7 @@ def test_walking_branches_together_keeps_what_walking_each_does(case: Case) -> N
     assert set(expire(case, **changes).snapshot_ids) == case.metadata.snapshots.keys() - kept
 
 
+@FEWER
 @given(cases())
 def test_too_many_branches_keep_more_and_never_less(case: Case) -> None:
     unlimited = {"snapshot_expire_limit": None}
@@ -254,6 +259,7 @@ def nothing_at_or_above_a_pin_expires(case: Case, planned: ExpiryPlan) -> None:
             )
 
 
+@FEWER
 @given(cases())
 def test_limits_take_the_oldest_first_and_caps_only_expire_more(case: Case) -> None:
     everything = expire(case, snapshot_expire_limit=None).snapshot_ids
@@ -263,6 +269,7 @@ def test_limits_take_the_oldest_first_and_caps_only_expire_more(case: Case) -> N
     assert set(expire(case, snapshot_retain_max=None, snapshot_expire_limit=None).snapshot_ids) <= set(everything)
 
 
+@FEWER
 @given(cases(), st.integers(0, 300), st.integers(0, 5))
 def test_more_retention_never_expires_more(case: Case, hours: int, count: int) -> None:
     unlimited = {"snapshot_expire_limit": None, "snapshot_retain_max": None}
@@ -273,6 +280,7 @@ def test_more_retention_never_expires_more(case: Case, hours: int, count: int) -
     assert set(expire(case, **unlimited, max_snapshots_to_keep=more).snapshot_ids) <= before
 
 
+@FEWER
 @given(cases(), st.integers(0, 1000))
 def test_a_clock_that_runs_backwards_expires_nothing_more(case: Case, hours: int) -> None:
     unlimited = {"snapshot_expire_limit": None}
@@ -435,6 +443,7 @@ def test_named_snapshots_that_were_pinned_or_became_a_head_are_refused() -> None
         refuse_protected(history([900, 800, 700, 2, 1], refs=NAMED_REFS), policy(snapshot_expire_ids="2"), [])
 
 
+@FEWER
 @given(cases(), st.sets(st.integers(1, 15), max_size=4))
 def test_no_name_overrules_heads_and_pins(case: Case, ids: set[int]) -> None:
     planned = expire(case, snapshot_expire_ids=tuple(ids))
@@ -487,6 +496,7 @@ def writers_find_their_last_commit(case: Case, planned: ExpiryPlan) -> None:
                 assert after == before
 
 
+@FEWER
 @given(cases())
 def test_the_plan_counts_what_stays_for_writers(case: Case) -> None:
     def planned(hours: int) -> ExpiryPlan:
