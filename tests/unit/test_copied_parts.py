@@ -367,15 +367,6 @@ def test_missing_statistics_bound_nothing(known: dict[str, Any], expected: Colum
     assert column_ranges(row_group(**known), leaf_columns(struct((1, "id", "long")))) == {1: expected}
 
 
-def test_texts_too_long_for_statistics_may_be_anything() -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"name": ["x" * 100_000]}), sink)
-    footer = pq.read_metadata(pa.BufferReader(sink.getvalue()))
-    assert not footer.row_group(0).column(0).statistics.has_min_max
-    found = column_ranges(footer.row_group(0), leaf_columns(struct((1, "name", "string"))))
-    assert found == {1: ColumnRange(may_be_null=False)}
-
-
 def lookup(*values: Any, kind: pa.DataType) -> EqualityLookup:
     return EqualityLookup.build([1], [pa.array(values, kind)], pa.array([2] * len(values), pa.int64()))
 

@@ -137,19 +137,6 @@ def test_a_file_of_another_size_is_seen(inputs: list[Path], tmp_path: Path, monk
         copied(inputs, to)
 
 
-def test_pages_that_do_not_decode_are_seen(tmp_path: Path) -> None:
-    """Arrow reads the footer, the bytes are as they were read: only decoding shows that they are no values."""
-    path = parquet_file(tmp_path / "in.parquet", mixed_rows(0), row_group_size=1000, use_dictionary=False)
-    data = bytearray(path.read_bytes())
-    start = data.index(b"\x28\xb5\x2f\xfd", 0)  # where Zstandard's first frame begins
-    while start >= 0:
-        data[start] ^= 0xFF
-        start = data.find(b"\x28\xb5\x2f\xfd", start)
-    path.write_bytes(data)
-    with pytest.raises(StorageError, match="rows were not kept: it cannot be read back: "):
-        copied([path], tmp_path / "copy.parquet")
-
-
 def test_nothing_is_left_when_an_input_goes_away(
     inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

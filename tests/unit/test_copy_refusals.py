@@ -135,12 +135,6 @@ def test_files_may_require_what_the_table_does_not_if_all_of_an_output_do(tmp_pa
     assert str(refused).endswith("has a column 'id' that differs from the table's current schema: another nullability")
 
 
-def test_a_file_without_field_ids_is_refused(tmp_path: Path) -> None:
-    path = parquet_file(tmp_path / "in.parquet", pa.table({"id": [1]}))
-    refused = copied([path], tmp_path / "copy.parquet", target_of(struct((1, "id", "long"))))
-    assert str(refused).endswith("has a column 'id' that differs from the table's current schema: another field id")
-
-
 def test_encrypted_columns_are_refused(tmp_path: Path) -> None:
     """The footer is plain, so the file looks like any other at first."""
     path = tmp_path / "in.parquet"
