@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import configparser
 import json
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.cli import main
-from icekeeper.cycle import pass_process
 from icekeeper.pipeline.events import MachineInput, parse_event
 from local_stack.template import TEMPLATE, load_template
-from support.command import Command, without_processes
+from support.command import CATALOG, Command
 
 # The commands of the README, called in this process.
 
@@ -31,26 +30,22 @@ README = Path(__file__).resolve().parents[2] / "README.md"
 BLOCKS: list[str] = re.findall(r"^```sh test\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
 
 
+ROWS = pa.table({"order_id": pa.array([1, 2, 3], pa.int64()), "region": ["us", "eu", None]})
+
+
 @pytest.fixture
-def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A catalog ``lake`` with the table that the README speaks of."""
-    properties = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": (tmp_path / "warehouse").as_uri()}
-    rows = pa.table({"order_id": pa.array([1, 2, 3], pa.int64()), "region": ["us", "eu", None]})
-    catalog = SqlCatalog("lake", **properties)
-    catalog.create_namespace("shop")
-    table = catalog.create_table("shop.orders", rows.schema)
-    for _ in range(12):
-        table.append(rows)
-    catalog.close()
-    for name in [*os.environ]:
-        if name.startswith(("PYICEBERG_", "ICEKEEPER_")):
-            monkeypatch.delenv(name)
-    for key, value in {"type": "sql", **properties}.items():
+def lake(command: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlCatalog]:
+    """A catalog ``lake`` with the table of the README, and no other catalog."""
+    for key, value in command.properties.items():
+        monkeypatch.delenv(f"PYICEBERG_CATALOG__{CATALOG}__{key.upper()}")
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)  # where commands write
-    monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "state.db"))
-    monkeypatch.setattr(pass_process, "PassProcesses", without_processes)
+    monkeypatch.chdir(command.folder)  # where commands write
+    with closing(SqlCatalog("lake", **command.properties)) as catalog:
+        catalog.create_namespace("shop")
+        table = catalog.create_table("shop.orders", ROWS.schema)
+        for _ in range(12):
+            table.append(ROWS)
+        yield catalog
 
 
 def test_every_catalog_is_configured_before_it_is_used() -> None:
@@ -96,30 +91,18 @@ def rhythm_blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", RHYTHMS, re.MULTILINE | re.DOTALL)
 
 
-def opened() -> SqlCatalog:
-    properties = {key: os.environ[f"PYICEBERG_CATALOG__LAKE__{key.upper()}"] for key in ("uri", "warehouse")}
-    return SqlCatalog("lake", **properties)
-
-
-def files_of(name: str) -> dict[str, int]:
+def files_of(lake: SqlCatalog, name: str) -> dict[str, int]:
     """The data files of a table, each with its number of rows."""
-    catalog = opened()
-    try:
-        found = catalog.load_table(name).inspect.files()
-    finally:
-        catalog.close()
+    found = lake.load_table(name).inspect.files()
     return dict(zip(found["file_path"].to_pylist(), found["record_count"].to_pylist(), strict=True))
 
 
-def append_to(*names: str) -> None:
-    catalog = opened()
-    rows = pa.table({"order_id": pa.array([1, 2, 3], pa.int64()), "region": ["us", "eu", None]})
+def append_to(lake: SqlCatalog, *names: str) -> None:
     for name in names:
-        catalog.create_namespace_if_not_exists(name.partition(".")[0])
-        table = catalog.create_table_if_not_exists(name, rows.schema)
+        lake.create_namespace_if_not_exists(name.partition(".")[0])
+        table = lake.create_table_if_not_exists(name, ROWS.schema)
         for _ in range(6):
-            table.append(rows)
-    catalog.close()
+            table.append(ROWS)
 
 
 def passes(reported: str) -> list[list[str]]:
@@ -132,33 +115,35 @@ def called(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.usefixtures("lake")
-def test_the_rhythms_of_their_page_keep_each_others_work(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_rhythms_of_their_page_keep_each_others_work(lake: SqlCatalog, capsys: pytest.CaptureFixture[str]) -> None:
     """Merging leaves what the night has z-ordered, under every way to start it."""
     (policy,), merges = ([*commands(block)] for block in rhythm_blocks("sh test"))
     hourly, nightly = (shlex.split(line)[5:] for line in rhythm_blocks("cron")[0].splitlines())
     (unit,) = re.findall(r"^ExecStart=/opt/icekeeper/bin/icekeeper (.*)$", rhythm_blocks("ini")[0], re.MULTILINE)
     assert hourly == ["icekeeper", *MERGE[:2], "--once", *MERGE[2:]]
     assert shlex.split(unit) == [*MERGE[:4], "--interval", "1h", *MERGE[4:]]
-    append_to("web.clicks")
+    append_to(lake, "web.clicks")
     called(capsys, policy)
     assert passes(called(capsys, nightly[1:])) == [["shop.orders", "succeeded"], ["web.clicks", "succeeded"]]
-    (ordered,) = files_of("shop.orders")
-    assert len(files_of("web.clicks")) == 1
-    append_to("shop.orders", "web.clicks")
+    (ordered,) = files_of(lake, "shop.orders")
+    assert len(files_of(lake, "web.clicks")) == 1
+    append_to(lake, "shop.orders", "web.clicks")
     reported = called(capsys, merges[0]).splitlines()
     assert reported == ["shop.orders  succeeded  compacted 6 files into 1", "1 table, 1 succeeded, 0 did not"]
-    assert sorted(files_of("shop.orders").values()) == [18, 36]
+    assert sorted(files_of(lake, "shop.orders").values()) == [18, 36]
     assert called(capsys, merges[1]).startswith("shop.orders  succeeded  nothing to do\n")
     assert called(capsys, hourly[1:]).splitlines()[0].endswith("1 table scanned, 0 need maintenance")
     for arguments in (hourly[1:], [*shlex.split(unit.replace(" --interval 1h", "")), "--once"]):
-        append_to("shop.orders")
+        append_to(lake, "shop.orders")
         assert passes(called(capsys, arguments)) == [["shop.orders", "succeeded"]]
-        assert ordered in files_of("shop.orders")
-    assert len(files_of("web.clicks")) == 7  # no pattern matches it
-    append_to("shop.orders")
+        assert ordered in files_of(lake, "shop.orders")
+    assert len(files_of(lake, "web.clicks")) == 7  # no pattern matches it
+    append_to(lake, "shop.orders")
     assert passes(called(capsys, nightly[1:])) == [["shop.orders", "succeeded"], ["web.clicks", "succeeded"]]
-    assert (sum(files_of("shop.orders").values()), sum(files_of("web.clicks").values())) == (36 + 4 * 18, 2 * 18)
+    assert (sum(files_of(lake, "shop.orders").values()), sum(files_of(lake, "web.clicks").values())) == (
+        36 + 4 * 18,
+        2 * 18,
+    )
     called(capsys, hourly[1:])  # the first look at the new head
     for arguments in (hourly[1:], nightly[1:], hourly[1:], nightly[1:]):  # neither wakes the other again
         assert passes(called(capsys, arguments)) == []
@@ -248,24 +233,16 @@ def command_lines() -> dict[str, Sequence[str]]:
     return {"unit": of_unit, "container": dockerfile("CMD"), "cronjob": container["args"]}
 
 
-def test_the_command_line_of_each_example_maintains_a_table(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_of_each_example_maintains_a_table(command: Command, lake: SqlCatalog) -> None:
     """Under the name that its catalog has there; an endless run is run once."""
-    for key, value in command.properties.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
-    lake = SqlCatalog("lake", **command.properties)
-    lake.create_namespace("ns")
-    rows = pa.table({"id": [1, 2, 3]})
-    table = lake.create_table("ns.t", rows.schema)
-    examples = list(command_lines())
-    for example, arguments in command_lines().items():
-        for _ in range(6):
-            table.append(rows)
+    table = lake.load_table("shop.orders")
+    for number, (example, arguments) in enumerate(command_lines().items(), 1):
         once = [] if "--once" in arguments else ["--once"]
         answer = command(*arguments, *once, catalog=None)
         assert answer.code == 0, answer.err
-        assert [line.split()[1:4] for line in answer.out.splitlines()[1:]] == [["lake", "ns.t", "succeeded"]], example
-        assert len(table.refresh().inspect.files()) == 1 + examples.index(example), example
-    lake.close()
+        assert [line.split()[1:4] for line in answer.out.splitlines()[1:]] == [["lake", "shop.orders", "succeeded"]]
+        assert len(table.refresh().inspect.files()) == number, example
+        append_to(lake, "shop.orders")
 
 
 def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
