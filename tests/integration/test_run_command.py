@@ -119,19 +119,15 @@ def test_one_table_that_cannot_be_read_stops_nothing_and_shows_in_the_exit_code(
     assert any(line.split()[1:4] == ["C", "ns.broken", "failed:"] for line in answer.out.splitlines())
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
+def test_a_wrong_call_ends_before_it_begins(command: Command) -> None:
+    for given, said in (
         (["--catalog", "nowhere"], "there is no catalog 'nowhere'"),
         (["--interval", "1"], "--interval takes a time like"),
         (["--once", "--interval", "1h"], "--once and --interval exclude each other"),
         (["--set", "detection_interval_s=often"], "detection_interval_s"),
-    ],
-)
-def test_a_wrong_call_ends_before_it_begins(command: Command, given: list[str], said: str) -> None:
-    answer = command("run", "--engine", "local", *given)
-    assert (answer.code, answer.out) == (2, "")
-    assert said in answer.err
+    ):
+        answer = command("run", "--engine", "local", *given)
+        assert (answer.code, answer.out, said in answer.err) == (2, "", True), given
 
 
 def test_a_long_pass_stops_neither_detection_nor_other_tables(command: Command, pool: ThreadPoolExecutor) -> None:

@@ -19,7 +19,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.pipeline import glue_job
 from icekeeper.pipeline.control_bucket import ControlBucket
-from icekeeper.state.leases import end_live_run, is_scheduled, note_live_run, slot_keys
+from icekeeper.state.leases import end_live_run, is_scheduled, note_live_run
 from icekeeper.state.requests import MaintenanceRequest
 from local_stack.executions import Execution
 from local_stack.functions import Killed
@@ -174,28 +174,6 @@ def test_a_run_whose_table_is_taken_commits_nothing(lake: LocalLake, monkeypatch
     assert list(summaries(lake, execution)) == ["compact"]
     assert execution.output["report"]["tables"] == [result_of(lake, execution)]
     assert (len(lake.table.data_files()), len(lake.table.metadata.snapshots)) == (1, 6)
-
-
-def test_a_scheduled_run_leaves_out_the_table_of_another_run(lake: LocalLake) -> None:
-    """The second run starts between two stages of the first, when no run holds the lease of ns.t; it takes ns.u."""
-    others: list[Execution] = []
-
-    def start_another(event: Any) -> None:
-        if event["run_id"] == "the-first":
-            lake.pyiceberg.create_table("ns.u", lake.table.table.schema())
-            for _ in range(5):
-                lake.pyiceberg.load_table("ns.u").append(lake.table.new_rows(1))
-            others.append(lake.stack.run({}, name="the-second"))
-
-    lake.before("expire_snapshots", start_another)
-    execution = lake.stack.run({}, name="the-first")
-    assert result_of(lake, execution)["status"] == "succeeded"
-    (second,) = others
-    assert {child.input["item"]["table"] for child in second.children} == {"ns.u"}
-    assert result_of(lake, second, "ns.u")["status"] == "succeeded"
-    assert [record.run_id for record in lake.journal()] == ["the-first"]
-    leases = lake.state.leases
-    assert [key for key in slot_keys(4) if leases.current(key, now_ms=system_clock()) is not None] == []
 
 
 # A rhythm: a second schedule of the platform, whose input names patterns of tables, operations and settings.

@@ -89,24 +89,6 @@ def test_a_request_starts_a_run_and_prints_its_result(laptop: Laptop) -> None:
     assert laptop.pending == ()  # its report has claimed it: no scheduled run serves it again
 
 
-def test_without_a_state_machine_the_next_scheduled_run_takes_it_first(
-    laptop: Laptop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("ICEKEEPER_STATE_MACHINE")
-    laptop.lake.table.create_beside("ns.a", str(laptop.lake.table.folder.parent / "a"))
-    laptop.lake.table.fill(2)
-    for _ in range(2):
-        laptop.lake.pyiceberg.load_table("ns.a").append(laptop.lake.table.new_rows(1))
-    answer = laptop("--operations", "compact")
-    assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith("ns.t: requested: nothing is scheduled: ")
-    execution = laptop.lake.stack.run({})
-    proposals = laptop.lake.stack.control(f"runs/{execution.name}/proposals.json")
-    assert [(item["table"], item["forced"]) for item in proposals] == [("ns.t", True), ("ns.a", False)]
-    assert laptop.pending == ()
-    assert laptop.lake.journal()[0].summary == "compact: compacted 2 files into 1 (across 1 bins)"
-
-
 def test_a_table_under_maintenance_is_waited_for_here_or_by_the_run_alone(
     laptop: Laptop, script: ScriptedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
