@@ -71,7 +71,7 @@ def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFi
     assert len(BLOCKS) == 13
     shown = ""
     for arguments in (arguments for block in BLOCKS for arguments in commands(block)):
-        code = main([one.replace("file:///tmp/lake/", f"{(tmp_path / 'warehouse').as_uri()}/") for one in arguments])
+        code = main([item.replace("file:///tmp/lake/", f"{(tmp_path / 'warehouse').as_uri()}/") for item in arguments])
         captured = capsys.readouterr()
         assert code == 0, f"{arguments}\n{captured.err}"
         shown += captured.out
@@ -270,7 +270,7 @@ def test_the_cronjob_keeps_its_state_on_a_volume() -> None:
     pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     (mount,) = container["volumeMounts"]
-    (state,) = [one["value"] for one in container["env"] if one["name"] == "ICEKEEPER_STATE"]
+    (state,) = [item["value"] for item in container["env"] if item["name"] == "ICEKEEPER_STATE"]
     (volume,) = pod["volumes"]
     assert (job["kind"], claim["kind"]) == ("CronJob", "PersistentVolumeClaim")
     assert state.startswith(f"{mount['mountPath']}/")

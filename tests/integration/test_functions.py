@@ -229,7 +229,7 @@ def test_a_second_attempt_waits_while_the_first_is_at_work(
         with monkeypatch.context() as patch:
             patch.setattr(importlib.import_module(module), use_case, work)
             first = aws_functions.send(name, **changed)
-        assert [type(one.error) for one in tried] == [IdempotencyAlreadyInProgressError], name
+        assert [type(entry.error) for entry in tried] == [IdempotencyAlreadyInProgressError], name
         run_id = changed.get("run_id", RUN)
         assert [(line["level"], line["run_id"]) for line in tried[0].lines] == [("WARNING", run_id)], name
         assert str(first.error) == "seen enough", name

@@ -95,9 +95,9 @@ def test_an_interrupt_during_a_compaction_ends_it_at_once(command: Command, numb
     unstall(table)
     assert data_files(command) == files, "its own files are gone"
     assert command.catalog.load_table("ns.t").metadata_location == table.metadata_location
-    (one,) = command("history", "ns.t", "--json").json["passes"]
-    assert (one["run_id"], one["status"]) == (document["run_id"], "failed")
-    assert one["summary"].startswith("compact: interrupted; no commit landed, the table is unchanged; ")
+    (item,) = command("history", "ns.t", "--json").json["passes"]
+    assert (item["run_id"], item["status"]) == (document["run_id"], "failed")
+    assert item["summary"].startswith("compact: interrupted; no commit landed, the table is unchanged; ")
     again = command("maintain", "ns.t", "--engine", "local", "--json")  # the lease was given back
     assert next(part["status"] for part in again.json["operations"]) == "succeeded"
     assert sorted_rows(command.catalog.load_table("ns.t").metadata_location) == before
@@ -242,8 +242,8 @@ def test_commits_before_an_interrupt_are_reported_and_recorded(
         head = table.refresh().current_snapshot()
         assert head is not None
         assert part["snapshot_ids"] == ([head.snapshot_id] if operation is Operation.COMPACT else [])
-        one, *_ = command("history", "ns.t", "--json").json["passes"]
-        assert (one["run_id"], one["status"], one["summary"]) == tuple(
+        item, *_ = command("history", "ns.t", "--json").json["passes"]
+        assert (item["run_id"], item["status"], item["summary"]) == tuple(
             answer.json[key] for key in ("run_id", "status", "summary")
         )
         rows = table.scan().to_arrow().slice(0, 3)
@@ -277,8 +277,8 @@ def test_an_interrupt_ends_the_work_of_spark(command: Command, number: signal.Si
     assert [part["status"] for part in document["operations"]] == ["failed", *["skipped"] * 4]
     assert len(started) >= 3, "Java, the daemon that starts workers, and a worker"
     wait_for(lambda: all(map(has_ended, started)))
-    (one,) = command("history", "ns.t", "--json").json["passes"]
-    assert (one["run_id"], one["status"]) == (document["run_id"], "failed")
+    (item,) = command("history", "ns.t", "--json").json["passes"]
+    assert (item["run_id"], item["status"]) == (document["run_id"], "failed")
     unstall(table)
     head = command.catalog.load_table("ns.t").metadata_location
     assert head == table.metadata_location

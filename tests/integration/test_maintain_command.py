@@ -230,7 +230,7 @@ def test_only_a_pass_that_changed_something_or_was_refused_is_an_entry(command: 
     second = command(*AGED_PASS).json
     sweep = next(part for part in second["operations"] if part["operation"] == "remove_orphans")
     assert (sweep["status"], sweep["summary"]) == ("succeeded", "removed 0 orphan file(s)")
-    assert [one["run_id"] for one in passes(command)] == [first["run_id"]]
+    assert [item["run_id"] for item in passes(command)] == [first["run_id"]]
     orphan = local_path(table.location()) / "data" / "orphan.parquet"
     orphan.write_bytes(b"PAR1")
     for _ in range(2):
@@ -243,7 +243,7 @@ def test_only_a_pass_that_changed_something_or_was_refused_is_an_entry(command: 
     local_path(snapshot.manifest_list).unlink()
     for count in (1, 2):
         command(*AGED_PASS, "--operations", "remove_orphans")
-        assert [one["status"] for one in passes(command)] == [*["partial"] * count, *["succeeded"] * 2]
+        assert [item["status"] for item in passes(command)] == [*["partial"] * count, *["succeeded"] * 2]
 
 
 # What ``icekeeper maintain`` skips, refuses or fails, and what that means for the rest of the pass.
@@ -330,10 +330,10 @@ def test_a_table_at_the_location_of_a_dropped_table_is_swept_only_on_request(com
     assert f"belongs to a dropped table (UUID {first.metadata.table_uuid})" in str(reason)
     assert left <= command.contents().keys()
     for _ in range(2):
-        kinds = [one["kind"] for one in command("health", "ns.t", "--json").json["warnings"]]
+        kinds = [item["kind"] for item in command("health", "ns.t", "--json").json["warnings"]]
         assert kinds.count("former_table") == 1
     detected = command("detect", "--json", "--unsafe").json
-    assert not [one for one in detected["proposals"] if "orphans" in " ".join(one["reasons"])]
+    assert not [item for item in detected["proposals"] if "orphans" in " ".join(item["reasons"])]
     metadata = local_path(table.location()) / "metadata"
     ours = {local_path(entry.metadata_file) for entry in table.metadata.metadata_log}
     theirs = {*metadata.glob("*.metadata.json")} - ours - {local_path(table.metadata_location)}
@@ -350,7 +350,7 @@ def test_a_table_at_the_location_of_a_dropped_table_is_swept_only_on_request(com
     )
     assert statuses(swept)["remove_orphans"][0] == "succeeded"
     assert swept.json["operations"][0]["metrics"]["remove_orphans.orphans_removed"] == 6
-    assert [one["kind"] for one in command("health", "ns.t", "--json").json["warnings"]].count("former_table") == 0
+    assert [item["kind"] for item in command("health", "ns.t", "--json").json["warnings"]].count("former_table") == 0
 
 
 def test_a_store_that_does_not_answer_fails_soon(

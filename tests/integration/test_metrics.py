@@ -38,7 +38,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def samples(text: str, parse: Any = parser.text_string_to_metric_families) -> Samples:
     """Every sample by its name and labels."""
     return {
-        (one.name, tuple(sorted(one.labels.items()))): one.value for family in parse(text) for one in family.samples
+        (item.name, tuple(sorted(item.labels.items()))): item.value for family in parse(text) for item in family.samples
     }
 
 
@@ -60,7 +60,7 @@ def test_gauges_are_of_the_last_scan_and_counters_of_all_passes(command: Command
     second = command("maintain", "ns.t", *LOCAL, "--json").json
     command("detect")
     now = samples(command("metrics", "--catalog", "C", catalog=None).out)
-    merged = sum(one["metrics"]["compact.files_merged"] for one in (first, second))
+    merged = sum(item["metrics"]["compact.files_merged"] for item in (first, second))
     assert value(now, "files_merged_total") == merged == 12
     assert value(now, "table_data_files", table="ns.t") == 2
     assert value(now, "passes_total", status="succeeded") == 2
@@ -88,14 +88,14 @@ def test_every_metric_is_made_and_on_its_page() -> None:
     tables = [name for name, *_ in rows if name.startswith("icekeeper_table_")]
     assert {name.replace("icekeeper_table_", "icekeeper_catalog_") for name in tables[:-2]} == SUMS
     for name in SUMS:
-        one = METRICS[name.replace("icekeeper_catalog_", "icekeeper_table_")]
-        assert METRICS[name].meaning == f"over all tables: {one.meaning}"
+        item = METRICS[name.replace("icekeeper_catalog_", "icekeeper_table_")]
+        assert METRICS[name].meaning == f"over all tables: {item.meaning}"
     source = (ROOT / "layers/icekeeper/src/icekeeper/health/examine.py").read_text()
     counters = set(re.findall(r'"(lake_\w+)"', source)) - {"lake_tables", "lake_tables_warned"}
     assert counters - set(metrics._LAKE) == {"lake_delete_manifests"}
     document = json.loads((ROOT / "docs/examples/grafana-dashboard.json").read_text())
     expressions = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
-    asked = {name for one in expressions for name in re.findall(r"icekeeper_\w+", one)}
+    asked = {name for item in expressions for name in re.findall(r"icekeeper_\w+", item)}
     assert asked
     assert asked - set(METRICS) == set()
 
@@ -238,8 +238,8 @@ def test_no_more_than_sixteen_clients_are_served_at_once(tmp_path: Path) -> None
         held = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(16)]
         one_more = stack.enter_context(socket.create_connection(address, timeout=5))
         assert one_more.recv(1) == b""
-        for one in held:
-            one.close()
+        for item in held:
+            item.close()
         deadline_s = time.monotonic() + 10
         while asked_or_closed(f"{url}/healthz") != 200 and time.monotonic() < deadline_s:
             time.sleep(0.05)
@@ -261,7 +261,7 @@ def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None
     assert command("metrics", "--output", str(path), catalog=None).code == 0
     assert value(samples(path.read_text()), "catalog_tables") == 1
     assert stat.S_IMODE(path.stat().st_mode) & 0o444 == 0o444, "node_exporter runs as another user"
-    assert [one.name for one in command.folder.glob("*.prom*")] == ["icekeeper.prom"]
+    assert [item.name for item in command.folder.glob("*.prom*")] == ["icekeeper.prom"]
     answer = command("metrics", "--output", str(command.folder / "none" / "x"), catalog=None)
     assert answer.code == 2
     assert one_sentence(answer.err).endswith("cannot be written: No such file or directory; choose another file")
@@ -288,7 +288,7 @@ def test_lines_of_a_run_as_json(command: Command, monkeypatch: pytest.MonkeyPatc
     command.table(appends=6)
     answer = command("run", *LOCAL, "--once")
     lines = [json.loads(line) for line in answer.out.splitlines()]
-    assert [(one["event"], one["level"], one.get("table"), one.get("status")) for one in lines] == [
+    assert [(item["event"], item["level"], item.get("table"), item.get("status")) for item in lines] == [
         ("run", "INFO", None, None),
         ("table_result", "INFO", "ns.t", "succeeded"),
     ]

@@ -108,7 +108,7 @@ def test_a_run_that_does_not_get_the_table_keeps_no_slot(pipeline: Pipeline) -> 
     for step in plan.routes:
         assert (pipeline.documents(item).left(step) or "").startswith("another run maintained the table: ")
     pipeline.report()
-    assert [one.table for one in pipeline.detect("run-2")[1]] == ["ns.t"]
+    assert [entry.table for entry in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
 def test_a_run_that_may_wait_tries_again(pipeline: Pipeline) -> None:
@@ -173,7 +173,7 @@ def test_of_two_runs_that_begin_together_the_first_has_the_table(
 
     monkeypatch.setattr(detect_module, "note_live_run", late)
     first = pipeline.detect()[1]
-    assert [[item.table for item in one] for one in (first, *seconds)] == [[], ["ns.t"]]
+    assert [[item.table for item in entry] for entry in (first, *seconds)] == [[], ["ns.t"]]
 
 
 def test_a_damaged_list_of_a_live_run_bars_nothing(pipeline: Pipeline) -> None:

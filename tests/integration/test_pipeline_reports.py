@@ -50,7 +50,7 @@ def outcomes(pipeline: Pipeline, item: Item, **state: Any) -> dict[str, tuple[st
     """Status and summary of each operation in the report of a table."""
     outcome = report_table(pipeline.deployment, RUN, item, RunState.model_validate(state)).outcome
     assert outcome is not None
-    return {one.operation.value: (one.status.value, one.summary) for one in outcome.operations}
+    return {record.operation.value: (record.status.value, record.summary) for record in outcome.operations}
 
 
 def kill(pipeline: Pipeline, item: Item, step: str) -> None:
@@ -117,7 +117,7 @@ def test_a_pass_of_which_every_step_was_left_did_nothing(pipeline: Pipeline) -> 
         "LeaseHeld",
         'another run maintained the table: x; start again later, or with "wait" true',
     )
-    assert [(one["status"], one["summary"]) for one in answer["tables"]] == [
+    assert [(record["status"], record["summary"]) for record in answer["tables"]] == [
         ("refused", "another run maintained the table: x")
     ]
     assert pipeline.journal(item) == []
@@ -275,9 +275,9 @@ def test_all_tables_of_a_run_are_reported_once(pipeline: Pipeline, wave: Wave) -
         "error": "",
         "cause": "",
     }
-    assert ({one.item.table for one in report.tables}, report.is_scan) == ({"ns.t", "ns.u", "ns.v"}, True)
+    assert ({record.item.table for record in report.tables}, report.is_scan) == ({"ns.t", "ns.u", "ns.v"}, True)
     stored = json.loads((pipeline.control / "runs" / RUN / "report.json").read_text())
-    assert [one["table"] for one in stored["results"]] == [*wave.items]
+    assert [record["table"] for record in stored["results"]] == [*wave.items]
     assert (stored["tables"], stored["jobs"]) == ({"succeeded": 3}, {})
     assert live_runs(pipeline) == []
     again = run_report(pipeline)
@@ -291,9 +291,9 @@ def test_the_end_of_a_run_writes_the_page_of_all_catalogs(
     written = pipeline.control / "report" / "index.html"
     data = json.loads(written.read_text().split(' id="data">')[1].split("</script>")[0])
     shown = [
-        (one["catalog"], table["name"], table["last_pass"]["status"])
-        for one in data["catalogs"]
-        for table in one["tables"]
+        (record["catalog"], table["name"], table["last_pass"]["status"])
+        for record in data["catalogs"]
+        for table in record["tables"]
     ]
     assert sorted(shown) == [("local", name, "succeeded") for name in ("ns.t", "ns.u", "ns.v")]
     written.unlink()
@@ -352,7 +352,7 @@ def test_a_table_that_cannot_be_reported_counts_as_failed_and_stops_no_other(
     report = run_report(pipeline)
     assert tried.count("ns.u") == attempts
     assert (report.answer["status"], report.answer["summary"]) == ("partial", "1 failed, 2 succeeded")
-    shown = {one.item.table: (one.status, one.summary) for one in report.tables}
+    shown = {record.item.table: (record.status, record.summary) for record in report.tables}
     sentence = f"cannot report the pass: {type(error).__name__}: {error}"
     assert shown["ns.u"] == ("failed", sentence)
     # It is as due as before.
@@ -374,7 +374,7 @@ def test_a_run_of_which_no_table_can_be_reported_ends(pipeline: Pipeline, monkey
 def test_a_changed_document_fails_its_own_table_only(pipeline: Pipeline, wave: Wave) -> None:
     (pipeline.control / pipeline.documents(wave.items["ns.u"]).folder / "compact.json").write_text("{}")
     report = run_report(pipeline)
-    (failed,) = (one for one in report.tables if one.status == "failed")
+    (failed,) = (record for record in report.tables if record.status == "failed")
     assert failed.item.table == "ns.u"
     assert failed.summary.endswith(
         "compact.json was changed after this run wrote it (status: Field required); start another run"
@@ -403,10 +403,10 @@ def test_how_a_scheduled_run_ended(pipeline: Pipeline, statuses: list[str], stat
     (item,) = pipeline.detect()[1]
     items = [item.model_copy(update={"table": f"ns.t{number}"}) for number in range(len(statuses))]
     (pipeline.control / "runs" / RUN / "proposals.json").write_text(
-        json.dumps([one.model_dump(mode="json") for one in items])
+        json.dumps([record.model_dump(mode="json") for record in items])
     )
-    for one, shown in zip(items, statuses, strict=True):
-        pipeline.documents(one).write_ended({"status": shown, "summary": f"{shown}!"})
+    for record, shown in zip(items, statuses, strict=True):
+        pipeline.documents(record).write_ended({"status": shown, "summary": f"{shown}!"})
     answer = pipeline.report()
     assert (answer["status"], answer["error"]) == (status, error)
     if error:

@@ -53,7 +53,7 @@ def in_functions(pipeline: Pipeline) -> Pipeline:
 def outcomes(pipeline: Pipeline, item: Item, run_id: str = RUN) -> dict[str, tuple[str, str]]:
     """Status and sentence of each operation of a reported pass."""
     shown = pipeline.document(item, "pass.json", run_id)["operations"]
-    return {one["operation"]: (one["status"], one["summary"]) for one in shown}
+    return {entry["operation"]: (entry["status"], entry["summary"]) for entry in shown}
 
 
 def test_a_commit_before_a_crash_is_reported_once(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_a_stale_plan_leaves_its_steps_and_the_table_due(pipeline: Pipeline, wha
     pipeline.report()
     assert pipeline.documents(item).ended() == EndedPass(status="refused", summary=why)
     assert pipeline.deployment.state.seen(item.identity) is None
-    assert [one.table for one in pipeline.detect("run-2")[1]] == ["ns.t"]
+    assert [entry.table for entry in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
 def test_a_table_dropped_since_it_was_detected(pipeline: Pipeline) -> None:

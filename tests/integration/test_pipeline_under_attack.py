@@ -131,7 +131,7 @@ def test_a_pass_that_lost_its_lease_does_not_silence_its_table(
     seen = newest_look(pipeline.deployment.state, item.identity)
     assert seen is not None
     assert not seen.is_done
-    assert [one.table for one in pipeline.detect("run-2")[1]] == ["ns.t"]
+    assert [entry.table for entry in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
 # Documents of the control bucket that somebody has changed by hand (rule: documents-are-not-trusted).

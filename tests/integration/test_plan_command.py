@@ -121,7 +121,7 @@ def test_an_unknown_result_leaves_later_plans_on_the_current_table(tmp_path: Pat
             expected_files, "expected_result", side_effect=KeyError("a document that breaks the rules")
         ):
             would = dry_run(made, "compact,rewrite_manifests")
-        assert [one.summary for one in would.operations] == [
+        assert [item.summary for item in would.operations] == [
             "would compact 4 files into 1 (across 1 bins)",
             "would rewrite 4 manifests into 1",
         ]

@@ -227,7 +227,7 @@ def test_tables_at_work_take_the_room_and_health_is_recorded(two_tables: Command
         "a scheduled run would begin with no table now: 1 table would wait for a pass to end",
     ]
     stats = open_state(os.environ).lake_stats.of_catalog(CatalogId("C", two_tables.warehouse.as_uri()))
-    recorded = {one.identity.table.name: one.counters["lake_snapshots"] for one in stats}
+    recorded = {item.identity.table.name: item.counters["lake_snapshots"] for item in stats}
     assert recorded == {"busy": 7, "idle": 1}
 
 
@@ -374,13 +374,13 @@ def test_a_pass_is_in_the_history(command: Command) -> None:
     command.table(appends=6)
     ran = command("maintain", "ns.t", "--engine", "local", "--operations", "compact", "--json")
     answer = command("history", "ns.t", "--json")
-    (one,) = answer.json["passes"]
+    (item,) = answer.json["passes"]
     assert (answer.code, answer.json["table"], answer.json["catalog"]) == (0, "ns.t", "C")
-    assert one == {
+    assert item == {
         "run_id": ran.json["run_id"],
-        "started_ms": one["started_ms"],
-        "finished_ms": one["finished_ms"],
-        "duration_ms": one["finished_ms"] - one["started_ms"],
+        "started_ms": item["started_ms"],
+        "finished_ms": item["finished_ms"],
+        "duration_ms": item["finished_ms"] - item["started_ms"],
         "status": "succeeded",
         "summary": ran.json["summary"],
         "engine": "local",
@@ -393,8 +393,8 @@ def test_a_pass_is_in_the_history(command: Command) -> None:
         "requests_saved": 10,
         "cost_usd": pytest.approx(cost(ran.json["metrics"], gets=12, puts=1), abs=1e-9),
     }
-    assert one["cost_usd"] > 0
-    sums = {key: one[key] for key in ("bytes_freed", "files_before", "files_after", "requests_saved", "cost_usd")}
+    assert item["cost_usd"] > 0
+    sums = {key: item[key] for key in ("bytes_freed", "files_before", "files_after", "requests_saved", "cost_usd")}
     assert answer.json["totals"] == {"passes": 1, "failed": 0, **sums}
 
 
@@ -426,16 +426,16 @@ def test_without_a_table_history_answers_for_all_catalogs_of_the_state(
     for run, at in ended.items():
         record(command, run, at, "failed" if run == "bad" else "succeeded")
     there = SqliteStateStore(command.state)
-    (one, *_) = there.passes(now_ms - 2 * hour_ms, now_ms=now_ms)
+    (item, *_) = there.passes(now_ms - 2 * hour_ms, now_ms=now_ms)
     freed = {"expire_snapshots.bytes_freed": 2048, "remove_orphans.bytes_freed": 1024}
-    elsewhere = replace(one.identity, catalog=one.identity.catalog._replace(name="D"))
+    elsewhere = replace(item.identity, catalog=item.identity.catalog._replace(name="D"))
     at_ms = now_ms - 2 * hour_ms
     there.record_pass(
-        replace(one, identity=elsewhere, run_id="d", metrics=freed, started_ms=at_ms - 2_340, finished_ms=at_ms)
+        replace(item, identity=elsewhere, run_id="d", metrics=freed, started_ms=at_ms - 2_340, finished_ms=at_ms)
     )
 
     def runs(*arguments: str) -> list[str]:
-        return [one["run_id"] for one in command("history", "--json", *arguments, catalog=None).json["passes"]]
+        return [item["run_id"] for item in command("history", "--json", *arguments, catalog=None).json["passes"]]
 
     assert runs() == ["new", "d", "bad"]
     assert runs("--since", "7d") == ["new", "d", "bad", "old"]
@@ -550,7 +550,7 @@ def test_small_files_that_no_pass_would_merge_are_no_warning(lake: Command) -> N
     table.append(pa.table({"id": [*range(6)], "name": ["a"] * 6}))
 
     def warnings() -> list[str]:
-        return [one["kind"] for one in lake("health", "ns.calm", "--json").json["warnings"]]
+        return [item["kind"] for item in lake("health", "ns.calm", "--json").json["warnings"]]
 
     assert warnings() == ["small_files"]
     assert lake("maintain", "ns.calm", "--engine", "local").code == 0

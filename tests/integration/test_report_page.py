@@ -30,7 +30,7 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two catalogs, with names as an attacker chooses them."""
     facts = [fleet(120, hostile=True), fleet(3, f"crm {HOSTILE}")]
     page = tmp_path_factory.mktemp("page") / "page.html"
-    page.write_text(render_page([catalog_document(one, NOW_MS) for one in facts], NOW_MS))
+    page.write_text(render_page([catalog_document(item, NOW_MS) for item in facts], NOW_MS))
     return page
 
 

@@ -111,7 +111,7 @@ def listed() -> tuple[MaintenanceRequest, ...]:
 def test_the_answer_says_whether_a_run_is_scheduled_that_takes_the_request(command: Command) -> None:
     command.table(appends=1)
     next_run = "ns.t: requested: the next scheduled run takes it first\n"
-    for call, hours_ago, said in (
+    for call, hours_ago, expected in (
         (("request", "ns.t"), None, f"ns.t: requested: {NO_RUN}\n"),
         (("request", "add", "ns.t"), 26, f"ns.t: requested: {NO_RUN}\n"),
         (("request", "ns.t"), 24, next_run),
@@ -119,7 +119,7 @@ def test_the_answer_says_whether_a_run_is_scheduled_that_takes_the_request(comma
         if hours_ago is not None:
             note_detection(open_state(os.environ).leases, now_ms=system_clock() - hours_ago * HOUR_MS)
         answer = command(*call)
-        assert (answer.code, answer.out, len(listed())) == (0, said, 1)
+        assert (answer.code, answer.out, len(listed())) == (0, expected, 1)
     assert command("request", "--json", "ns.t").code == 0  # an option may come first
 
 

@@ -120,14 +120,14 @@ def test_one_table_that_cannot_be_read_stops_nothing_and_shows_in_the_exit_code(
 
 
 def test_a_wrong_call_ends_before_it_begins(command: Command) -> None:
-    for given, said in (
+    for given, expected in (
         (["--catalog", "nowhere"], "there is no catalog 'nowhere'"),
         (["--interval", "1"], "--interval takes a time like"),
         (["--once", "--interval", "1h"], "--once and --interval exclude each other"),
         (["--set", "detection_interval_s=often"], "detection_interval_s"),
     ):
         answer = command("run", "--engine", "local", *given)
-        assert (answer.code, answer.out, said in answer.err) == (2, "", True), given
+        assert (answer.code, answer.out, expected in answer.err) == (2, "", True), given
 
 
 def test_a_long_pass_stops_neither_detection_nor_other_tables(command: Command, pool: ThreadPoolExecutor) -> None:
@@ -158,7 +158,7 @@ def test_no_more_tables_are_maintained_than_all_processes_may(command: Command, 
     engines = [Blocking(), Blocking()]
     state = open_state(os.environ)
     running = [service(lines, engine, max_concurrent_jobs="3") for engine in engines]
-    ended = [pool.submit(one.run, once=True) for one in running]
+    ended = [pool.submit(item.run, once=True) for item in running]
 
     def holders() -> set[str]:
         found = (state.leases.current(key, now_ms=system_clock()) for key in slot_keys(3))
@@ -170,7 +170,7 @@ def test_no_more_tables_are_maintained_than_all_processes_may(command: Command, 
     finally:
         for engine in engines:
             engine.go.set()
-    assert [one.result(STARTED_S) for one in ended] == [True, True]
+    assert [item.result(STARTED_S) for item in ended] == [True, True]
     worked = [line.split()[2] for line in lines if " succeeded in " in line]
     assert sorted(worked) == ["ns.a", "ns.b", "ns.c", "ns.d"], "each by one of them, once"
     assert not any(state.leases.current(key, now_ms=system_clock()) for key in slot_keys(3))
@@ -229,7 +229,7 @@ def test_a_request_for_more_than_the_policy_is_refused(command: Command, monkeyp
     request(greed)
     lines: list[str] = []
     assert service(lines).run(once=True)
-    (shown,) = [one for one in open_state(os.environ).history(identity()) if one.status == "refused"]
+    (shown,) = [item for item in open_state(os.environ).history(identity()) if item.status == "refused"]
     assert shown.summary.startswith(
         "a request for ns.t cannot set snapshot_retention_hours to 0, where the policy has "
     )

@@ -20,7 +20,7 @@ def test_the_list_is_that_of_the_last_scan_most_urgent_first(command: Command) -
     assert command("detect").code == 1
     answer = command("list", "--json")
     assert answer.code == 0
-    assert [(one["name"], one["state"]) for one in answer.json["tables"]] == [
+    assert [(entry["name"], entry["state"]) for entry in answer.json["tables"]] == [
         ("ns.gone", "trouble"),
         ("ns.many", "work"),
         ("ns.few", "well"),
@@ -29,7 +29,7 @@ def test_the_list_is_that_of_the_last_scan_most_urgent_first(command: Command) -
     assert answer.json["tables"][1]["counters"].items() <= health["counters"].items()
     heading, *rows = command("list").out.splitlines()
     assert (heading.split()[0], "age" in heading.split(), "0 minutes" in rows[1]) == ("table", True, True)
-    assert all(0 <= one["age_seconds"] < 600 for one in answer.json["tables"])
+    assert all(0 <= entry["age_seconds"] < 600 for entry in answer.json["tables"])
     assert [row.split()[:3] for row in rows] == [
         ["ns.gone", "trouble", "–"],
         ["ns.many", "work", "8"],
@@ -39,7 +39,7 @@ def test_the_list_is_that_of_the_last_scan_most_urgent_first(command: Command) -
 
 
 def listed(command: Command) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in command("list", "--json").json["tables"]}
+    return {entry["name"]: entry for entry in command("list", "--json").json["tables"]}
 
 
 def test_the_list_follows_pauses_and_passes(command: Command) -> None:
@@ -66,7 +66,7 @@ def test_the_list_follows_pauses_and_passes(command: Command) -> None:
     kept = {key: value for key, value in done["ns.other"].items() if key != "age_seconds"}
     assert kept.items() <= before["ns.other"].items()
     after = command("detect", "--json").json
-    assert [one["table"] for one in after["proposals"]] == ["ns.other"]
+    assert [entry["table"] for entry in after["proposals"]] == ["ns.other"]
     again = listed(command)["ns.t"]
     assert again["observed_ms"] == done["ns.t"]["observed_ms"], "the next scan sees nothing new"
 

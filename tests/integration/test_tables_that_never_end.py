@@ -95,7 +95,7 @@ def test_a_table_whose_pass_never_ends_stops_no_other_table(
     assert (second.code, maintained(second)) == (0, {})
     assert time.monotonic() - begun_s < 30
     health = command("health", POISON, "--json")
-    assert [one["message"] for one in health.json["warnings"] if one["kind"] == "cut_off"] == [
+    assert [item["message"] for item in health.json["warnings"] if item["kind"] == "cut_off"] == [
         "the table is not maintained: " + line.partition(": cut off: ")[2]
     ]
     assert command("maintain", POISON, "--engine", "local", "--set", "min_input_files=2").code == 0
@@ -154,7 +154,7 @@ class TestANeighbour:
         orphan.write_bytes(b"1")
         settings = ("--set", "orphan_max_delete_ratio=1", "--set", "min_input_files=2")
         answer = command("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD, *settings, "--json")
-        found = {one["operation"]: one for one in answer.json["operations"]}
+        found = {item["operation"]: item for item in answer.json["operations"]}
         return {"exists": orphan.exists(), **found}
 
     def test_without_a_claim_holds_back_deletions_only(

@@ -109,7 +109,7 @@ def test_every_query_of_the_dashboard_has_data(tmp_path: Path, bucket: dict[str,
     )
     document = json.loads(DASHBOARD.read_text())
     asked = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
-    asked = [one.replace("$catalog", ".*").replace("$__rate_interval", "30s") for one in asked]
+    asked = [item.replace("$catalog", ".*").replace("$__rate_interval", "30s") for item in asked]
     with (
         running(*served, folder=tmp_path, environment=environment),
         running(*scraping, folder=tmp_path, environment=environment),
@@ -117,9 +117,9 @@ def test_every_query_of_the_dashboard_has_data(tmp_path: Path, bucket: dict[str,
         until_s, lacking = time.monotonic() + PATIENCE_S, asked
         while lacking and time.monotonic() < until_s:
             time.sleep(1)
-            lacking = [one for one in lacking if not results(own, one)]
+            lacking = [item for item in lacking if not results(own, item)]
         assert lacking == []
-        assert [one["value"][1] for one in results(own, 'up{job="icekeeper"}')] == ["1"]
+        assert [item["value"][1] for item in results(own, 'up{job="icekeeper"}')] == ["1"]
 
 
 def results(port: int, query: str) -> list[Any]:

@@ -65,7 +65,7 @@ class Browser:
         }
         answer = self.driver.execute_cdp_cmd("Runtime.evaluate", call)
         found = json.loads(answer["result"]["value"])
-        return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
+        return [f"{item['id']}: {node['html'][:200]}" for item in found for node in item["nodes"]]
 
     def screenshot(self, path: Path, height: int | None = None, scale: float = 1) -> None:
         """Write the whole page, or its first ``height`` pixels, as PNG."""

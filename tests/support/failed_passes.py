@@ -83,10 +83,10 @@ class FailedPasses:
         except MaintenanceError as error:
             return (str(error),)
         return tuple(
-            one.reason or one.summary
-            for one in done.operations
-            if one.status not in (Status.SUCCEEDED, Status.SKIPPED)
-            or any(value for key, value in one.metrics.items() if key.endswith(("files_failed", "bins_failed")))
+            item.reason or item.summary
+            for item in done.operations
+            if item.status not in (Status.SUCCEEDED, Status.SKIPPED)
+            or any(value for key, value in item.metrics.items() if key.endswith(("files_failed", "bins_failed")))
         )
 
     def _check(self, properties: dict[str, str]) -> set[str]:

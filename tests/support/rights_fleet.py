@@ -106,7 +106,7 @@ class RightsFleet:
     def statuses(self, execution: Execution) -> dict[str, str]:
         """How the pass over each table ended."""
         report = self.stack.control(f"runs/{execution.name}/report.json")
-        return {one["table"]: one["status"] for one in report["results"]}
+        return {item["table"]: item["status"] for item in report["results"]}
 
     # -- tables
 

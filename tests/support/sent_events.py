@@ -100,8 +100,8 @@ class NeedyTable:
         assert answers["list_orphans"]["count"] == 2
         report = answers["report"]
         assert (report["status"], report["summary"], report["left"]) == ("succeeded", "1 succeeded", 0)
-        assert [(one["table"], one["status"]) for one in report["tables"]] == [(self.name, "succeeded")]
+        assert [(entry["table"], entry["status"]) for entry in report["tables"]] == [(self.name, "succeeded")]
         assert answers["detect"]["reason"] == "1 of 1 table(s) need maintenance"
-        assert not DENIED, [str(one) for one in DENIED]
+        assert not DENIED, [str(entry) for entry in DENIED]
         assert len(self._kept) == 15
         assert canonical(self._rows()) == canonical(self._kept)

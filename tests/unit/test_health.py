@@ -128,7 +128,7 @@ def test_history_is_what_other_snapshots_hold_alone() -> None:
     ]
     document = dict(table(SUMMARY, snapshots=1).document)
     common = dict(document["snapshots"][0])
-    snapshots = [{**common, **one} for one in raw]
+    snapshots = [{**common, **item} for item in raw]
 
     def history(*snapshots: dict[str, object]) -> object:
         refs = {"main": {"snapshot-id": 3, "type": "branch"}}
@@ -358,7 +358,7 @@ def test_a_warning_is_logged_when_it_appears_and_when_it_goes_and_not_between(
     caplog.set_level(logging.INFO)
     observe(opened(store), health(SMALL))
     assert shown(caplog.records) == [("WARNING", SENTENCE)]
-    fields = next(vars(one) for one in caplog.records if one.name.startswith("icekeeper."))
+    fields = next(vars(item) for item in caplog.records if item.name.startswith("icekeeper."))
     expected = {"event": "lake_warning", "catalog": "C", "table": "ns.t", "warning": "small_files"}
     assert {key: fields[key] for key in expected} == expected
     # A later scan, another snapshot: the same warning is no news.
@@ -405,7 +405,7 @@ def test_an_unread_table_keeps_what_was_known_and_is_well_again_when_read(store:
     log = opened(store)
     log.unread(IDENTITY.table, "StorageError: v9.json is missing", NOW_MS + 1)
     log.finish()
-    known = {one.identity.uuid: one for one in store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))}
+    known = {item.identity.uuid: item for item in store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))}
     assert known["u"] == health()
     assert known[""].verdict == Verdict(left_alone="StorageError: v9.json is missing", is_unread=True)
     assert lake_totals(known.values()) == lake_totals([health()])
@@ -444,12 +444,12 @@ def test_a_layout_counts_files_by_size_and_partition() -> None:
 def test_a_tally_follows_what_a_pass_replaces_up_to_a_number_of_files() -> None:
     data = manifest(ManifestContent.DATA)
     small = [replace(data_file(f"f{n}", 1024), partition=(n % 2,)) for n in range(4)]
-    entries = [LiveEntry(data, ManifestEntry(EntryStatus.EXISTING, 1, 1, 1, one)) for one in small]
+    entries = [LiveEntry(data, ManifestEntry(EntryStatus.EXISTING, 1, 1, 1, item)) for item in small]
     tally, beyond = LayoutTally(), LayoutTally()
     assert list(tally.watch(entries, 4)) == list(beyond.watch(entries, 3)) == entries
     assert (tally.is_whole, beyond.is_whole) == (True, False)
-    for one in small[::2]:
-        tally.remove(0, one.partition, one.file_size_in_bytes)
+    for item in small[::2]:
+        tally.remove(0, item.partition, item.file_size_in_bytes)
     tally.add(0, replace(data_file("merged", 2048), partition=(0,)))
     assert tally.facts(lambda spec, values: str(values[0]))["partitions"] == [["0", 1, 2048, 0], ["1", 2, 2048, 0]]
 
@@ -477,7 +477,7 @@ def test_a_table_with_too_much_to_keep_costs_the_others_nothing(
     log.observe(replace(health(), identity=other))
     log.finish()
     kept = store.lake_stats.of_catalog(IDENTITY.catalog)
-    assert [str(one.identity.table) for one in kept] == ["ns.other"]
+    assert [str(item.identity.table) for item in kept] == ["ns.other"]
     ((level, message),) = shown(caplog.records)
     assert (level, message.startswith("ns.t: its lake stats have 4000"), len(message) < 100) == ("WARNING", True, True)
 

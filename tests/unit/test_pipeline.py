@@ -63,7 +63,7 @@ def test_each_sample_is_known_documented_and_complete() -> None:
         assert f"`{name}.json`" in readme
     template = load_template()
     assert set(sample("environment")["Parameters"]) <= set(template["Globals"]["Function"]["Environment"]["Variables"])
-    functions = {name for name, one in template["Resources"].items() if one["Type"] == "AWS::Serverless::Function"}
+    functions = {name for name, item in template["Resources"].items() if item["Type"] == "AWS::Serverless::Function"}
     assert set(re.findall(r"\b(\w+Function)\b", readme)) == functions
 
 

@@ -255,8 +255,8 @@ def last_pass(name: str, status: str, summary: str, hours_ago: int = 2, **metric
 
 def document_of(*lake: LakeStats, passes: Sequence[PassRecord] = (), layouts: Sequence[TableLayout] = ()) -> Any:
     by_copy: dict[tuple[str, str], list[PassRecord]] = {}
-    for one in passes:
-        by_copy.setdefault(one.identity.copy, []).append(one)
+    for item in passes:
+        by_copy.setdefault(item.identity.copy, []).append(item)
     scan = CatalogScan(catalog=CatalogId("lake", "w"), scanned_ms=NOW_MS - HOUR_MS, listed=3, scanned=2)
     facts = CatalogFacts(catalog="lake", scan=scan, lake=lake, layouts=layouts, passes=by_copy)
     return catalog_document(facts, NOW_MS)
@@ -325,7 +325,7 @@ def test_tables_in_trouble_come_first_then_those_with_work() -> None:
         seen("shop.wrong", warnings=wrong),
         passes=[last_pass("shop.torn", "partial", "compact: m.avro is gone"), last_pass("shop.torn", "succeeded", "")],
     )
-    reported = [(one["name"], one["state"], one.get("trouble"), one.get("command")) for one in document["tables"]]
+    reported = [(item["name"], item["state"], item.get("trouble"), item.get("command")) for item in document["tables"]]
     of = "--catalog lake"
     assert reported == [
         ("shop.lost", "trouble", "cannot be read: v9.json is missing", f"icekeeper verify shop.lost {of}"),
@@ -402,7 +402,7 @@ def test_a_page_with_too_much_on_it_leaves_details_out() -> None:
     whole = len(json.dumps([document], separators=(",", ":")))
     assert within([document], whole) == [document]
     tables = within([document], whole - 1)[0]["tables"]
-    assert [(one["name"], "timeline" in one, one.get("left_out", False)) for one in tables] == [
+    assert [(item["name"], "timeline" in item, item.get("left_out", False)) for item in tables] == [
         ("a.due", True, False),
         ("a.fine", False, True),
         ("a.well", True, False),
@@ -616,16 +616,16 @@ def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:
 
 def test_bins_are_file_groups_to_people() -> None:
     """The summary keeps the sentence that the contract fixes; one group is not worth telling."""
-    one = outcome_of(succeeded(Operation.COMPACT, "compacted 6 files into 1 (across 1 bins)"))
+    item = outcome_of(succeeded(Operation.COMPACT, "compacted 6 files into 1 (across 1 bins)"))
     three = outcome_of(
         succeeded(Operation.COMPACT, "compacted 15 files into 4 (across 3 bins); left 1 file(s) unchanged")
     )
-    assert printed_outcome(one)[1] == "compact succeeded compacted 6 files into 1"
+    assert printed_outcome(item)[1] == "compact succeeded compacted 6 files into 1"
     assert (
         printed_outcome(three)[1]
         == "compact succeeded compacted 15 files into 4 in 3 file groups; left 1 file(s) unchanged"
     )
-    assert one.summary == "compact: compacted 6 files into 1 (across 1 bins)"
+    assert item.summary == "compact: compacted 6 files into 1 (across 1 bins)"
 
 
 # Sizes and money as text.

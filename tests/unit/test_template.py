@@ -205,11 +205,11 @@ class TestAlarms:
         }
         assert "NotificationsWithSubscribers" not in alone
         sent = shown["NotificationsWithSubscribers"]
-        assert [(one["Notification"]["NotificationType"], one["Notification"]["Threshold"]) for one in sent] == [
+        assert [(item["Notification"]["NotificationType"], item["Notification"]["Threshold"]) for item in sent] == [
             ("ACTUAL", 100),
             ("FORECASTED", 100),
         ]
-        assert [one["Subscribers"] for one in sent] == [[{"SubscriptionType": "SNS", "Address": topic}]] * 2
+        assert [item["Subscribers"] for item in sent] == [[{"SubscriptionType": "SNS", "Address": topic}]] * 2
 
     def test_are_silent_while_nothing_is_measured(self) -> None:
         """Silence is what one of them is about; and only a scan that reads everything ends another one."""
@@ -239,8 +239,8 @@ def may_in_ec2(parameters: dict[str, str], context: dict[str, str]) -> list[set[
     found = []
     for name, _ in FUNCTIONS.values():
         grants = stack.grants[name]
-        role = Role(name, tuple(one for each in grants for one in statements_of(each.name, each.document)))
-        allowed = {action for one in role.statements for action in one.actions if action.startswith("ec2:")}
+        role = Role(name, tuple(item for each in grants for item in statements_of(each.name, each.document)))
+        allowed = {action for item in role.statements for action in item.actions if action.startswith("ec2:")}
         needs = [Need(action, "arn:aws:ec2:us-east-1:1:network-interface/eni-1", context) for action in allowed]
         found.append({need.action for need in needs if decide(role, need).is_allowed})
     return found
@@ -251,7 +251,7 @@ def test_functions_are_in_the_vpc_that_is_given_and_only_lambda_may_use_its_inte
     none: dict[str, str] = {}
     for parameters, config, rights in ((none, None, set[str]()), (VPC, given, RIGHTS)):
         functions: list[Any] = list(render(parameters).of_type("AWS::Serverless::Function").values())
-        assert [one.get("VpcConfig") for one in functions] == [config] * len(FUNCTIONS)
+        assert [item.get("VpcConfig") for item in functions] == [config] * len(FUNCTIONS)
         assert may_in_ec2(parameters, {}) == [rights] * len(FUNCTIONS)
         assert may_in_ec2(parameters, CODE) == [set()] * len(FUNCTIONS)
 
@@ -264,7 +264,7 @@ def test_a_connection_gives_jobs_the_rights_of_the_network_and_no_other_role() -
     assert policy["Condition"] == "HasGlueConnection"
     roles = {role["Ref"] for role in policy["Properties"]["Roles"]}
     assert roles == {job["Role"]["Fn::GetAtt"][0] for _, job in JOBS.values()}
-    assert {name for name, one in RESOURCES.items() if any(a.startswith("ec2:") for a in actions(one))} == {
+    assert {name for name, item in RESOURCES.items() if any(a.startswith("ec2:") for a in actions(item))} == {
         *("GlueNetworkPolicy", "FunctionRuntimePolicy"),
     }
     assert {action for action in actions(policy) if not action.startswith(("ec2:Describe", "glue:Get"))} == {
@@ -334,7 +334,7 @@ def test_a_function_writes_logs_of_this_stack_only() -> None:
 
     assert groups == {"AWS::Logs::LogGroup"}
     assert len(logs["Resource"]) == len(FUNCTIONS)
-    assert all("LogGroup" in one and "*" not in one for one in logs["Resource"])
+    assert all("LogGroup" in item and "*" not in item for item in logs["Resource"])
     assert set(traces["Action"]) == {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
 
 
@@ -356,7 +356,7 @@ def test_every_policy_allows_something_by_name(others: dict[str, str]) -> None:
     for parameters in combinations(TABLES):
         found = refusals(parameters)
         if parameters["DiscoverTableBuckets"] == "true" and not parameters["TableBucketArns"]:
-            assert [("TableBucketArns" in one, "bucket/*" in one) for one in found] == [(True, True)]
+            assert [("TableBucketArns" in item, "bucket/*" in item) for item in found] == [(True, True)]
         else:
             assert found == []
         for name, grants in render({**parameters, **others}).grants.items():
@@ -402,7 +402,7 @@ def test_a_parameter_full_of_table_buckets_fits_into_every_policy() -> None:
 def test_two_stacks_of_an_account_share_no_name_and_no_metric() -> None:
     def named(stack: str) -> set[str]:
         found = render(stack=stack).resources.values()
-        return {str(one["Properties"][key]) for one in found for key in NAMES & set(one["Properties"])}
+        return {str(item["Properties"][key]) for item in found for key in NAMES & set(item["Properties"])}
 
     assert len(named("one")) >= 27
     assert not named("one") & named("two")
@@ -422,7 +422,7 @@ def test_two_stacks_of_an_account_share_no_name_and_no_metric() -> None:
     # The next steps of a run are the newest functions: nothing names a version ("Upgrading" in docs/deployment.md).
     functions = [DOCUMENT["Globals"]["Function"], *of_type("AWS::Serverless::Function").values()]
     assert not any("AutoPublishAlias" in function for function in functions)
-    assert {str(one["Type"]) for one in RESOURCES.values()} & {"AWS::Lambda::Version", "AWS::Lambda::Alias"} == set()
+    assert {str(item["Type"]) for item in RESOURCES.values()} & {"AWS::Lambda::Version", "AWS::Lambda::Alias"} == set()
 
 
 def test_every_role_is_bounded_where_the_account_asks_for_it() -> None:
@@ -440,9 +440,11 @@ def test_a_key_of_the_control_bucket_is_used_by_all_who_use_the_bucket() -> None
     assert encryption["ServerSideEncryptionByDefault"] == {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": key}
     for name, grants in stack.grants.items():
         statements = [statement for grant in grants for statement in grant.statements]
-        reads = any(stack.reference("ControlBucket") in text for one in statements for text in strings(one["Resource"]))
-        allowed = {action for one in statements if one["Resource"] == key for action in strings(one["Action"])}
-        writes = any("s3:PutObject" in strings(one["Action"]) for one in statements)
+        reads = any(
+            stack.reference("ControlBucket") in text for item in statements for text in strings(item["Resource"])
+        )
+        allowed = {action for item in statements if item["Resource"] == key for action in strings(item["Action"])}
+        writes = any("s3:PutObject" in strings(item["Action"]) for item in statements)
         expected = {"kms:Decrypt"} if reads and not writes else {"kms:Decrypt", "kms:GenerateDataKey"}
         assert allowed == (expected if reads else set()), name
 
@@ -455,13 +457,13 @@ def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_i
     assert table["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS", "KMSMasterKeyId": key}
     for name, grants in stack.grants.items():
         statements = [statement for grant in grants for statement in grant.statements]
-        uses = any(stack.reference("StateTable") in text for one in statements for text in strings(one["Resource"]))
-        found = [one for one in statements if one["Resource"] == key]
+        uses = any(stack.reference("StateTable") in text for item in statements for text in strings(item["Resource"]))
+        found = [item for item in statements if item["Resource"] == key]
         assert len(found) == int(uses), name
-        for one in found:
-            assert {"kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"} < set(strings(one["Action"]))
-            assert list(one["Condition"]["StringEquals"]) == ["kms:ViaService"]
-            assert str(one["Condition"]["StringEquals"]["kms:ViaService"]).startswith("dynamodb.")
+        for item in found:
+            assert {"kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"} < set(strings(item["Action"]))
+            assert list(item["Condition"]["StringEquals"]) == ["kms:ViaService"]
+            assert str(item["Condition"]["StringEquals"]["kms:ViaService"]).startswith("dynamodb.")
     (table,) = render().of_type("AWS::DynamoDB::Table").values()
     assert table["SSESpecification"] == {"SSEEnabled": True, "SSEType": "KMS"}
 
@@ -479,10 +481,10 @@ def test_a_key_of_the_stack_is_used_through_its_service_only(parameter: str, ser
     """No role decrypts with the key directly."""
     stack = render({parameter: SINGLE[parameter]})
     policies = [*stack.of_type("AWS::IAM::Role").values(), *stack.of_type("AWS::IAM::ManagedPolicy").values()]
-    found = [one for policy in policies for one in statements(policy) if one.get("Resource") == SINGLE[parameter]]
+    found = [item for policy in policies for item in statements(policy) if item.get("Resource") == SINGLE[parameter]]
     assert found
-    for one in found:
-        ((keys),) = one["Condition"].values()
+    for item in found:
+        ((keys),) = item["Condition"].values()
         assert list(keys) == ["kms:ViaService"]
         assert str(keys["kms:ViaService"]).startswith(service)
 
@@ -534,7 +536,7 @@ def test_silence_alarms_only_while_the_schedule_is_on() -> None:
 def test_logs_of_jobs_go_where_glue_5_writes_and_end() -> None:
     """Glue 5 writes Spark's lines to PREFIX/error and those of the script to PREFIX/output."""
     stack = render(stack="mine")
-    groups = {one["LogGroupName"] for one in stack.of_type("AWS::Logs::LogGroup").values()}
+    groups = {item["LogGroupName"] for item in stack.of_type("AWS::Logs::LogGroup").values()}
 
     for job in stack.of_type("AWS::Glue::Job").values():
         prefix = job["DefaultArguments"]["--custom-logGroup-prefix"]
@@ -545,7 +547,7 @@ def test_logs_of_jobs_go_where_glue_5_writes_and_end() -> None:
 
 def test_a_first_deployment_that_fails_leaves_nothing_in_the_way_of_the_second() -> None:
     """Log groups have fixed names: one that is kept would make every further creation of the stack fail."""
-    kept = {name: one["DeletionPolicy"] for name, one in DOCUMENT["Resources"].items() if "DeletionPolicy" in one}
+    kept = {name: item["DeletionPolicy"] for name, item in DOCUMENT["Resources"].items() if "DeletionPolicy" in item}
 
     assert len(kept) >= 15
     assert set(kept.values()) == {"RetainExceptOnCreate"}

@@ -84,7 +84,7 @@ class TestRights:
     def test_one_policy_allows_to_delete_files_one_to_change_tables_and_the_others_only_read(self) -> None:
         def holders(pattern: str) -> set[str]:
             return {
-                name for name, one in RESOURCES.items() if any(re.match(pattern, action) for action in actions(one))
+                name for name, item in RESOURCES.items() if any(re.match(pattern, action) for action in actions(item))
             }
 
         assert holders(r"(s3|s3tables|glue):Delete") == POLICIES[DELETE]
@@ -93,7 +93,7 @@ class TestRights:
         assert [action for action in reading if not re.match(r"\w+:(Get|List|Decrypt)", action)] == []
 
     def test_roles_that_read_tables_may_assume_the_roles_of_catalogs(self) -> None:
-        for properties in [*(one for _, one in FUNCTIONS.values()), *(one for _, one in JOBS.values())]:
+        for properties in [*(item for _, item in FUNCTIONS.values()), *(item for _, item in JOBS.values())]:
             named = referred(role_of(properties)["ManagedPolicyArns"])
 
             assert ("AssumeRolesPolicy" in named) == ("ReadTablesPolicy" in named), properties["Description"]
@@ -184,7 +184,7 @@ class TestRights:
                         ("requests.md", "states:StartExecution"),
                         ("requests.md", "dynamodb:PutItem"),
                     }, (page, action)
-        (put,) = [one for one in given["requests.md"] if one["Action"] == "dynamodb:PutItem"]
+        (put,) = [item for item in given["requests.md"] if item["Action"] == "dynamodb:PutItem"]
         assert put["Condition"] == {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [REQUESTS]}}
 
 
@@ -230,9 +230,11 @@ KMS = "arn:aws-us-gov:kms:us-gov-west-1:123456789012:key/00000000-0000-0000-0000
 
 def test_tables_outside_of_table_buckets_fit_as_far_as_the_page_says() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text()
-    said = re.search(r"twice the characters of\s`DataBucketArns`\s[^.]*?`ListedPrefixes`[^.]*? at most ([\d,]+)", page)
-    assert said is not None
-    limit = int(said[1].replace(",", ""))
+    sentence = re.search(
+        r"twice the characters of\s`DataBucketArns`\s[^.]*?`ListedPrefixes`[^.]*? at most ([\d,]+)", page
+    )
+    assert sentence is not None
+    limit = int(sentence[1].replace(",", ""))
     catalogs, bucket = "arn:aws-us-gov:glue:us-gov-west-1:123456789012:database/sales", "arn:aws-us-gov:s3:::{:024}"
     listed = {"ListedBucketArns": "arn:aws-us-gov:s3:::lake", "ListedPrefixes": "warehouse"}
     left = limit - len(KMS) - len(catalogs) - sum(map(len, listed.values()))

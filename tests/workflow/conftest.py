@@ -54,7 +54,7 @@ def nobody_is_denied() -> Iterator[None]:
     DENIED.clear()
     yield
     wait_for_calls()
-    assert [str(one) for one in DENIED] == []
+    assert [str(entry) for entry in DENIED] == []
 
 
 @pytest.fixture(scope="session")

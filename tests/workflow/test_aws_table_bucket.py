@@ -73,7 +73,7 @@ def alarms(stack: LocalStack, execution: Execution) -> list[str]:
     for logical_id, alarm in stack.template.resources("AWS::CloudWatch::Alarm"):
         if "MetricName" not in alarm:
             continue  # of several metrics of AWS's own
-        dimensions = {one["Name"]: one["Value"] for one in alarm["Dimensions"]}
+        dimensions = {item["Name"]: item["Value"] for item in alarm["Dimensions"]}
         name, value = alarm["MetricName"], 0.0
         if alarm["Namespace"] == "Icekeeper":
             value = sum(m.value for m in stack.metrics if m.name == name and m.dimensions == dimensions)
@@ -161,12 +161,12 @@ def test_a_pass_survives_late_rights_throttling_and_the_lost_answer_of_its_commi
         execution = scripted_stack.run({"table": "ns.t", "operations": "compact"})
         assert bucket.verify(TABLE).problems == ()
         snapshots = bucket.catalog.load(TABLE).metadata.snapshots.values()
-        return execution, sum(one.summary["operation"] == "replace" for one in snapshots)
+        return execution, sum(item.summary["operation"] == "replace" for item in snapshots)
 
     with scripted_stack.rights.without("CommitTableBucketsPolicy", "s3tables:PutTableData"):
         execution, rewrites = compact()
     assert (execution.error, rewrites) == ("PassesFailed", 0)
-    assert {one.need.action for one in DENIED} == {"s3tables:PutTableData"}
+    assert {item.need.action for item in DENIED} == {"s3tables:PutTableData"}
     DENIED.clear()
     with FAULTS.throttling(9), FAULTS.losing_an_answer("PUT", "/metadata-location"):
         execution, rewrites = compact()
@@ -187,7 +187,7 @@ def test_a_missing_key_is_a_403_without_the_right_to_list(scripted_stack: LocalS
         execution = scripted_stack.run({})
     assert execution.error == "ReportFailed"  # the report cannot be read either
     assert "cannot be accessed: access is denied to these credentials" in execution.visits[0].errors[0][1]
-    assert {one.need.action for one in DENIED} == {"s3:ListBucket"}
+    assert {item.need.action for item in DENIED} == {"s3:ListBucket"}
     DENIED.clear()
 
 

@@ -192,7 +192,7 @@ def files(lake: LocalLake, name: str) -> int:
 
 def statuses(lake: LocalLake, execution: Execution) -> dict[str, str]:
     report = lake.stack.control(f"runs/{execution.name}/report.json")
-    return {one["table"]: one["status"] for one in report["results"]}
+    return {entry["table"]: entry["status"] for entry in report["results"]}
 
 
 def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
@@ -231,7 +231,7 @@ def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
         job.broken = ""
         execution = lake.stack.run({})
         detection = lake.stack.control(f"runs/{execution.name}/detection.json")
-        (skip,) = [one for one in detection["skipped"] if one["table"] == "ns.v"]
+        (skip,) = [entry for entry in detection["skipped"] if entry["table"] == "ns.v"]
         assert skip["reason"].startswith("not maintained: its part of the wave did not end within 5 s (job_timeout_s")
         assert statuses(lake, execution)["ns.u"] == "succeeded"
         assert (files(lake, "ns.u"), ids(lake, "ns.u")) == (1, rows["ns.u"])

@@ -63,7 +63,7 @@ SWEPT = [
 def result_of(lake: LocalLake, execution: Execution, name: str = "ns.t") -> dict[str, str]:
     """How a table of a run ended, by the run's report."""
     results = lake.stack.control(f"runs/{execution.name}/report.json")["results"]
-    (found,) = [one for one in results if one["table"] == name]
+    (found,) = [entry for entry in results if entry["table"] == name]
     return dict(found)
 
 
@@ -222,7 +222,7 @@ def test_a_run_over_a_part_of_the_fleet_does_what_its_input_says_and_serves_no_o
     detection = lake.stack.control("runs/hourly-1/detection.json")
     assert (detection["scanned"], detection["listed"], detection["warnings"]) == (2, 2, [])
     # Only a run over the whole fleet says that requests are served; it does all that the policy says.
-    assert [str(one.identity.table) for one in lake.state.requests.pending()] == ["ns.events"]
+    assert [str(entry.identity.table) for entry in lake.state.requests.pending()] == ["ns.events"]
     assert not is_scheduled(lake.state.leases, now_ms=system_clock())
     whole = lake.stack.run({}, name="nightly-1")
     assert whole.output["report"]["summary"] == "3 succeeded"

@@ -106,12 +106,12 @@ def test_rights_to_a_folder_are_enough_for_its_tables_and_for_no_other(
         fleet.leave_orphans(inside)
         fleet.run({"table": "rights.inside", "catalog": "glue"})
         objects = stack.moto.client("s3").list_objects_v2(Bucket=DATA_BUCKET)["Contents"]
-        assert not [one["Key"] for one in objects if one["Key"].endswith(("orphan.parquet", "staged.parquet"))]
+        assert not [item["Key"] for item in objects if item["Key"].endswith(("orphan.parquet", "staged.parquet"))]
         assert DENIED == []
         outside = fleet.glue_table("outside", "other/")
         before = outside.metadata_location
         stack.run({"table": "rights.outside", "catalog": "glue"})
-        assert {one.need.resource for one in DENIED} & {f"{bucket}/{before.partition('/rights-lake/')[2]}"}
+        assert {item.need.resource for item in DENIED} & {f"{bucket}/{before.partition('/rights-lake/')[2]}"}
         assert outside.refresh().metadata_location == before
         DENIED.clear()
 
@@ -129,7 +129,7 @@ def test_a_right_that_is_missing_stops_the_call_that_needs_it(
         execution = scripted_stack.run({})
     assert "job:compaction" not in script.steps
     assert list(script.event_of("report")["state"]["jobs"]) == ["compaction"]
-    assert {str(one.need.action) for one in DENIED} == {"s3:GetObject", "glue:StartJobRun"}
+    assert {str(item.need.action) for item in DENIED} == {"s3:GetObject", "glue:StartJobRun"}
     DENIED.clear()
 
 
