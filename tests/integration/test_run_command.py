@@ -261,11 +261,6 @@ def test_a_pass_that_failed_is_tried_once_more(command: Command, monkeypatch: py
     lines: list[str] = []
     assert service(lines).run(once=True)
     assert len(attempts) == 2
-    attempts[:] = []
-    command.table("ns.u", appends=3)
-    assert not service(lines, job_retry_limit="0").run(once=True)
-    assert "ns.u failed in" in lines[-1]
-    assert lines[-1].endswith(": the store is busy")
 
 
 def test_a_table_that_another_run_maintained_since_detection_is_skipped(
