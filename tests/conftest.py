@@ -37,7 +37,7 @@ from support.whole_run import (
     write_into_memory,
 )
 
-# Spark gives timestamps as local time without a zone: with this they compare with everybody else's.
+# Spark returns timestamps as local time without a zone: in UTC they equal those of other readers.
 os.environ["TZ"] = "UTC"
 time.tzset()
 
@@ -46,12 +46,12 @@ share_compiled_sql()
 wait_for_no_disk()
 build_the_command_once()
 start_other_jvms_sooner()
-# Most tests begin with some appends of PyIceberg's.
+# Most tests begin with a few PyIceberg appends.
 copy_metadata_once()
 copy_no_metadata()
 share_avro_schemas()
 
-# Two cores shared with servers and a JVM: the time of one example says nothing.
+# Servers and a JVM share two cores with the tests, so the time of an example is no evidence.
 hypothesis.settings.register_profile("icekeeper", deadline=None)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("icekeeper")
@@ -72,28 +72,28 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What takes minutes runs with the nightly profile only."""
+    """Collect ``nightly/``, whose tests take minutes, with the nightly profile only."""
     is_nightly = config.getoption("--hypothesis-profile") == "nightly"
     return True if collection_path.name == "nightly" and not is_nightly else None
 
 
 def pytest_sessionfinish() -> None:
-    """SAM packs the folder of the functions whole: after what tests compile there, all would be deployed anew."""
+    """Remove the bytecode that tests compile: SAM packs the whole folder and would deploy all functions again."""
     remove_bytecode(ROOT / "functions")
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Mark what needs a server, and start slow tests first: the last test of a run keeps one worker busy only.
+    """Mark tests that need a server, and start slow tests first, so that no worker runs a slow test alone at the end.
 
-    All that needs Spark goes to one worker, so that a run starts one session.
+    All tests that need Spark run in one worker, so that a run starts one session.
     """
     quick: list[pytest.Item] = []
     others: list[pytest.Item] = []
     for item in items:
         names = set(getattr(item, "fixturenames", ()))
         if "spark" in getattr(getattr(item, "callspec", None), "params", {}).values():
-            names.add("spark_session")  # which a fixture asks for at run time, for this parameter only
+            names.add("spark_session")  # a fixture requests it at run time, for this parameter only
         if names & _SPARK:
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -109,8 +109,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection() -> None:
-    """Thousands of tests and their modules live until the end: looking through them for garbage, again and again, takes
-    a fifth of the collection alone and finds none there.  Afterwards only what is new is looked through, and seldom.
+    """Disable garbage collection: thousands of tests and modules live until the end, and scanning them takes a fifth
+    of the collection.  Afterwards the collector scans new objects only, and seldom.
     """
     gc.disable()
 
@@ -122,7 +122,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """With -q the seed of the order is told nowhere else."""
+    """Print the seed of the order, which -q omits."""
     seed = config.getoption("randomly_seed", None)
     if seed is not None:
         terminalreporter.write_line(f"this order again: --randomly-seed={seed}")
@@ -130,7 +130,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(autouse=True)
 def own_log_handlers() -> Iterator[None]:
-    """A command that a test calls in this process logs to the test's standard error, which is closed afterwards."""
+    """Remove log handlers that write to the test's standard error, which is closed after the test."""
     before = list(logging.root.handlers)
     yield
     for handler in list(logging.root.handlers):
@@ -140,7 +140,7 @@ def own_log_handlers() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def java_and_servers(pytestconfig: pytest.Config) -> None:
-    """What starts Java or a server asks for this, so that a quick run starts none, whoever asks for it."""
+    """Every fixture that starts Java or a server depends on this one, which skips its tests in a quick run."""
     if pytestconfig.getoption("--quick"):
         pytest.skip("needs Java or a server, which a quick run does not start")
 
@@ -157,7 +157,7 @@ _bucket_numbers = itertools.count(1)
 
 @pytest.fixture
 def table_bucket(seaweedfs: SeaweedFSServer) -> dict[str, str]:
-    """PyIceberg's properties for a fresh table bucket of the test's own."""
+    """PyIceberg's properties for a new table bucket."""
     name = f"bucket-{next(_bucket_numbers)}"
     seaweedfs.create_table_bucket(name)
     return seaweedfs.catalog_properties(name)
@@ -167,9 +167,9 @@ def table_bucket(seaweedfs: SeaweedFSServer) -> dict[str, str]:
 def spark_session(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, java_and_servers: None
 ) -> Iterator[SparkSession]:
-    """The one Spark session of the run, which our engine finds.
+    """The only Spark session of the run, which our engine finds.
 
-    pytest-xdist writes the group into the ids of tests.  Without it every worker would start a session.
+    pytest-xdist writes the group into the test ids.  Without a group every worker would start a session.
     """
     in_group = "@spark" in os.environ["PYTEST_CURRENT_TEST"]
     if request.config.getoption("loadgroup", False) and not in_group:
@@ -211,39 +211,39 @@ def local_catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
 
 @pytest.fixture(scope="session")
 def moto_server(java_and_servers: None) -> Iterator[MotoServer]:
-    """AWS as moto plays it, one server per worker process."""
+    """moto's AWS server, one per worker process."""
     with running_moto() as server:
         yield server
 
 
 @pytest.fixture(scope="module", autouse=True)
 def account_is_left_empty() -> Iterator[None]:
-    """All tests share one account: those after a module would list its Glue databases and table buckets, and find how
-    it had their maintenance set."""
+    """All modules share one account: a later module would list this one's Glue databases and table buckets, and read
+    their maintenance settings."""
     yield
     _empty_account()
 
 
 @pytest.fixture
 def own_account() -> Iterator[None]:
-    """The same after one test."""
+    """Empty the account after a test."""
     yield
     _empty_account()
 
 
 def _empty_account() -> None:
-    for of_glue in glue_backends.values():
-        for data_catalog in of_glue.values():
+    for glue_accounts in glue_backends.values():
+        for data_catalog in glue_accounts.values():
             data_catalog.databases.clear()
-    for of_s3tables in s3tables_backends.values():
-        for backend in of_s3tables.values():
+    for s3tables_accounts in s3tables_backends.values():
+        for backend in s3tables_accounts.values():
             backend.table_buckets.clear()
-    for known in (moto_s3tables.ANSWERS, moto_s3tables.JOBS, moto_s3tables.PUTS):
-        known.clear()
+    for recorded in (moto_s3tables.ANSWERS, moto_s3tables.JOBS, moto_s3tables.PUTS):
+        recorded.clear()
 
 
 @pytest.fixture(scope="session")
 def moto_dynamodb(moto_server: MotoServer) -> Iterator[MotoServer]:
-    """The same server, whose DynamoDB is safe to share."""
+    """The moto server, with a DynamoDB that tests can share."""
     with dynamodb_that_keeps_its_promises():
         yield moto_server

@@ -37,7 +37,7 @@ from support.state_stores import (
     sweep,
 )
 
-# What every store of cut-off tables does, and how long they wait.
+# Records of tables whose pass exceeded its time limit, and how long those tables wait.
 
 ENTRY = Entry(CatalogId("C", "s3://bucket/"), "ns.ä b")
 PASS, LOOK = CutWork.PASS, CutWork.LOOK
@@ -47,7 +47,7 @@ def a_cut(times: int, cut_ms: int = 5, work: CutWork = PASS, entry: Entry = ENTR
     return CutOff(entry=entry, work=work, times=times, cut_ms=cut_ms, why="it took longer than job_timeout_s 60")
 
 
-def test_a_table_is_cut_off_more_and_more_often_until_it_ends_in_time(open_store: OpenStore) -> None:
+def test_cut_offs_are_counted_until_the_work_ends_in_time(open_store: OpenStore) -> None:
     store = open_store().cut_offs
     assert list(store.of_catalog(ENTRY.catalog)) == []
     why = a_cut(1).why
@@ -60,8 +60,8 @@ def test_a_table_is_cut_off_more_and_more_often_until_it_ends_in_time(open_store
     assert cut_again(store, ENTRY, PASS, why, now_ms=9) == a_cut(1, 9)
 
 
-def test_each_entry_and_kind_of_work_has_its_own(open_store: OpenStore) -> None:
-    """Filed under the names of the catalog, so that no UUID that a table gives itself is another one's."""
+def test_each_entry_and_kind_of_work_has_its_own_cut_off(open_store: OpenStore) -> None:
+    """The key is the catalog's name for the table: writers choose a table's UUID."""
     store = open_store().cut_offs
     others = [
         Entry(CatalogId("C", "s3://other/"), "ns.t"),
@@ -79,7 +79,7 @@ def test_each_entry_and_kind_of_work_has_its_own(open_store: OpenStore) -> None:
 
 @given(times=st.integers(1, 2**31), cut_ms=st.integers(0, 2**42))
 @settings(max_examples=examples(100))
-def test_the_more_often_the_longer_it_waits_but_never_for_ever(times: int, cut_ms: int) -> None:
+def test_each_further_cut_off_doubles_the_wait_up_to_a_week(times: int, cut_ms: int) -> None:
     cut = a_cut(times, cut_ms)
     waits_ms = cut.until_ms - cut_ms
     hours = {1: 3, 2: 6, 3: 12, 4: 24, 5: 48, 6: 96}.get(times, 7 * 24)
@@ -89,10 +89,10 @@ def test_the_more_often_the_longer_it_waits_but_never_for_ever(times: int, cut_m
     assert waiting_cuts([cut, replace(cut, work=LOOK)], PASS, cut_ms) == {ENTRY.table: cut}
 
 
-# What the last passes saw is remembered for each digest of settings and operations, by every store.
+# What the last passes saw, for each digest of settings and operations.
 
 
-def test_each_digest_has_a_record_of_its_own(open_store: OpenStore) -> None:
+def test_each_digest_has_a_separate_record(open_store: OpenStore) -> None:
     hourly, nightly = look(9, snapshot_id=2**63 - 1), look(5, is_done=False, snapshot_id=None)
     remember(open_store(), IDENTITY, hourly, "hourly")
     remember(open_store(), IDENTITY, nightly, "nightly")
@@ -108,13 +108,13 @@ def test_each_digest_has_a_record_of_its_own(open_store: OpenStore) -> None:
 def test_the_newest_eight_digests_are_kept(open_store: OpenStore) -> None:
     for number in range(12):
         remember(open_store(), IDENTITY, look(100 + number), f"d{number}")
-    remember(open_store(), IDENTITY, look(1), "late")  # a report that arrives late is recorded all the same
+    remember(open_store(), IDENTITY, look(1), "late")  # a late report is also recorded
     found = open_store().seen(IDENTITY)
     assert found is not None
     assert found.passes.keys() == {*(f"d{number}" for number in range(4, 12)), "late"}
 
 
-def test_failures_are_counted_by_operation_whatever_the_digest(open_store: OpenStore) -> None:
+def test_failures_are_counted_by_operation_across_digests(open_store: OpenStore) -> None:
     def fail(finished_ms: int, digest: str = "d", **failed: bool) -> dict[str, int]:
         seen = look(finished_ms)
         return dict(open_store().remember(IDENTITY, digest, seen, started_ms=finished_ms - 5, failed=failed))
@@ -130,7 +130,7 @@ def test_failures_are_counted_by_operation_whatever_the_digest(open_store: OpenS
     assert fail(50, "other", compact=True, rewrite_manifests=False) == {"compact": 1}
 
 
-# What every store of lake stats does.
+# Lake stats.
 
 LISTED = (
     replace(IDENTITY, catalog=IDENTITY.catalog._replace(name="D")),
@@ -138,7 +138,7 @@ LISTED = (
     replace(IDENTITY, table=TableName(("ns",), "t")),
     replace(IDENTITY, uuid="uuid-2"),
 )
-"""Health is reported by catalog: an entry of another catalog is another entry, also for the same table."""
+"""Health is reported by catalog: two catalogs that list one table have two entries."""
 
 
 def some_stats(identity: TableIdentity = IDENTITY, observed_ms: int = 1_767_225_600_000) -> LakeStats:
@@ -154,7 +154,7 @@ def some_stats(identity: TableIdentity = IDENTITY, observed_ms: int = 1_767_225_
     )
 
 
-def test_an_empty_store_knows_no_records(open_store: OpenStore) -> None:
+def test_an_empty_store_returns_no_records(open_store: OpenStore) -> None:
     store = open_store()
     assert store.lake_stats.of_table(IDENTITY) is None
     assert list(store.lake_stats.of_catalog(IDENTITY.catalog)) == []
@@ -168,8 +168,8 @@ def test_an_empty_store_knows_no_records(open_store: OpenStore) -> None:
     assert (glance.sweeps, glance.unreadable) == ({}, {})
 
 
-def test_recorded_stats_come_back_until_they_are_replaced_or_forgotten(open_store: OpenStore) -> None:
-    """A warning that no longer holds must not stay."""
+def test_stats_are_kept_until_they_are_replaced_or_forgotten(open_store: OpenStore) -> None:
+    """A record replaces all earlier warnings."""
     empty = LakeStats(identity=IDENTITY, observed_ms=7, snapshot_id=None, counters={})
     for recorded in (some_stats(), empty):
         open_store().lake_stats.record(recorded)
@@ -180,7 +180,7 @@ def test_recorded_stats_come_back_until_they_are_replaced_or_forgotten(open_stor
     assert list(open_store().lake_stats.of_catalog(IDENTITY.catalog)) == []
 
 
-def test_the_last_scan_of_a_catalog_and_the_layouts_of_its_tables_come_back(open_store: OpenStore) -> None:
+def test_the_last_scan_of_a_catalog_and_its_layouts_are_kept(open_store: OpenStore) -> None:
     store, place = open_store(), IDENTITY.catalog
     assert store.scans.of_catalog(place) is None
     assert list(store.layouts.of_catalog(place)) == []
@@ -201,7 +201,7 @@ def test_the_last_scan_of_a_catalog_and_the_layouts_of_its_tables_come_back(open
     assert list(store.layouts.of_catalog(place._replace(name="other"))) == [other]
 
 
-def test_each_entry_of_a_catalog_has_its_own(open_store: OpenStore) -> None:
+def test_each_entry_of_a_catalog_has_its_own_stats(open_store: OpenStore) -> None:
     stats = open_store().lake_stats
     stats.record(some_stats())
     for other in LISTED:
@@ -213,8 +213,8 @@ def test_each_entry_of_a_catalog_has_its_own(open_store: OpenStore) -> None:
     assert [stats.of_table(other) for other in LISTED] == [some_stats(other, observed_ms=9) for other in LISTED]
 
 
-def test_a_catalog_of_many_tables_comes_by_name(open_store: OpenStore) -> None:
-    """More than the megabyte that DynamoDB answers at once."""
+def test_stats_of_a_catalog_are_sorted_by_table_name(open_store: OpenStore) -> None:
+    """The stats exceed the megabyte that DynamoDB returns per page."""
     stats = open_store().lake_stats
     names = [f"t{number:02d}" for number in range(24)] + ["t", "t02-b", "t02_b", "tä"]
     recorded = [
@@ -229,7 +229,7 @@ def test_a_catalog_of_many_tables_comes_by_name(open_store: OpenStore) -> None:
     assert found == sorted(recorded, key=lambda each: str(each.identity.table))
 
 
-# What every store does with many records at once: more than a request of DynamoDB takes, and one thing twice.
+# Batches that exceed one DynamoDB request and contain a key twice.
 
 MANY = [replace(IDENTITY, table=TableName(("ns",), f"t{n:02d}"), uuid=f"uuid-{n:02d}") for n in range(60)]
 
@@ -242,13 +242,16 @@ SWEEPS = [
     (MANY[0], due(0)),
     (replace(MANY[0], catalog=IDENTITY.catalog._replace(name="other")), due(99)),  # a table that two catalogs list
     (MANY[1], sweep(SweepKind.SWEPT, 7)),
-    *((one, due(n)) for n, one in enumerate(MANY[1:], 1)),
+    *((identity, due(n)) for n, identity in enumerate(MANY[1:], 1)),
 ]
-STATS = [LakeStats(identity=one, observed_ms=n, snapshot_id=n, counters={"lake_refs": n}) for n, one in enumerate(MANY)]
+STATS = [
+    LakeStats(identity=identity, observed_ms=n, snapshot_id=n, counters={"lake_refs": n})
+    for n, identity in enumerate(MANY)
+]
 
 
-def test_the_stats_and_sweeps_of_many_tables_are_recorded_at_once(open_store: OpenStore) -> None:
-    """What protects a table is written before its caller continues (rule: protection-is-written-at-once)."""
+def test_stats_and_sweeps_of_many_tables_are_recorded_in_one_call(open_store: OpenStore) -> None:
+    """Records that protect a table are written before the call returns (rule: protection-is-written-at-once)."""
     first, *others = STATS
     later = replace(first, observed_ms=99)
     open_store().lake_stats.record(first, later, *others)
@@ -264,14 +267,14 @@ def test_the_stats_and_sweeps_of_many_tables_are_recorded_at_once(open_store: Op
     ]
 
 
-def test_a_request_takes_25_records_and_none_twice(moto_dynamodb: MotoServer) -> None:
-    """(rule: protection-is-written-at-once) DynamoDB refuses a request that names a key twice; moto does only where all
-    of an item is the same."""
+def test_a_dynamodb_request_has_at_most_25_records_with_distinct_keys(moto_dynamodb: MotoServer) -> None:
+    """DynamoDB refuses a request that names a key twice; moto refuses only two equal items
+    (rule: protection-is-written-at-once)."""
     table = a_table(moto_dynamodb)
-    store, asked = StateStore(table), []
+    store, sent_keys = StateStore(table), []
 
     def note(params: dict[str, Any], **_: object) -> None:
-        asked.append(
+        sent_keys.append(
             [
                 (item["PutRequest"]["Item"]["pk"]["S"], item["PutRequest"]["Item"]["sk"]["S"])
                 for item in params["RequestItems"][table.name]
@@ -284,11 +287,11 @@ def test_a_request_takes_25_records_and_none_twice(moto_dynamodb: MotoServer) ->
         store.lake_stats.record(STATS[0], *STATS)
         store.sweeps.record_all(SWEEPS)
     finally:
-        table.client.meta.events.unregister(event, note)  # others use the client, too
-    assert [len(set(keys)) for keys in asked] == [25, 25, 10, 25, 25, 11]
+        table.client.meta.events.unregister(event, note)  # other tests use the client
+    assert [len(set(keys)) for keys in sent_keys] == [25, 25, 10, 25, 25, 11]
 
 
-# What every store of requests does: one pending per table, a repeat refreshes it, one claim takes it.
+# Requests: a table has at most one pending, a repeat replaces it, and a claim removes it.
 
 
 def a_request(requested_ms: int, identity: TableIdentity = IDENTITY, **settings: str) -> MaintenanceRequest:
@@ -296,7 +299,7 @@ def a_request(requested_ms: int, identity: TableIdentity = IDENTITY, **settings:
 
 
 def test_a_request_waits_until_it_is_claimed_once(open_store: OpenStore) -> None:
-    """By its settings in any order; a request after a claim is a new one."""
+    """The order of its settings does not matter; a request after the claim is new."""
     requests, request = open_store().requests, a_request(5, operations="compact", where="city = 'Zürich'")
     requests.file(request)
     assert open_store().requests.pending() == (request,)
@@ -308,7 +311,7 @@ def test_a_request_waits_until_it_is_claimed_once(open_store: OpenStore) -> None
     assert requests.pending() == (a_request(6),)
 
 
-def test_a_repeat_takes_the_place_of_the_request_before(open_store: OpenStore) -> None:
+def test_a_repeated_request_replaces_the_earlier_request(open_store: OpenStore) -> None:
     """A reader of the old request cannot claim the new one, which is later or has other settings."""
     requests, old = open_store().requests, a_request(5, operations="compact")
     for newer in (a_request(9, operations="compact"), a_request(9), a_request(5, operations="all")):
@@ -319,7 +322,7 @@ def test_a_repeat_takes_the_place_of_the_request_before(open_store: OpenStore) -
         assert requests.claim(newer) is True
 
 
-def test_the_oldest_comes_first(open_store: OpenStore) -> None:
+def test_pending_requests_are_sorted_by_time_and_name(open_store: OpenStore) -> None:
     requests = open_store().requests
     made = [
         a_request(requested_ms, replace(IDENTITY, table=TableName(("ns",), name), uuid=name))
@@ -334,7 +337,7 @@ def test_the_oldest_comes_first(open_store: OpenStore) -> None:
 @pytest.mark.parametrize(
     ("most", "bound"), [({"MOST_READ": 3}, "3, or 4 MB"), ({"MOST_BYTES": 4_000}, "1,000, or 0 MB")]
 )
-def test_a_flood_of_requests_is_read_in_part(
+def test_pending_requests_are_read_up_to_a_bound(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, most: dict[str, int], bound: str
 ) -> None:
     requests, reported = open_store().requests, list[str]()
@@ -358,7 +361,7 @@ def test_a_flood_of_requests_is_read_in_part(
 
 
 @pytest.mark.parametrize("other", [COPY, *OTHERS.values()], ids=["a copy", *OTHERS])
-def test_copies_and_other_tables_have_records_of_their_own(open_store: OpenStore, other: TableIdentity) -> None:
+def test_copies_and_other_tables_have_separate_records(open_store: OpenStore, other: TableIdentity) -> None:
     store, requests = open_store(), open_store().requests
     requests.file(a_request(5))
     assert requests.claim(a_request(5, other)) is False
@@ -374,25 +377,24 @@ def test_copies_and_other_tables_have_records_of_their_own(open_store: OpenStore
     assert (glance.sweeps, glance.unreadable) == ({}, {})
 
 
-def test_records_are_those_of_a_table_by_any_name(open_store: OpenStore) -> None:
-    """A request holds the names of its last request."""
-    store, requests, called = open_store(), open_store().requests, CALLED
+def test_records_are_found_by_any_name_of_the_table(open_store: OpenStore) -> None:
+    """A repeated request keeps the table name that it used."""
+    store, requests, renamed = open_store(), open_store().requests, CALLED
     requests.file(a_request(5, operations="compact"))
-    requests.file(a_request(6, called))
-    assert requests.pending() == (a_request(6, called),)
-    assert requests.of_table(IDENTITY) == a_request(6, called)
+    requests.file(a_request(6, renamed))
+    assert requests.pending() == (a_request(6, renamed),)
+    assert requests.of_table(IDENTITY) == a_request(6, renamed)
     assert requests.claim(a_request(6)) is True
     assert requests.pending() == ()
     store.sweeps.record(IDENTITY, SWEPT)
-    assert store.sweeps.of_table(called) == {SweepKind.SWEPT: SWEPT}
+    assert store.sweeps.of_table(renamed) == {SweepKind.SWEPT: SWEPT}
     store.unreadable_files.record(IDENTITY, [GONE])
-    assert store.unreadable_files.of_table(called) == {GONE.path: GONE}
-    store.unreadable_files.forget(called, [GONE.path])
+    assert store.unreadable_files.of_table(renamed) == {GONE.path: GONE}
+    store.unreadable_files.forget(renamed, [GONE.path])
     assert store.unreadable_files.of_table(IDENTITY) == {}
 
 
 def test_exactly_one_of_many_racing_claims_succeeds(open_store: OpenStore) -> None:
-    """One request per table is pending, and one claim takes it."""
     open_store().requests.file(a_request(5, operations="compact"))
     start = Barrier(8)
 
@@ -405,14 +407,14 @@ def test_exactly_one_of_many_racing_claims_succeeds(open_store: OpenStore) -> No
         assert sorted(pool.map(claim, range(8))) == [False] * 7 + [True]
 
 
-# What every store of sweeps does.
+# Sweeps.
 
 SWEPT = SweepRecord(kind=SweepKind.SWEPT, counted_ms=1_767_225_600_000, finished_ms=1_767_225_700_000)
 TRIED = replace(SWEPT, kind=SweepKind.TRIED, is_impossible=True, has_former_table=True)
 
 
 @pytest.mark.parametrize("identity", [IDENTITY, WITHOUT_UUID], ids=["with a UUID", "without one"])
-def test_a_sweep_record_replaces_the_record_of_its_kind_even_from_a_clock_that_was_ahead(
+def test_a_sweep_record_replaces_its_kind_even_if_an_earlier_clock_was_ahead(
     open_store: OpenStore, identity: TableIdentity
 ) -> None:
     store = open_store()
@@ -429,16 +431,14 @@ def test_a_sweep_record_replaces_the_record_of_its_kind_even_from_a_clock_that_w
     assert memory == SweepMemory(**times, is_impossible=True)
 
 
-# What every store of files that passes could not read does (rule: leave-out-unreadable-files).
+# Unreadable files (rule: leave-out-unreadable-files).
 
 GONE = UnreadableFile(path="s3://b/t/data/ä.parquet", why="it does not exist", schema_digest="d1", tried_ms=2**42)
 TORN = UnreadableFile(path="s3://b/t/data/b.parquet", why="it is damaged", schema_digest="d2", tried_ms=7)
 
 
 @pytest.mark.parametrize("identity", [IDENTITY, WITHOUT_UUID], ids=["with a UUID", "without one"])
-def test_unreadable_files_come_back_by_path_and_are_replaced_and_forgotten_alone(
-    open_store: OpenStore, identity: TableIdentity
-) -> None:
+def test_unreadable_files_are_replaced_and_forgotten_by_path(open_store: OpenStore, identity: TableIdentity) -> None:
     store = open_store().unreadable_files
     store.record(identity, [GONE, TORN])
     found = open_store().unreadable_files.of_table(identity)
@@ -451,7 +451,7 @@ def test_unreadable_files_come_back_by_path_and_are_replaced_and_forgotten_alone
     assert store.of_table(identity) == {TORN.path: again}
 
 
-def test_many_are_written_in_batches(open_store: OpenStore) -> None:
+def test_many_unreadable_files_are_written_in_batches(open_store: OpenStore) -> None:
     """DynamoDB takes 25 at a time."""
     files = [replace(TORN, path=f"s3://b/t/{number:03d}") for number in range(60)]
     open_store().unreadable_files.record(IDENTITY, files)
@@ -464,16 +464,14 @@ def test_many_are_written_in_batches(open_store: OpenStore) -> None:
     ("digest", "later_ms", "waits"),
     [("d2", 0, True), ("d2", RETRY_MS - 1, True), ("d2", RETRY_MS, False), ("d1", 0, False), ("d2", -1, False)],
 )
-def test_a_file_waits_for_a_week_or_until_it_would_be_read_otherwise(
-    digest: str, later_ms: int, *, waits: bool
-) -> None:
-    """Nor does one wait that was recorded by a clock that was ahead."""
+def test_a_file_waits_for_a_week_or_until_the_schema_changes(digest: str, later_ms: int, *, waits: bool) -> None:
+    """A record from a clock that was ahead does not make its file wait."""
     assert TORN.waits(digest, TORN.tried_ms + later_ms) is waits
     refused = RefusedExpiry(why="w", needed_by=(1,), history="d2", tried_ms=TORN.tried_ms)
     assert refused.waits(digest, TORN.tried_ms + later_ms) is waits
 
 
-def test_a_refused_expiry_is_known_to_its_copy_until_it_is_forgotten(open_store: OpenStore) -> None:
+def test_a_refused_expiry_applies_to_one_copy_until_it_is_forgotten(open_store: OpenStore) -> None:
     refused = RefusedExpiry(why="ä", needed_by=(2**62, 3), history="d", tried_ms=2**42)
     store = open_store().refused_expiries
     store.record(IDENTITY, replace(refused, why="earlier"))

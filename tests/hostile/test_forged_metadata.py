@@ -1,4 +1,4 @@
-"""A tenant whose metadata are one table to some readers and another table to others (rule: refuse-ambiguous-tables)."""
+"""Metadata that readers interpret differently (rule: refuse-ambiguous-tables)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Document = dict[str, Any]
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Three files; the head has all rows, the snapshots before it fewer."""
+    """A table of three files; only the head has all rows."""
     with maintained_table(tmp_path) as made:
         made.create()
         made.fill(3)
@@ -32,19 +32,19 @@ def table(tmp_path: Path) -> Iterator[MaintainedTable]:
         yield made
 
 
-def _older_snapshot_again(document: Document) -> None:
+def _duplicate_snapshot_id(document: Document) -> None:
     document["snapshots"].append(
         {**document["snapshots"][0], "snapshot-id": document["current-snapshot-id"], "timestamp-ms": 1}
     )
 
 
-def _schema_again(document: Document) -> None:
+def _duplicate_schema_id(document: Document) -> None:
     other = copy.deepcopy(document["schemas"][0])
     other["fields"][0]["id"] = 77
     document["schemas"].append(other)
 
 
-def _spec_again(document: Document) -> None:
+def _duplicate_spec_id(document: Document) -> None:
     field = {"name": "part", "transform": "identity", "source-id": 2, "field-id": 1000}
     document["partition-specs"].append({"spec-id": 0, "fields": [field]})
 
@@ -56,16 +56,16 @@ def _negative_column(document: Document) -> None:
 @pytest.mark.parametrize(
     ("forge", "said"),
     [
-        (_older_snapshot_again, "two different snapshots have the id"),
-        (_schema_again, "two different schemas have the id 0"),
-        (_spec_again, "two different partition specs have the id 0"),
+        (_duplicate_snapshot_id, "two different snapshots have the id"),
+        (_duplicate_schema_id, "two different schemas have the id 0"),
+        (_duplicate_spec_id, "two different partition specs have the id 0"),
         (_negative_column, "schemas[0].fields[1].id is -1"),
     ],
 )
-def test_a_table_that_readers_understand_differently_is_not_touched(
+def test_a_table_with_ambiguous_ids_is_not_changed(
     table: MaintainedTable, forge: Callable[[Document], None], said: str
 ) -> None:
-    """PyIceberg takes the first of two, others the last, and Java none."""
+    """Of two objects with one id, PyIceberg uses the first, other readers the last, and Java neither."""
     before = table.files()
     table.rewrite_document(forge)
     rows, home = table.table.scan().to_arrow(), Path(normalise(table.table.location()))
@@ -86,20 +86,20 @@ def test_equal_duplicates_in_metadata_are_harmless(table: MaintainedTable) -> No
 
 
 def _main_behind(document: Document) -> None:
-    """And a head that is the oldest by its time."""
+    """Move main back, and make the head the oldest snapshot by its time."""
     document["refs"]["main"]["snapshot-id"] = document["snapshots"][0]["snapshot-id"]
     document["snapshots"][-1]["timestamp-ms"] = 1
 
 
-def _head_of_nothing(document: Document) -> None:
+def _no_current_snapshot(document: Document) -> None:
     del document["current-snapshot-id"]
 
 
-@pytest.mark.parametrize("forge", [_main_behind, _head_of_nothing])
-def test_nothing_is_changed_where_main_is_not_the_current_snapshot(
+@pytest.mark.parametrize("forge", [_main_behind, _no_current_snapshot])
+def test_a_table_whose_main_is_not_the_current_snapshot_is_refused(
     table: MaintainedTable, forge: Callable[[Document], None]
 ) -> None:
-    """PyIceberg reads the one, DuckDB the other, and Java neither."""
+    """PyIceberg reads one of them, DuckDB the other, and Java neither."""
     table.rewrite_document(forge)
     before, rows = table.files(), table.table.scan().to_arrow()
     outcomes = table.maintain(statistics_columns="id").operations
@@ -109,7 +109,7 @@ def test_nothing_is_changed_where_main_is_not_the_current_snapshot(
     assert table.table.scan().to_arrow().equals(rows)
 
 
-def test_a_table_without_a_next_sequence_number_is_left_alone_by_name(table: MaintainedTable) -> None:
+def test_compaction_refuses_a_table_without_a_next_sequence_number(table: MaintainedTable) -> None:
     table.rewrite_document(lambda document: document.update({"last-sequence-number": 2**63 - 1}))
     outcomes = {part.operation.value: part for part in table.maintain().operations}
     assert outcomes["compact"].status is Status.REFUSED
@@ -120,14 +120,14 @@ def test_a_table_without_a_next_sequence_number_is_left_alone_by_name(table: Mai
 
 
 def _edit(path: str, change: Callable[[Document], object]) -> int:
-    """Change the first record of an Avro file in place; its new length."""
-    lies_at = Path(normalise(path))
-    with lies_at.open("rb") as file:
+    """Change the first record of an Avro file in place; return its new length."""
+    local = Path(normalise(path))
+    with local.open("rb") as file:
         reader = fastavro.reader(file)
         records: list[Any] = list(reader)
         header = {key: value for key, value in reader.metadata.items() if not key.startswith("avro.")}
     change(records[0])
-    with lies_at.open("wb") as file:
+    with local.open("wb") as file:
         fastavro.writer(file, reader.writer_schema or {}, records, metadata=header)
         return file.tell()
 
@@ -154,7 +154,7 @@ def _forge_entry(table: MaintainedTable, change: Callable[[Document], object]) -
     ],
 )
 def test_an_entry_that_does_not_fit_its_manifest_is_not_read(table: MaintainedTable, what: Document, said: str) -> None:
-    """Some readers believe the entry, others the manifest."""
+    """Some readers trust the entry, others the manifest."""
     _forge_entry(table, lambda entry: entry["data_file"].update(what))
     before = table.metadata_location
     outcome = table.run(Operation.COMPACT)
@@ -165,14 +165,14 @@ def test_an_entry_that_does_not_fit_its_manifest_is_not_read(table: MaintainedTa
     assert table.metadata_location == before
 
 
-def test_a_manifest_of_an_unknown_spec_is_named(table: MaintainedTable) -> None:
+def test_a_manifest_with_an_unknown_spec_fails_by_name(table: MaintainedTable) -> None:
     _forge_list(table, lambda listed: listed.update(partition_spec_id=7))
     for operation in (Operation.COMPACT, Operation.REWRITE_MANIFESTS):
         assert "uses partition spec 7, which the table does not have" in str(table.run(operation).reason)
 
 
 class CountedParts(LocalEngine):
-    """Says for how many parts of an exchange it was asked."""
+    """Counts the parts of an exchange."""
 
     parts = 0
 
@@ -181,10 +181,8 @@ class CountedParts(LocalEngine):
         return super().exchange(split, tasks, merge, parts[:40], on_done)
 
 
-def test_a_manifest_list_that_claims_any_number_of_files_costs_little(
-    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each part of the comparison is a task: 10¹² files were four million."""
+def test_a_forged_count_of_files_is_capped(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part of the comparison is a task: 10¹² files would be four million tasks."""
     monkeypatch.setattr(compare_listing, "_MOST_PARTS", 40)
     _forge_list(table, lambda listed: listed.update(added_files_count=2**63 - 1))
     orphan, engine = table.plant("data/orphan.parquet"), CountedParts(1)

@@ -1,4 +1,4 @@
-"""Hostile bytes in every kind of file end in a named error, within memory and time (rule: bound-foreign-bytes)."""
+"""Hostile bytes in a file end in a named error or the right answer, within 512 MB and ten seconds."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ from support.hostile.avro import NULLS, avro_file, avro_long, deflated, gzipped,
 from support.hostile.child import FAMILIES, MOST_SECONDS, tried
 from support.hostile.parsers import DOCUMENT
 
-# Hostile bytes end in an error of ours or in the right answer, with 512 MB and in ten seconds
-# (rule: bound-foreign-bytes).
-#
-# The author of a table's files, of a neighbour's files or of a report must not stop other tables.
+# The author of a table's files or of a report must not stop other tables (rule: bound-foreign-bytes).
 
 NAMED = {
     "sketch": {"StatisticsFileUnusable"},
@@ -44,7 +41,7 @@ NAMED = {
     "state item": {"StorageError", "MetadataUnreadable"},
     "state file": {"StorageError"},
 }
-"""What a parser raises, where it is not ``MetadataUnreadable``."""
+"""The errors of parsers that do not raise ``MetadataUnreadable``."""
 ANSWERED = {
     "metadata.json": {"60 MB of one wide character", "UTF-16", "a key that stands twice"},
     "manifest list": {"many blocks of nulls"},
@@ -52,41 +49,45 @@ ANSWERED = {
     "Puffin": {"a number of 4,000 digits"},
     "Avro rows": {"many blocks of nulls", "20,000 fields"},
     "inventory": {"the year 1", "a nul", "another column"},
-    "state file": {  # a request that is none is passed over
+    "state file": {  # malformed requests are skipped
         *("settings that are a number", "settings with a lone surrogate"),
         *("settings in each other", "settings with a number of 5,000 digits"),
     },
 }
-"""What is odd, and means something all the same."""
+"""Odd cases that are valid."""
 TOO_LARGE = ("GB of", "60 MB of empty", "60 MB of files", "2^32 positions", "15,000,000", "300 MB", "10,000,000 blobs")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hostile_bytes_end_in_a_named_error_or_an_answer(family: str, tmp_path: Path) -> None:
-    ended = tried(family, tmp_path)
+    attempts = tried(family, tmp_path)
     wrong = [
-        one
-        for one in ended
-        if one.error
-        not in ({""} if one.case in ANSWERED.get(one.group, ()) else NAMED.get(one.group, {"MetadataUnreadable"}))
+        attempt
+        for attempt in attempts
+        if attempt.error
+        not in (
+            {""}
+            if attempt.case in ANSWERED.get(attempt.group, ())
+            else NAMED.get(attempt.group, {"MetadataUnreadable"})
+        )
     ]
     assert wrong == []
-    assert {one.group for one in ended} == set(FAMILIES[family])
-    assert [one for one in ended if one.seconds > MOST_SECONDS / 2 or "\n" in one.message] == []
-    bombs = [one for one in ended if one.case.startswith(TOO_LARGE) and one.group != "inventory"]
+    assert {attempt.group for attempt in attempts} == set(FAMILIES[family])
+    assert [attempt for attempt in attempts if attempt.seconds > MOST_SECONDS / 2 or "\n" in attempt.message] == []
+    bombs = [attempt for attempt in attempts if attempt.case.startswith(TOO_LARGE) and attempt.group != "inventory"]
     assert [
-        one
-        for one in bombs
-        if "if it is valid, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more" not in one.message
+        attempt
+        for attempt in bombs
+        if "if it is valid, set ICEKEEPER_MAX_UNPACKED_MB (MaxUnpackedMb of the stack) to more" not in attempt.message
     ] == []
 
 
-# What one file may unfold to, and that honest files never come near it (rule: bound-foreign-bytes).
+# The limit on the unpacked size of a file, which honest files never approach (rule: bound-foreign-bytes).
 
 MB = 1024 * 1024
 
 
-def test_the_operator_sets_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_sets_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = gzipped(b"[", b"1, ", 3 * MB, b"1]")
     monkeypatch.setenv(MAX_UNPACKED_MB, "2")
     with pytest.raises(MetadataUnreadable) as caught:
@@ -100,7 +101,7 @@ def test_the_operator_sets_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(FileLimits("s3://b/m.json", len(bomb)).unpack("gzip", bomb)) > 3 * MB
 
 
-def test_the_parts_of_one_file_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_counts_all_parts_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(MAX_UNPACKED_MB, "2")
     part = deflated(b"", b"x", MB)
     limits = FileLimits("s3://b/m.avro", 99)
@@ -124,14 +125,14 @@ def test_the_default_is_an_eighth_of_the_memory(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "much", "1.5", "1" * 30, "²"])
-def test_a_limit_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_limit_that_is_not_a_positive_integer_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(MAX_UNPACKED_MB, text)
     with pytest.raises(PolicyError, match="environment variable ICEKEEPER_MAX_UNPACKED_MB is"):
         parse_document(json.dumps(DOCUMENT).encode(), "s3://b/m.json")
 
 
-def test_only_large_files_are_judged_by_their_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not where the operator sets a limit, nor in data files."""
+def test_only_large_files_have_a_limit_on_their_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a ratio limit: data files, and files under a limit that the operator sets."""
     bomb, plain = deflated(b"", b"x", 80 * MB), 80 * MB
     monkeypatch.delenv(MAX_UNPACKED_MB, raising=False)
     monkeypatch.setattr(foreign_bytes, "_default", lambda: 1000 * MB)
@@ -146,7 +147,7 @@ def test_only_large_files_are_judged_by_their_ratio(monkeypatch: pytest.MonkeyPa
 
 
 def snapshot(number: int) -> dict[str, Any]:
-    """As Iceberg-Java writes them: ids, times and paths that differ, and counters that hardly do."""
+    """A snapshot as Iceberg-Java writes it: ids, times and paths differ, counters hardly do."""
     counters = ("added-data-files", "added-records", "added-files-size", "changed-partition-count", "total-records")
     return {
         "snapshot-id": number * 7_919_191_919_191 % 2**62,
@@ -158,9 +159,8 @@ def snapshot(number: int) -> dict[str, Any]:
     }
 
 
-def test_honest_files_are_read_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A metadata file of as many megabytes as it may have, with as many snapshots as then fit
-    (rule: bound-foreign-bytes)."""
+def test_honest_files_below_the_limit_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A metadata file of nearly the largest size, full of snapshots (rule: bound-foreign-bytes)."""
     monkeypatch.setenv(MAX_UNPACKED_MB, "12")
     document = {**DOCUMENT, "snapshots": [snapshot(number) for number in range(29_000)]}
     plain = json.dumps(document, separators=(",", ":")).encode()
@@ -169,7 +169,7 @@ def test_honest_files_are_read_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(parse_document(data, "s3://b/m.json").snapshots) == 29_000
 
 
-def test_a_file_that_is_read_whole_may_be_no_larger(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_file_larger_than_the_limit_is_not_read_whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     path = tmp_path / "m.json"
     path.write_bytes(bytes(2 * MB))
     monkeypatch.setenv(MAX_UNPACKED_MB, "1")
@@ -193,7 +193,7 @@ def types_of(kind: Any) -> tuple[AvroTypes, Any]:
     ],
     ids=["nulls", "records", "fixed"],
 )
-def test_items_without_bytes_are_passed_over_and_not_read(kind: Any, most: int) -> None:
+def test_many_items_without_bytes_are_skipped_but_not_read(kind: Any, most: int) -> None:
     types, schema = types_of(kind)
     for count in (most, most + 1):
         data = avro_long(count) + b"\0"
@@ -214,10 +214,10 @@ def test_items_without_bytes_are_passed_over_and_not_read(kind: Any, most: int) 
     st.booleans(),
     st.sampled_from([("array", "items"), ("map", "values")]),
 )
-def test_more_items_than_bytes_are_refused_without_being_counted(
+def test_a_count_of_items_beyond_the_bytes_is_refused(
     items: Any, count: int, sized: bool, kind: tuple[str, str]
 ) -> None:
-    """In a value; the number of records of a block likewise (rule: damage-ends-in-a-named-error)."""
+    """For the items of a value and for the records of a block (rule: damage-ends-in-a-named-error)."""
     field = {"name": "x", "type": {"type": kind[0], kind[1]: items}}
     claim = avro_long(-count) + avro_long(8) if sized else avro_long(count)
     for records, body in ((1, claim + b"\0\0"), (count, b"\0\0\0")):
@@ -227,7 +227,7 @@ def test_more_items_than_bytes_are_refused_without_being_counted(
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstandard", "bzip2", "xz"])
-def test_manifests_of_every_codec_of_avro_are_read(codec: str) -> None:
+def test_manifests_of_every_avro_codec_are_read(codec: str) -> None:
     import bz2
     import lzma
 
@@ -244,8 +244,8 @@ def test_manifests_of_every_codec_of_avro_are_read(codec: str) -> None:
     assert records_of(avro_file(schema, [(100, packers[codec]())], codec), "m.avro") == [{"x": "abc"}] * 100
 
 
-def test_a_name_mapping_without_end_is_refused() -> None:
-    """A property is text that a tenant writes."""
+def test_a_deeply_nested_name_mapping_is_refused() -> None:
+    """Writers of the table choose this property."""
     metadata = TableMetadata({**DOCUMENT, "properties": {"schema.name-mapping.default": "[" * 100_000}})
     with pytest.raises(StorageError, match="maximum recursion depth exceeded"):
         _name_mapping(metadata)

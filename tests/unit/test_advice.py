@@ -40,18 +40,18 @@ from support.plans import data_file, live_file
 from support.settings import NOW_MS, policy
 from support.tables import new_document
 
-# Tables of which every fact but a few is as it should be, for rules of advice.
+# Table summaries for the rules of advice.
 
 Rule = Callable[[TableSummary], Iterator[Advice]]
 
 
 def summary(**facts: Any) -> TableSummary:
-    """A table that is well laid, but for these facts."""
+    """A table with a good layout, except for these facts."""
     facts = {"changed_share": 0.0} | facts
     return TableSummary(table="ns.t", format_version=2, target_bytes=256 * MB, small_bytes=192 * MB, **facts)
 
 
-def one(rule: Rule, **facts: Any) -> Advice | None:
+def advice_by(rule: Rule, **facts: Any) -> Advice | None:
     found = list(rule(summary(**facts)))
     assert len(found) <= 1
     assert all(a.message and a.gain and a.statement and a.numbers for a in found)
@@ -59,43 +59,43 @@ def one(rule: Rule, **facts: Any) -> Advice | None:
 
 
 def column(point: float, **facts: Any) -> ColumnFacts:
-    """A column over each of whose values ``point`` files of 40 lie."""
+    """A column of 40 files, of which ``point`` contain each value."""
     depth = OverlapDepth(files=40, size=40, point=point, small_range=point, deepest=round(point))
     known: dict[str, Any] = {"name": "id", "type": "long", "depth": depth}
     return ColumnFacts(**(known | facts))
 
 
-# Advice: each rule on both sides of each of its thresholds, and silence on a table that is well laid.
+# Each rule on both sides of each threshold; a table with a good layout gets no advice.
 
 DAY = PartitionField("ts_day", "ts", "timestamptz", "day")
 HOUR = PartitionField("ts_hour", "ts", "timestamptz", "hour")
 
 
 def partitions(sizes: Sequence[int], *, first: int = 480_000) -> tuple[PartitionTotals, ...]:
-    """One after the other in time."""
+    """Consecutive partitions."""
     return tuple(PartitionTotals((first + n,), 2, size) for n, size in enumerate(sizes))
 
 
 # -- partitions
 
 
-def test_partitions_that_can_never_fill_a_file_want_a_coarser_transform() -> None:
+def test_partitions_too_small_to_fill_a_file_get_a_coarser_transform() -> None:
     hourly = partitions([10 * MB] * 240, first=24 * 20_000)
-    found = one(partition_advice, fields=(HOUR,), partitions=hourly, files=480)
+    found = advice_by(partition_advice, fields=(HOUR,), partitions=hourly, files=480)
     assert found is not None
     assert found.kind == "over_partitioned"
     assert found.statement == "ALTER TABLE ns.t REPLACE PARTITION FIELD ts_hour WITH day(ts)"
     assert found.numbers == {"partitions": 240, "small_partitions": 240, "median_bytes": 10 * MB, "files": 480}
     assert found.gain.startswith("10 partitions instead of 240")
-    # A day of an hourly MB is still too small, a month is not.
-    sparse = one(partition_advice, fields=(HOUR,), partitions=partitions([MB] * 2400))
+    # With 1 MB per hour a day is still too small; a month is large enough.
+    sparse = advice_by(partition_advice, fields=(HOUR,), partitions=partitions([MB] * 2400))
     assert sparse is not None
     assert sparse.statement.endswith("ts_hour WITH month(ts)")
-    nothing_fits = one(partition_advice, fields=(DAY,), partitions=partitions([1024] * 400))
+    nothing_fits = advice_by(partition_advice, fields=(DAY,), partitions=partitions([1024] * 400))
     assert nothing_fits is not None
     assert nothing_fits.statement == "ALTER TABLE ns.t DROP PARTITION FIELD ts_day"
     by_date = PartitionField("d", "d", "date", "identity")
-    dates = one(partition_advice, fields=(by_date,), partitions=partitions([20 * MB] * 365))
+    dates = advice_by(partition_advice, fields=(by_date,), partitions=partitions([20 * MB] * 365))
     assert dates is not None
     assert dates.statement.endswith("REPLACE PARTITION FIELD d WITH month(d)")
 
@@ -110,11 +110,11 @@ def test_partitions_that_can_never_fill_a_file_want_a_coarser_transform() -> Non
         ([10 * MB] * 79 + [500 * MB] * 21, False),
     ],
 )
-def test_too_few_or_too_few_small_partitions_are_no_fault(sizes: list[int], speaks: bool) -> None:
-    assert (one(partition_advice, fields=(DAY,), partitions=partitions(sizes)) is not None) is speaks
+def test_partition_advice_needs_many_partitions_most_of_them_small(sizes: list[int], speaks: bool) -> None:
+    assert (advice_by(partition_advice, fields=(DAY,), partitions=partitions(sizes)) is not None) is speaks
 
 
-def test_the_fitting_number_of_buckets() -> None:
+def test_fitting_buckets_is_a_power_of_two_by_size() -> None:
     sizes = (0, 99 * MB, 128 * GB, 128 * GB + 1, 257 * GB, 1024 * GB, 1025 * GB)
     assert [fitting_buckets(size) for size in sizes] == [1, 1, 1, 2, 4, 8, 16]
 
@@ -143,12 +143,12 @@ def bucketed(buckets: int, *sizes: int, outer: int = 1, name: str = "ns.t", **fa
         (bucketed(2, *[200 * GB] * 2), "REPLACE PARTITION FIELD id_bucket WITH bucket(4, id)"),
         (bucketed(3, *[99 * MB] * 3), "DROP PARTITION FIELD id_bucket"),
         (bucketed(1, 50 * MB), None),
-        # By the day, not by all days together.
+        # The size of a bucket counts per day, not over all days.
         (bucketed(8, *[20 * MB] * 8, outer=100), "DROP PARTITION FIELD id_bucket"),
         (bucketed(8, *[120 * MB] * 8, outer=100), None),
     ],
 )
-def test_buckets_by_their_bytes(table: TableSummary, change: str | None) -> None:
+def test_the_size_of_buckets_decides_their_number(table: TableSummary, change: str | None) -> None:
     found = [a for a in bucket_advice(table) if a.kind == "bucket_count"]
     assert [a.statement for a in found] == ([] if change is None else [f"ALTER TABLE ns.t {change}"])
 
@@ -164,33 +164,33 @@ def test_a_bucket_four_times_the_mean_is_skewed() -> None:
     assert better.statement.endswith("REPLACE PARTITION FIELD id_bucket WITH bucket(16, user)")
     (unsuited,) = bucket_advice(bucketed(16, *even, 52 * GB, columns=(replace(other, distinct=1599),)))
     assert unsuited.statement == found.statement
-    # Four times a mean of little is little: below four files nothing is gained.
+    # A skewed bucket smaller than four files gets no advice.
     small = [100 * MB] * 15
     assert [a.kind for a in bucket_advice(bucketed(16, *small, 1023 * MB))] == []
     assert [a.kind for a in bucket_advice(bucketed(16, *small, 1024 * MB))] == ["skewed_buckets"]
 
 
-def test_tables_bucketed_by_one_key_with_different_numbers() -> None:
+def test_tables_bucketed_by_the_same_key_get_the_same_number_of_buckets() -> None:
     orders, lines = bucketed(16, *[200 * MB] * 16, name="ns.orders"), bucketed(32, *[9 * GB] * 32, name="ns.lines")
     found = advise_all([orders, lines])
     assert found["ns.lines"] == []
     (advice,) = found["ns.orders"]
     assert advice.statement == "ALTER TABLE ns.orders REPLACE PARTITION FIELD id_bucket WITH bucket(32, id)"
     assert advice.numbers["other_table"] == "ns.lines"
-    # Its buckets must keep 100 MB; and another key is another key.
+    # Not if its buckets fell below 100 MB, if the numbers are equal, or if the keys differ in type.
     assert advise_all([bucketed(16, *[199 * MB] * 16, name="ns.orders"), lines])["ns.orders"] == []
     assert advise_all([bucketed(32, *[200 * MB] * 32, name="ns.orders"), lines])["ns.orders"] == []
     other_type = replace(orders, fields=(replace(orders.fields[0], type="string"),))
     assert advise_all([other_type, lines])["ns.orders"] == []
 
 
-def test_fewer_buckets_come_before_fewer_partitions() -> None:
-    """One cause, one piece of advice."""
+def test_advice_on_buckets_replaces_advice_on_partitions() -> None:
+    """One cause gets one piece of advice."""
     table = bucketed(8, *[MB] * 8, outer=100, files=800)
     assert [a.kind for a in advise(table)] == ["bucket_count"]
 
 
-def test_a_table_that_is_well_laid_hears_nothing() -> None:
+def test_a_table_with_a_good_layout_gets_no_advice() -> None:
     daily = tuple(PartitionTotals((20_000 + n,), 4, GB) for n in range(365))
     table = summary(
         fields=(DAY,),
@@ -208,12 +208,12 @@ def test_a_table_that_is_well_laid_hears_nothing() -> None:
     assert advise(table) == []
 
 
-def test_names_that_are_no_plain_words_are_quoted_in_statements() -> None:
+def test_statements_quote_names_with_special_characters() -> None:
     odd = replace(summary(metadata_log=100), table="my-lake.t")
     (advice,) = metadata_advice(odd)
     assert advice.statement.startswith("ALTER TABLE `my-lake`.t SET TBLPROPERTIES (")
     field = PartitionField("it's `odd`", "the day", "date", "day")
-    found = one(partition_advice, fields=(field,), partitions=partitions([20 * MB] * 365))
+    found = advice_by(partition_advice, fields=(field,), partitions=partitions([20 * MB] * 365))
     assert found is not None
     assert found.statement == "ALTER TABLE ns.t REPLACE PARTITION FIELD `it's ``odd``` WITH month(`the day`)"
     key = column(8.0, type="uuid", distinct=10**6, name="it's")
@@ -221,38 +221,36 @@ def test_names_that_are_no_plain_words_are_quoted_in_statements() -> None:
     assert bloom.statement.endswith(r"('write.parquet.bloom-filter-enabled.column.it\'s'='true')")
 
 
-# Advice on the order of rows, bloom filters, deletes and upkeep: each rule on both sides of its thresholds.
-
 # -- order of rows
 
 
-def said(rule: Rule, **facts: Any) -> tuple[str, str] | None:
-    found = one(rule, **facts)
+def kind_and_statement(rule: Rule, **facts: Any) -> tuple[str, str] | None:
+    found = advice_by(rule, **facts)
     return None if found is None else (found.kind, found.statement)
 
 
-def test_keys_whose_lookups_open_many_files_are_worth_sorting_by() -> None:
+def test_keys_whose_lookups_open_many_files_get_a_sort_order() -> None:
     key = column(8.0, is_key=True)
-    assert said(sort_advice, columns=(column(7.9, is_key=True),)) is None
-    assert said(sort_advice, columns=(column(40.0),)) is None, "nothing says that it is looked up"
-    assert said(sort_advice, columns=(key,)) == ("sort_order", "ALTER TABLE ns.t WRITE ORDERED BY id")
-    assert said(sort_advice, columns=(key,), clustered_by=("other",)) is None
+    assert kind_and_statement(sort_advice, columns=(column(7.9, is_key=True),)) is None
+    assert kind_and_statement(sort_advice, columns=(column(40.0),)) is None, "nothing says that it is looked up"
+    assert kind_and_statement(sort_advice, columns=(key,)) == ("sort_order", "ALTER TABLE ns.t WRITE ORDERED BY id")
+    assert kind_and_statement(sort_advice, columns=(key,), clustered_by=("other",)) is None
     zorder = ("z_order", "icekeeper policy set ns.t strategy=zorder sort_order=sku,id")
-    assert said(sort_advice, columns=(key, column(9.0, is_key=True, name="sku"))) == zorder
-    # A sorted table that is deeper than passes leave it.
-    assert said(sort_advice, columns=(column(12.0),), clustered_by=("id",)) is None
+    assert kind_and_statement(sort_advice, columns=(key, column(9.0, is_key=True, name="sku"))) == zorder
+    # A clustered table whose files overlap more than after a pass.
+    assert kind_and_statement(sort_advice, columns=(column(12.0),), clustered_by=("id",)) is None
     worn = ("worn_clustering", "icekeeper maintain ns.t --operations compact")
-    assert said(sort_advice, columns=(column(12.1),), clustered_by=("id",)) == worn
-    assert said(sort_advice, columns=(column(99.0),), clustered_by=("id", "sku")) is None
+    assert kind_and_statement(sort_advice, columns=(column(12.1),), clustered_by=("id",)) == worn
+    assert kind_and_statement(sort_advice, columns=(column(99.0),), clustered_by=("id", "sku")) is None
 
 
-def test_bloom_filters_for_many_values_that_bounds_do_not_divide() -> None:
+def test_columns_of_many_values_with_overlapping_bounds_get_bloom_filters() -> None:
     eight = (PartitionTotals((), 8, GB),)
 
     def of(point: float = 8.0, records: int = 1_000_000, files: int = 8, **facts: Any) -> Advice | None:
         totals = (replace(eight[0], files=files),)
         known = column(point, **({"type": "uuid", "distinct": 100_000} | facts))
-        return one(bloom_advice, columns=(known,), partitions=totals, records=records)
+        return advice_by(bloom_advice, columns=(known,), partitions=totals, records=records)
 
     found = of()
     assert found is not None
@@ -280,7 +278,7 @@ def deletes(**facts: Any) -> DeleteFacts:
     return DeleteFacts(**(known | facts))
 
 
-def test_deletes_that_return_after_every_pass() -> None:
+def test_deletes_that_return_after_every_pass_get_advice() -> None:
     def advised(version: int = 2, converts: bool = False, **facts: Any) -> tuple[str, str] | None:
         table = replace(summary(deletes=deletes(**facts), converts=converts), format_version=version)
         found = list(delete_advice(table))
@@ -300,14 +298,14 @@ def test_deletes_that_return_after_every_pass() -> None:
         advised(version=3),
     ):
         assert none is None
-    found = one(delete_advice, deletes=deletes(equalities=1))
+    found = advice_by(delete_advice, deletes=deletes(equalities=1))
     assert found is not None
     assert found.message == (
         "3 passes rewrote 1 GB for the 1 equality delete of 7 commits, and they came back each time"
     )
 
 
-def test_metadata_logs_that_leave_files_behind_or_are_too_long() -> None:
+def test_metadata_logs_that_keep_old_files_or_are_too_long_get_advice() -> None:
     for log, limit, drops, expected in (
         (99, 100, False, None),
         (100, 100, False, "'write.metadata.delete-after-commit.enabled'='true'"),
@@ -315,35 +313,37 @@ def test_metadata_logs_that_leave_files_behind_or_are_too_long() -> None:
         (500, 1000, False, None),
         (501, 1000, False, "'write.metadata.previous-versions-max'='100'"),
     ):
-        found = said(metadata_advice, metadata_log=log, metadata_log_limit=limit, drops_old_metadata=drops)
+        found = kind_and_statement(
+            metadata_advice, metadata_log=log, metadata_log_limit=limit, drops_old_metadata=drops
+        )
         assert (found is None) if expected is None else (found is not None and expected in found[1])
 
 
-def test_statistics_that_are_missing_or_stale() -> None:
-    missing = one(statistics_advice, records=1_000_000, changed_share=None)
+def test_missing_or_stale_statistics_get_advice() -> None:
+    missing = advice_by(statistics_advice, records=1_000_000, changed_share=None)
     assert missing is not None
     assert missing.statement == "icekeeper maintain ns.t --operations compute_statistics"
-    assert one(statistics_advice, records=999_999, changed_share=None) is None
-    assert one(statistics_advice, records=10**7, changed_share=0.19) is None
-    stale = one(statistics_advice, records=10**7, changed_share=0.2)
+    assert advice_by(statistics_advice, records=999_999, changed_share=None) is None
+    assert advice_by(statistics_advice, records=10**7, changed_share=0.19) is None
+    stale = advice_by(statistics_advice, records=10**7, changed_share=0.2)
     assert stale is not None
     assert "20 % of its rows changed" in stale.message
 
 
-def test_formats_worth_an_upgrade() -> None:
+def test_old_format_versions_and_file_formats_get_advice() -> None:
     assert list(format_advice(replace(summary(files=0), format_version=1))) == []
     (version,) = format_advice(replace(summary(files=1), format_version=1))
     assert version.statement == "ALTER TABLE ns.t SET TBLPROPERTIES ('format-version'='2')"
-    assert one(format_advice, files=1) is None
+    assert advice_by(format_advice, files=1) is None
     half = {"AVRO": 128 * MB, "PARQUET": 128 * MB}
-    found = one(format_advice, files=2, size=256 * MB, bytes_by_format=half)
+    found = advice_by(format_advice, files=2, size=256 * MB, bytes_by_format=half)
     assert found is not None
     assert found.kind == "file_format"
-    assert one(format_advice, files=2, size=257 * MB, bytes_by_format=half) is None
-    assert one(format_advice, files=2, size=255 * MB, bytes_by_format={"AVRO": 255 * MB}) is None
+    assert advice_by(format_advice, files=2, size=257 * MB, bytes_by_format=half) is None
+    assert advice_by(format_advice, files=2, size=255 * MB, bytes_by_format={"AVRO": 255 * MB}) is None
 
 
-def test_a_command_that_is_to_be_pasted_runs_nothing_else() -> None:
+def test_advised_commands_quote_hostile_names_for_the_shell() -> None:
     """Writers of a table choose these names."""
     name, key = "ns.t;touch /tmp/x", "$(id)"
     keys = (column(9.0, name=key, is_key=True), column(9.0, name="id", is_key=True))
@@ -361,11 +361,11 @@ def test_a_command_that_is_to_be_pasted_runs_nothing_else() -> None:
 
 
 def _advised(kind: str, table: TableSummary) -> str:
-    (found,) = [one.statement for one in (*sort_advice(table), *statistics_advice(table)) if one.kind == kind]
-    return found
+    (statement,) = [found.statement for found in (*sort_advice(table), *statistics_advice(table)) if found.kind == kind]
+    return statement
 
 
-# The numbers behind advice, from a metadata document and live entries.
+# Summaries computed from a metadata document and live entries.
 
 COLUMNS = (("id", "long"), ("sku", "string"), ("day", "date"))
 LONG = struct.Struct("<q")
@@ -414,7 +414,7 @@ def of(
     return summarise("ns.t", table, head, settings or Policy(), deletes=lambda: deletes, data=lambda: data)
 
 
-def test_partitions_are_those_of_the_current_spec_without_void_fields() -> None:
+def test_partitions_follow_the_current_spec_without_void_fields() -> None:
     older = live_file(data_file("o", 7 * MB, [], records=5, file_format="avro"), spec_id=0)
     found = of(metadata({}), [file("a", 1, 0, 9), file("b", 1, 0, 9), file("c", 2, 0, 9), older])
     assert found.fields == (PartitionField("day", "day", "date", "identity"),)
@@ -424,7 +424,7 @@ def test_partitions_are_those_of_the_current_spec_without_void_fields() -> None:
     assert found.files_per_partition == (2 * 20 + 10) / 30
 
 
-def test_keys_are_identifier_fields_and_those_of_equality_deletes() -> None:
+def test_identifier_fields_and_equality_delete_columns_are_keys() -> None:
     data = [file("a", 1, 0, 9), file("b", 1, 5, 9), file("c", 2, 0, 9)]
     assert of(metadata({}), data).columns == ()
     (identified,) = of(metadata({}, schema={"identifier-field-ids": [1]}), data).columns
@@ -453,7 +453,7 @@ def sketch(snapshot_id: int, field_id: int, distinct: int) -> dict[str, Any]:
     }
 
 
-def test_columns_of_many_values_are_measured_by_the_newest_sketch() -> None:
+def test_the_newest_sketch_counts_distinct_values() -> None:
     statistics = [sketch(1, 2, 5_000_000), sketch(2, 2, 150_000)]
     data = [file("a", 1, 0, 9, column_sizes={2: 1000}, value_counts={2: 100})]
     properties = {"write.parquet.bloom-filter-enabled.column.sku": "true"}
@@ -465,7 +465,7 @@ def test_columns_of_many_values_are_measured_by_the_newest_sketch() -> None:
     assert of(metadata({}, {}, statistics=[sketch(2, 2, 99_999)]), data).columns == ()
 
 
-def test_statistics_grow_old_by_the_rows_that_came_and_went() -> None:
+def test_the_changed_share_counts_rows_added_and_deleted_since_the_statistics() -> None:
     changes: list[dict[str, str]] = [
         {},
         {"added-records": "10", "deleted-records": "5"},
@@ -477,7 +477,7 @@ def test_statistics_grow_old_by_the_rows_that_came_and_went() -> None:
     assert of(metadata(*changes)).changed_share is None
 
 
-def test_deletes_that_came_back_after_a_pass_of_ours() -> None:
+def test_deletes_after_our_pass_count_as_come_back() -> None:
     deleting = {"operation": "overwrite", "added-delete-files": "1", "added-position-deletes": "7"}
     ours = {
         "operation": "replace",
@@ -490,7 +490,7 @@ def test_deletes_that_came_back_after_a_pass_of_ours() -> None:
     assert back == DeleteFacts(commits=2, passes=1, bytes_rewritten=500, positions=14, equalities=2, came_back=True)
 
 
-def test_the_clustering_is_that_of_the_policy() -> None:
+def test_the_clustering_comes_from_the_policy() -> None:
     data = [file("a", 1, 0, 9)]
     by_id = of(metadata({}), data, settings=policy(strategy="sort", sort_order="id, sku").policy)
     assert (by_id.clustered_by, [c.name for c in by_id.columns]) == (("id",), ["id"])

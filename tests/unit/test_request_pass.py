@@ -1,4 +1,4 @@
-"""Requesting a pass from a laptop, and executions of Step Functions as it sees them."""
+"""A request for a pass from a laptop, and the Step Functions executions that it reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from icekeeper.state.store import PassRecord
 from support.settings import forget_credentials
 from support.state_stores import look, remember
 
-# Waiting for a requested pass: what is asked, how long, and what is made of the answers.
+# Waiting for a requested pass.
 
 ARN = "arn:aws:states:eu-west-1:123456789012:stateMachine:m"
 EXECUTION = "arn:aws:states:eu-west-1:123456789012:execution:m:request-1"
@@ -43,7 +43,7 @@ GOING_ON = Execution("RUNNING")
 
 
 class Machine(StateMachine):
-    """Answers what a test says, in order; the last answer stays."""
+    """Returns the given answers in order and repeats the last."""
 
     def __init__(self, *answers: Execution | Exception, explained: Execution | None = None) -> None:
         super().__init__(StateMachineArn.parse(ARN), None)
@@ -69,7 +69,7 @@ class Machine(StateMachine):
 
 
 class World:
-    """Time that passes only by sleeping, and events during the sleep."""
+    """A clock that advances only by sleeping; ``happens`` are events during the sleeps."""
 
     def __init__(self, folder: Path) -> None:
         self.state = SqliteStateStore(folder / "state.db")
@@ -129,7 +129,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_the_machine_is_asked_for_what_the_request_says() -> None:
+def test_the_machine_input_repeats_the_request() -> None:
     assert machine_input(REQUEST) == {
         "table": "ns.t",
         "catalog": "C",
@@ -137,27 +137,27 @@ def test_the_machine_is_asked_for_what_the_request_says() -> None:
         "settings": {"branch": "b"},
         "wait": True,
     }
-    plain = MaintenanceRequest(identity=IDENTITY, requested_ms=1)
-    assert machine_input(plain) == {"table": "ns.t", "catalog": "C", "settings": {}, "wait": True}
-    for request in (REQUEST, plain):
-        wanted = parse_event(MachineInput, machine_input(request))
-        operations = {} if wanted.operations is None else {"operations": wanted.operations}
-        assert {**wanted.settings, **operations} == request.settings  # so that the pass claims the request
+    minimal = MaintenanceRequest(identity=IDENTITY, requested_ms=1)
+    assert machine_input(minimal) == {"table": "ns.t", "catalog": "C", "settings": {}, "wait": True}
+    for request in (REQUEST, minimal):
+        event = parse_event(MachineInput, machine_input(request))
+        operations = {} if event.operations is None else {"operations": event.operations}
+        assert {**event.settings, **operations} == request.settings  # so the pass claims the request
 
 
 @pytest.mark.parametrize("error", [PolicyError("no machine"), StorageError("denied")], ids=["missing", "denied"])
-def test_a_run_that_cannot_be_started_leaves_the_request(error: Exception) -> None:
+def test_a_run_that_cannot_start_leaves_the_request_filed(error: Exception) -> None:
     with pytest.raises(type(error), match=f"^{error}; the request stays filed, and the next scheduled run takes it"):
         start_pass(Machine(error), REQUEST)
 
 
-def test_a_run_is_asked_less_and_less_often(world: World) -> None:
+def test_pauses_between_polls_grow_to_30_seconds(world: World) -> None:
     world.follow(Machine(*[GOING_ON] * 12, DONE))
     assert world.pauses[:4] == [1.0, 1.5, 2.25, 3.375]
     assert world.pauses[-2:] == [30.0, 30.0]
 
 
-def test_the_pass_in_the_journal_is_the_answer_or_else_what_the_run_says(world: World) -> None:
+def test_the_answer_is_the_pass_in_the_journal_or_else_the_result_of_the_run(world: World) -> None:
     world.record("another")
     assert world.follow(Machine(DONE)) == Answer(status="skipped", summary="dropped")
     nothing = Answer(status="skipped", summary="the run found nothing to do")
@@ -166,7 +166,7 @@ def test_the_pass_in_the_journal_is_the_answer_or_else_what_the_run_says(world: 
     assert world.follow(Machine(DONE)) == Answer(status="partial", summary="by request-1", record=record)
 
 
-def test_a_run_that_failed_is_explained_where_it_may_be(world: World) -> None:
+def test_a_failed_run_is_explained_by_its_history_if_readable(world: World) -> None:
     failed = Execution("FAILED", None, Failure(Error="DetectionFailed", Cause="see Detect"))
     reason = Execution("FAILED", None, Failure(Error="PolicyError", Cause='{"errorMessage": "no catalog"}'))
     refused = Execution("FAILED", TableResult(table="ns.t", status="refused", summary="another run maintains it"))
@@ -178,14 +178,14 @@ def test_a_run_that_failed_is_explained_where_it_may_be(world: World) -> None:
     assert (stopped.status, stopped.summary) == ("failed", f"the run ended as ABORTED: {EXECUTION}")
 
 
-def test_a_network_that_comes_back_is_no_trouble(world: World) -> None:
+def test_waiting_survives_short_network_failures(world: World) -> None:
     with pytest.raises(StorageError, match=f"^there is none; the run itself continues: {EXECUTION}$"):
         world.follow(Machine(PolicyError("there is none")))
     assert world.pauses == [], "an error that lasts is reported at once"
-    away = StorageError("AWS Step Functions cannot be reached")
-    assert world.follow(Machine(*[away] * 5, GOING_ON, *[away] * 5, DONE)).status == "skipped"
+    unreachable = StorageError("AWS Step Functions cannot be reached")
+    assert world.follow(Machine(*[unreachable] * 5, GOING_ON, *[unreachable] * 5, DONE)).status == "skipped"
     with pytest.raises(StorageError, match=f"cannot be reached; the run itself continues: {EXECUTION}$"):
-        world.follow(Machine(away))
+        world.follow(Machine(unreachable))
 
 
 def test_waiting_for_a_run_ends_at_its_limit(world: World) -> None:
@@ -203,7 +203,7 @@ def test_progress_names_the_run_that_holds_the_table(world: World) -> None:
     ]
 
 
-def test_a_run_that_died_leaves_the_request(world: World) -> None:
+def test_a_run_that_timed_out_leaves_the_request_filed(world: World) -> None:
     world.state.requests.file(REQUEST)
     answer = world.follow(Machine(Execution("TIMED_OUT")))
     assert answer == Answer(
@@ -213,13 +213,15 @@ def test_a_run_that_died_leaves_the_request(world: World) -> None:
     )
 
 
-def test_a_scheduled_run_is_waited_for_until_it_has_claimed_the_request(world: World) -> None:
-    """A pass is recorded, and then its request is claimed: until then a record is another pass's."""
+def test_waiting_ends_when_a_scheduled_run_claims_the_request(world: World) -> None:
+    """A run records its pass and then claims the request: a record before the claim belongs to another pass."""
     world.state.requests.file(REQUEST)
     world.record("earlier", NOON_MS - 1)
 
     def report() -> None:
-        world.record("night-run", NOON_MS - 60_000, "succeeded", finished_ms=NOON_MS + 2_000)  # it planned after noon
+        world.record(
+            "night-run", NOON_MS - 60_000, "succeeded", finished_ms=NOON_MS + 2_000
+        )  # its plan is newer than the request
         world.claim()
 
     happens = [lambda: world.lease("night-run"), lambda: world.record("day-run", NOON_MS - 9, finished_ms=NOON_MS + 1)]
@@ -241,30 +243,30 @@ def test_waiting_for_a_request_without_a_run_ends_at_the_limit(world: World) -> 
     assert answer == Answer(status="requested", summary="no run has served the request within 60 s; it stays filed")
 
 
-def see(world: World, finished_ms: int) -> None:
+def remember_look(world: World, finished_ms: int) -> None:
     remember(world.state, IDENTITY, look(finished_ms))
 
 
-def test_a_served_request_without_a_record_was_skipped_or_came_to_nothing(world: World) -> None:
+def test_a_claimed_request_without_a_record_was_skipped_or_failed(world: World) -> None:
     world.record("earlier", NOON_MS - 9)
     lost = Answer(status="failed", summary="the run that took the request ended without an entry in the journal")
     assert world.wait() == lost
-    see(world, NOON_MS + 30 * 86_400_000)  # by a clock that was ahead
+    remember_look(world, NOON_MS + 30 * 86_400_000)  # from a clock that was ahead
     assert world.wait() == lost
-    see(world, NOON_MS)
+    remember_look(world, NOON_MS)
     assert world.wait() == Answer(status="skipped", summary="the pass found nothing to change")
 
 
-def test_of_two_passes_since_the_request_the_newer_one_served_it(world: World) -> None:
+def test_the_newest_pass_since_the_request_is_the_answer(world: World) -> None:
     world.now_ms = NOON_MS + 60_000
     record = world.record("day-run", NOON_MS)
-    see(world, record.finished_ms)
+    remember_look(world, record.finished_ms)
     assert world.wait() == Answer(status="partial", summary="by day-run", record=record)
-    see(world, record.finished_ms + 1)
+    remember_look(world, record.finished_ms + 1)
     assert world.wait() == Answer(status="skipped", summary="the pass found nothing to change")
 
 
-# Step Functions as a laptop sees it: ARNs, what executions say, and every refusal as one clear sentence.
+# Step Functions: ARNs, executions, and refusals.
 
 MACHINE_ARN = "arn:aws:states:eu-west-1:123456789012:stateMachine:icekeeper-maintain-tables"
 EXECUTION_ARN = "arn:aws:states:eu-west-1:123456789012:execution:icekeeper-maintain-tables:request-1"
@@ -283,7 +285,7 @@ DESCRIBED = {
 
 
 class Stubbed:
-    """A state machine whose AWS answers as a test says."""
+    """A state machine with stubbed AWS responses."""
 
     def __init__(self) -> None:
         client = boto3.client(
@@ -308,7 +310,7 @@ def stubbed() -> Stubbed:
     return Stubbed()
 
 
-def test_the_region_is_that_of_the_arn() -> None:
+def test_the_region_comes_from_the_arn() -> None:
     for arn in (MACHINE_ARN, f"{MACHINE_ARN}:live", MACHINE_ARN.replace("arn:aws:", "arn:aws-us-gov:")):
         assert StateMachineArn.parse(arn) == StateMachineArn(arn, "eu-west-1")
     wrong = ["", "icekeeper", EXECUTION_ARN, f"{MACHINE_ARN} x", MACHINE_ARN.rpartition(":")[0]]
@@ -317,13 +319,13 @@ def test_the_region_is_that_of_the_arn() -> None:
             StateMachine.open(text)
 
 
-def test_a_run_is_started_by_its_name(stubbed: Stubbed) -> None:
+def test_a_run_starts_with_its_name_and_input(stubbed: Stubbed) -> None:
     sent = {"stateMachineArn": MACHINE_ARN, "name": "request-1", "input": '{"table": "ns.zürich"}'}
     stubbed.stub.add_response("start_execution", {"executionArn": EXECUTION_ARN, "startDate": NOON}, sent)
     assert stubbed.machine.start("request-1", {"table": "ns.zürich"}) == EXECUTION_ARN
 
 
-def test_an_execution_is_running_until_it_is_not(stubbed: Stubbed) -> None:
+def test_an_execution_has_its_status_result_and_failure(stubbed: Stubbed) -> None:
     assert stubbed.described(status="RUNNING").is_running
     done = stubbed.described(status="SUCCEEDED", output=json.dumps(OUTPUT))
     assert done == Execution("SUCCEEDED", RESULT)
@@ -332,14 +334,14 @@ def test_an_execution_is_running_until_it_is_not(stubbed: Stubbed) -> None:
     assert failed == Execution("FAILED", None, Failure(Error="DetectionFailed", Cause="see Detect"))
 
 
-def test_an_output_without_the_tables_result_has_none(stubbed: Stubbed) -> None:
+def test_an_output_without_table_results_has_no_result(stubbed: Stubbed) -> None:
     reports = ['{"report": []}', '{"report": {"tables": []}}', '{"report": {"tables": [null]}}']
     others = ["[]", "null", '{"tables": {"bucket": "b", "key": "k", "count": 1}}', "x"]
     for output in (*reports, '{"report": {"tables": [{"a": 1}]}}', *others):
         assert stubbed.described(status="SUCCEEDED", output=output) == Execution("SUCCEEDED"), output
 
 
-def test_the_newest_event_that_says_something_explains(stubbed: Stubbed) -> None:
+def test_the_newest_event_with_a_cause_explains_the_failure(stubbed: Stubbed) -> None:
     cause = json.dumps({"errorMessage": "no such\n catalog", "errorType": "PolicyError"})
     failed = {
         "type": "TaskFailed",
@@ -355,10 +357,10 @@ def test_the_newest_event_that_says_something_explains(stubbed: Stubbed) -> None
         "stateExitedEventDetails": {"name": "HowItWent", "output": json.dumps(OUTPUT)},
     }
     ended = {"type": "ExecutionFailed", "executionFailedEventDetails": {"error": "DetectionFailed"}}
-    shown = stubbed.explained(ended, failed)
-    assert shown is not None
-    assert shown.failure is not None
-    assert shown.failure.sentence == "PolicyError: no such catalog"
+    explanation = stubbed.explained(ended, failed)
+    assert explanation is not None
+    assert explanation.failure is not None
+    assert explanation.failure.sentence == "PolicyError: no such catalog"
     assert stubbed.explained(ended, exited, failed) == Execution("FAILED", RESULT)
     assert stubbed.explained(ended) is None
     stubbed.stub.add_client_error("get_execution_history", "AccessDeniedException")
@@ -417,7 +419,7 @@ def describe(machine: StateMachine) -> object:
         ),
     ],
 )
-def test_what_aws_refuses_is_one_sentence(
+def test_a_refusal_by_aws_is_one_sentence(
     stubbed: Stubbed, call: Call, code: str, kind: type[MaintenanceError], sentence: str, in_vain: bool
 ) -> None:
     method = "start_execution" if call is start else "describe_execution"
@@ -428,7 +430,7 @@ def test_what_aws_refuses_is_one_sentence(
     assert stubbed.machine.is_denied(caught.value) is in_vain
 
 
-def test_without_credentials_nothing_is_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_run_without_credentials_fails_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     forget_credentials(monkeypatch, tmp_path)
     with pytest.raises(StorageError, match=r"^AWS Step Functions cannot be reached: no AWS credentials"):
         StateMachine.open(MACHINE_ARN).start("request-1", {})
