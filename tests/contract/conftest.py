@@ -1,4 +1,4 @@
-"""What the contract suites share: every state store, and every catalog with a table bucket or warehouse of its own."""
+"""Fixtures of the contract suites: every state store, and every catalog with a new table bucket or warehouse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.tables import new_document
 
 @pytest.fixture(params=sorted(STORES))
 def open_store(request: pytest.FixtureRequest) -> OpenStore:
-    """Opens the same store anew, as another process would."""
+    """A function that opens the same store again, as another process would."""
     return STORES[request.param](request)
 
 
@@ -81,7 +81,7 @@ def sql_lake(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def sqlalchemy_lake(sql_lake: Lake) -> Lake:
-    """The same through SQLAlchemy, which any other database is reached by."""
+    """The SQL catalog through SQLAlchemy, as for databases other than SQLite."""
     return replace(sql_lake, properties={**sql_lake.properties, "uri": f"{sql_lake.properties['uri']}?timeout=5"})
 
 

@@ -1,4 +1,4 @@
-"""Fails when moto or PyIceberg no longer needs, or no longer has, what we build on."""
+"""These tests fail when moto fixes what we work around, or PyIceberg changes the private names we use."""
 
 from __future__ import annotations
 
@@ -19,17 +19,15 @@ from pyiceberg.utils.config import Config
 
 from local_stack.moto_server import MotoServer
 
-# Sings while moto still needs what the local stack adds to it.
-
 
 @contextmanager
 def moto_ignores_versions() -> Iterator[None]:
-    """moto as it is, without what ``moto_glue`` adds."""
+    """moto without the additions of ``moto_glue``."""
     with mock.patch.object(GlueResponse, "update_table", inspect.unwrap(GlueResponse.update_table)):
         yield
 
 
-def test_moto_still_updates_a_glue_table_whatever_version_is_asked_for(moto_server: MotoServer) -> None:
+def test_moto_still_ignores_the_version_of_a_glue_table_update(moto_server: MotoServer) -> None:
     glue = moto_server.client("glue")
     glue.create_database(DatabaseInput={"Name": "canary"})
     glue.create_table(DatabaseName="canary", TableInput={"Name": "t"})
@@ -46,7 +44,7 @@ def test_moto_still_updates_a_glue_table_whatever_version_is_asked_for(moto_serv
         glue.delete_database(Name="canary")
 
 
-# PyIceberg has what icekeeper.pyiceberg_private takes from it beyond its public API.
+# Names beyond PyIceberg's public API that icekeeper.pyiceberg_private uses.
 
 PRIVATE: dict[Any, dict[str, tuple[str, ...]]] = {
     RestCatalog: {

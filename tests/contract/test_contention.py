@@ -1,4 +1,4 @@
-"""Eight committers and passes on one table: linearizable on every catalog, and passes land."""
+"""Eight committers and passes on one table: commits are linearizable on every catalog, and passes land."""
 
 from __future__ import annotations
 

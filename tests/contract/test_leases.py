@@ -1,4 +1,4 @@
-"""Every store of leases: one holder at a time, slots, and clocks that were ahead."""
+"""Leases in every state store: one holder at a time, slots, live runs, and clocks that were ahead."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ from icekeeper.state.store import OVERLAP_MS
 from support.settings import MB, NOW_MS, policy, small_files, table
 from support.state_stores import CALLED, COPY, IDENTITY, OTHERS, OpenStore, look, looks, remember
 
-# Every store gives a lease to exactly one of its applicants.
-
 KEY = IDENTITY.lease_key
 NAME = str(IDENTITY.table)
 MIDNIGHT_MS = 1_767_225_600_000
@@ -49,9 +47,9 @@ def a_lease(holder: str, expires_ms: int, key: str = KEY) -> Lease:
     return Lease(key=key, holder=holder, expires_ms=expires_ms)
 
 
-def test_a_lease_holds_until_it_runs_out(open_store: OpenStore) -> None:
+def test_a_lease_holds_until_it_expires(open_store: OpenStore) -> None:
     """``expires_ms`` is the first millisecond at which others may take it.  Only the caller's clock counts: by the wall
-    clock these leases ran out decades ago."""
+    clock these leases expired decades ago."""
     leases = open_store().leases
     assert leases.current(KEY, now_ms=0) is None
     assert leases.release(a_lease("a", 10)) is False
@@ -65,7 +63,7 @@ def test_a_lease_holds_until_it_runs_out(open_store: OpenStore) -> None:
     assert leases.release(a_lease("b", 1_070)) is True
 
 
-def test_the_second_run_reads_the_holder_and_the_end_of_the_lease(open_store: OpenStore) -> None:
+def test_a_refusal_names_the_holder_and_the_end_of_the_lease(open_store: OpenStore) -> None:
     leases = open_store().leases
     leases.acquire(KEY, "run-1", now_ms=MIDNIGHT_MS, ttl_ms=90_000, name="ns.sub.t")
     leases.acquire("fleet", "run-1", now_ms=MIDNIGHT_MS, ttl_ms=90_000)
@@ -76,9 +74,9 @@ def test_the_second_run_reads_the_holder_and_the_end_of_the_lease(open_store: Op
         leases.acquire("fleet", "run-2", now_ms=MIDNIGHT_MS, ttl_ms=1)
 
 
-def test_the_holder_takes_its_lease_again_and_never_shortens_it(open_store: OpenStore) -> None:
-    """So that a function which is retried after its answer was lost gets the same answer.  Of a stolen lease only the
-    thief's own time counts."""
+def test_the_holder_may_acquire_its_lease_again_without_shortening_it(open_store: OpenStore) -> None:
+    """A function that is retried after its answer was lost gets the same lease.  The next holder's lease ends by its
+    own TTL."""
     leases = open_store().leases
     leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
     assert leases.acquire(KEY, "a", now_ms=10, ttl_ms=20) == a_lease("a", 100)
@@ -90,7 +88,7 @@ def test_the_holder_takes_its_lease_again_and_never_shortens_it(open_store: Open
 
 
 def test_renewal_extends_a_lease_and_never_shortens_it(open_store: OpenStore) -> None:
-    """Also an expired lease that no other run took."""
+    """Also an expired lease that no other run has taken."""
     leases = open_store().leases
     lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
     assert open_store().leases.renew(lease, now_ms=50, ttl_ms=100) == a_lease("a", 150)
@@ -101,7 +99,7 @@ def test_renewal_extends_a_lease_and_never_shortens_it(open_store: OpenStore) ->
         leases.acquire(KEY, "b", now_ms=5_050, ttl_ms=1)
 
 
-def test_a_stolen_lease_is_lost_even_when_the_thief_ran_out_too(open_store: OpenStore) -> None:
+def test_a_lease_taken_by_another_run_is_lost_even_after_it_expires_again(open_store: OpenStore) -> None:
     leases = open_store().leases
     lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100, name=NAME)
     leases.acquire(KEY, "b", now_ms=100, ttl_ms=100)
@@ -113,7 +111,7 @@ def test_a_stolen_lease_is_lost_even_when_the_thief_ran_out_too(open_store: Open
     assert leases.current(KEY, now_ms=150) == a_lease("b", 200)
 
 
-def test_a_released_lease_is_free_and_can_not_be_renewed(open_store: OpenStore) -> None:
+def test_a_released_lease_is_free_and_cannot_be_renewed(open_store: OpenStore) -> None:
     leases = open_store().leases
     lease = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100, name=NAME)
     renewed = leases.renew(lease, now_ms=50, ttl_ms=100)
@@ -135,8 +133,8 @@ def test_two_names_of_a_table_exclude_each_other(open_store: OpenStore) -> None:
     assert leases.renew(replace(taken, name=""), now_ms=60, ttl_ms=100) == replace(taken, expires_ms=160)
 
 
-def test_leases_of_different_things_do_not_meet(open_store: OpenStore) -> None:
-    """A table's writers choose its UUID, which must not reach another lease (rule: table-identity-is-its-uuid)."""
+def test_leases_with_different_keys_are_independent(open_store: OpenStore) -> None:
+    """Writers choose a table's UUID, which must not match another lease (rule: table-identity-is-its-uuid)."""
     leases = open_store().leases
     taken = leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
     uuids = ("slot-1", "schedule", "uuid-1 s3://bucket/ns/sub/t", '["uuid-1", "x"]')
@@ -153,12 +151,12 @@ def test_leases_of_different_things_do_not_meet(open_store: OpenStore) -> None:
 
 @pytest.mark.parametrize("run_out", [False, True], ids=["free", "run out"])
 def test_exactly_one_of_many_racing_runs_gets_the_lease(open_store: OpenStore, run_out: bool) -> None:
-    """Of many that want a lease exactly one gets it (rule: one-lease-holder)."""
+    """Of racing runs, exactly one acquires the lease (rule: one-lease-holder)."""
     if run_out:
         open_store().leases.acquire(KEY, "before", now_ms=0, ttl_ms=100)
     start = Barrier(8)
 
-    def try_it(number: int) -> Lease | None:
+    def acquire(number: int) -> Lease | None:
         leases = open_store().leases
         start.wait()
         try:
@@ -167,12 +165,12 @@ def test_exactly_one_of_many_racing_runs_gets_the_lease(open_store: OpenStore, r
             return None
 
     with ThreadPoolExecutor(8) as pool:
-        winners = [lease for lease in pool.map(try_it, range(8)) if lease]
+        winners = [lease for lease in pool.map(acquire, range(8)) if lease]
     assert len(winners) == 1
     assert open_store().leases.current(KEY, now_ms=250) == winners[0]
 
 
-def test_either_a_renewal_or_a_theft_wins_their_race(open_store: OpenStore) -> None:
+def test_of_a_racing_renewal_and_takeover_exactly_one_wins(open_store: OpenStore) -> None:
     start = Barrier(2)
     lease = open_store().leases.acquire(KEY, "a", now_ms=0, ttl_ms=100)
 
@@ -184,7 +182,7 @@ def test_either_a_renewal_or_a_theft_wins_their_race(open_store: OpenStore) -> N
         except LeaseLost:
             return None
 
-    def steal() -> Lease | None:
+    def take_over() -> Lease | None:
         leases = open_store().leases
         start.wait()
         try:
@@ -193,14 +191,14 @@ def test_either_a_renewal_or_a_theft_wins_their_race(open_store: OpenStore) -> N
             return None
 
     with ThreadPoolExecutor(2) as pool:
-        answers = [pool.submit(renew), pool.submit(steal)]
+        answers = [pool.submit(renew), pool.submit(take_over)]
         winners = [taken for answer in answers if (taken := answer.result())]
     assert len(winners) == 1
     assert open_store().leases.current(KEY, now_ms=250) == winners[0]
 
 
 def killed_holder() -> str:
-    """The name of a process of this machine that was killed."""
+    """The holder name of a killed process on this machine."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -227,37 +225,37 @@ def test_the_lease_of_a_dead_process_is_free(open_store: OpenStore) -> None:
 
 
 def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In another container, after another boot, of another user, without a mark, or in an unknown form."""
+    """A holder in another container, of another boot or user, without a mark, or of an unknown form."""
     dead, alive = killed_holder(), holder_name("icekeeper run", "r")
     assert has_died(dead)
     reported = Lease(key=KEY, holder=dead, expires_ms=1).who
     assert dead.startswith(f"{reported} [")
     assert reported.endswith(", run 01234567)")
     assert not has_died(alive)
-    place = dead[dead.index(" [") + 2 :][:16]
+    boot_id = dead[dead.index(" [") + 2 :][:16]
     others = [
         reported,
         "",
         "run-1",
-        dead.replace(place, "0" * 16),
-        f"{reported} [{place}]",
+        dead.replace(boot_id, "0" * 16),
+        f"{reported} [{boot_id}]",
         f"{dead} ",
         dead.replace("(", ""),
     ]
     assert [has_died(other) for other in others] == [False] * len(others)
-    # The number of a process that is there, which began at another time than the one that had it before.
+    # The process with this number started at another time than the holder.
     mark, _, start = alive.removesuffix("]").rpartition(".")
     assert has_died(f"{mark}.{int(start) + 1}]")
     with monkeypatch.context() as patch:
         patch.setattr(os, "kill", lambda pid, number: (_ for _ in ()).throw(PermissionError()))
         assert not has_died(dead)
-    # Where /proc is empty, or belongs to another namespace.
+    # /proc is empty or belongs to another namespace.
     monkeypatch.setattr(lease_module, "_PROC", tmp_path)
     assert not has_died(dead)
     assert holder_name("icekeeper run", "r") == alive.rpartition(" [")[0]
 
 
-# Records of a clock that was ahead stop no pass once the clock is right.
+# Records from a clock that was ahead stop no pass once the clock is right.
 
 BARRED = IDENTITY.lease_key
 YEAR_MS = 366 * 24 * HOUR_MS
@@ -265,7 +263,7 @@ SEEN = look(NOW_MS)
 FROM_AHEAD = replace(SEEN, finished_ms=NOW_MS + YEAR_MS)
 
 
-def test_a_lease_of_a_killed_process_does_not_bar_the_table_for_a_year(open_store: OpenStore) -> None:
+def test_a_lease_from_a_clock_that_was_ahead_does_not_bar_the_table(open_store: OpenStore) -> None:
     leases = open_store().leases
     leases.acquire(BARRED, "killed", now_ms=NOW_MS + YEAR_MS, ttl_ms=100)
     assert leases.current(BARRED, now_ms=NOW_MS) is None
@@ -273,8 +271,8 @@ def test_a_lease_of_a_killed_process_does_not_bar_the_table_for_a_year(open_stor
     assert (taken.holder, taken.expires_ms) == ("next", NOW_MS + 100)
 
 
-def test_a_holder_whose_clock_is_set_right_has_a_lease_that_ends_in_time(tmp_path: Path) -> None:
-    """Should it be killed now, it bars others no longer than ever; a shared store goes by a clock of its own."""
+def test_renewal_after_the_clock_is_set_right_shortens_the_lease(tmp_path: Path) -> None:
+    """If the holder is killed, it bars others no longer than its TTL; a shared store has its own clock."""
     leases = SqliteStateStore(tmp_path / "state.db").leases
     lease = leases.acquire(BARRED, "holder", now_ms=NOW_MS + YEAR_MS, ttl_ms=100)
     assert leases.renew(lease, now_ms=NOW_MS, ttl_ms=100).expires_ms == NOW_MS + 100
@@ -289,30 +287,30 @@ def test_the_next_pass_replaces_the_record_of_a_pass_that_ended_in_the_future(op
     remember(store, IDENTITY, replace(SEEN, is_done=False))
     assert store.seen(IDENTITY) == looks(replace(SEEN, is_done=False))
     earlier = replace(SEEN, finished_ms=NOW_MS - OVERLAP_MS)
-    remember(store, IDENTITY, earlier)  # the report of a pass at the same time, which arrives late
+    remember(store, IDENTITY, earlier)  # a late report of a concurrent pass
     assert store.seen(IDENTITY) == looks(replace(SEEN, is_done=False))
 
 
 def test_a_pass_that_ended_in_the_future_makes_no_other_pass_needless(open_store: OpenStore) -> None:
-    """A laptop that was a year ahead had every run skip its tables for a year: "another run has maintained it"."""
+    """Otherwise a laptop that is a year ahead makes every run skip its tables for a year."""
     store = open_store()
     remember(store, IDENTITY, FROM_AHEAD)
     assert why_needless(store, IDENTITY, "d", NOW_MS - 1, now_ms=NOW_MS, is_pending=None) is None
     remember(store, IDENTITY, SEEN)
     reported = why_needless(store, IDENTITY, "d", NOW_MS - 1, now_ms=NOW_MS, is_pending=None)
     assert reported == f"another run has maintained {IDENTITY.table} since it was detected"
-    # A pass with other settings or operations is not the one that was proposed.
+    # A pass with other settings or operations does not replace the proposed pass.
     assert why_needless(store, IDENTITY, "other", NOW_MS - 1, now_ms=NOW_MS, is_pending=None) is None
 
 
-def test_detection_does_not_believe_that_nothing_was_to_do_in_the_future() -> None:
+def test_detection_ignores_a_pass_that_ended_in_the_future() -> None:
     metadata = table(small_files(400, MB), snapshots=3)
     unknown = assess("ns.t", metadata, policy(), now_ms=NOW_MS, expirable=0)
     seen = looks(replace(FROM_AHEAD, snapshot_id=3), policy().digest_over(metadata))
     assert assess("ns.t", metadata, policy(), now_ms=NOW_MS, expirable=0, seen=seen) == unknown
 
 
-def test_a_request_is_not_answered_by_a_pass_that_ended_in_the_future(open_store: OpenStore) -> None:
+def test_a_pass_that_ended_in_the_future_serves_no_request(open_store: OpenStore) -> None:
     store, waiting = open_store(), Waiting(clock=lambda: NOW_MS, sleep=lambda seconds: None)
     request = MaintenanceRequest(identity=IDENTITY, requested_ms=NOW_MS - 1, settings={})
     remember(store, IDENTITY, FROM_AHEAD)
@@ -321,7 +319,7 @@ def test_a_request_is_not_answered_by_a_pass_that_ended_in_the_future(open_store
     assert await_pass(store, request, waiting).status == "skipped"
 
 
-# A lease while its holder works, over every store: a thread extends it, and a theft ends it.
+# A lease that a thread extends while its holder works.
 
 HELD, HELD_NAME = IDENTITY.lease_key, str(IDENTITY.table)
 TTL_MS = 120
@@ -342,7 +340,7 @@ def test_requiring_a_lease_extends_it(open_store: OpenStore) -> None:
     assert (found.holder, found.expires_ms) == ("a", 1_220)
 
 
-def test_a_stolen_lease_stays_lost(open_store: OpenStore) -> None:
+def test_a_lease_taken_by_another_run_stays_lost(open_store: OpenStore) -> None:
     now, leases = [1_000], open_store().leases
     lease = held(leases, now)
     now[0] += TTL_MS
@@ -351,7 +349,7 @@ def test_a_stolen_lease_stays_lost(open_store: OpenStore) -> None:
         lease.require()
     assert leases.release(stolen)
     assert lease.is_lost
-    with pytest.raises(LeaseLost):  # though it is free again: what came in between is not known
+    with pytest.raises(LeaseLost):  # though it is free again: the other run's changes are unknown
         lease.require()
     lease.give_back()
 
@@ -374,7 +372,7 @@ def test_a_lease_that_cannot_be_extended_permits_nothing(
 
 
 def test_a_lease_is_extended_while_its_holder_works_and_released_at_the_end(open_store: OpenStore) -> None:
-    """The clock jumps by almost a whole lease at each beat, several times: without beats it would run out."""
+    """The clock advances by almost the TTL at each beat; without beats the lease would expire."""
     leases = open_store().leases
     now, beats, enough = [1_000], [0], threading.Event()
     lease = held(leases, now)
@@ -387,7 +385,7 @@ def test_a_lease_is_extended_while_its_holder_works_and_released_at_the_end(open
         if beats[0] == 3:
             enough.set()
 
-    lease.require = counted  # type: ignore[method-assign] # the beat of the very object under test is counted
+    lease.require = counted  # type: ignore[method-assign] # counts the beats of the object under test
     with kept_alive(lease):
         assert enough.wait(30)
         with pytest.raises(LeaseHeld):
@@ -402,7 +400,7 @@ def test_a_lease_is_released_after_an_interrupt(open_store: OpenStore) -> None:
     assert leases.current(HELD, now_ms=1_000) is None
 
 
-# Slots, over every store: no more are taken than there are.
+# Slots.
 
 
 def test_no_more_slots_are_taken_than_there_are(open_store: OpenStore) -> None:
@@ -418,7 +416,7 @@ def test_no_more_slots_are_taken_than_there_are(open_store: OpenStore) -> None:
 
 
 def test_a_run_that_holds_a_slot_gets_the_same_slot_again(open_store: OpenStore) -> None:
-    """Also when one before it has become free: a repeated call must not take two."""
+    """Also when an earlier slot is free: a repeated call must not take two slots."""
     leases = open_store().leases
     first = take_slot(leases, "a", 2, now_ms=0, ttl_ms=100)
     second = take_slot(leases, "b", 2, now_ms=0, ttl_ms=100)
@@ -432,7 +430,7 @@ def test_a_run_that_holds_a_slot_gets_the_same_slot_again(open_store: OpenStore)
 def test_racing_runs_get_exactly_as_many_slots_as_there_are(open_store: OpenStore) -> None:
     start = Barrier(6)
 
-    def try_it(number: int) -> Lease | None:
+    def take(number: int) -> Lease | None:
         leases = open_store().leases
         start.wait()
         try:
@@ -441,14 +439,14 @@ def test_racing_runs_get_exactly_as_many_slots_as_there_are(open_store: OpenStor
             return None
 
     with ThreadPoolExecutor(6) as pool:
-        won = [lease for lease in pool.map(try_it, range(6)) if lease]
+        won = [lease for lease in pool.map(take, range(6)) if lease]
     assert sorted(lease.key for lease in won) == slot_keys(3)
 
 
-# Live runs, over every store: the second run learns of the first.
+# Live runs.
 
 
-def test_a_live_run_learns_of_other_live_runs_until_they_end(open_store: OpenStore) -> None:
+def test_a_run_reads_the_other_live_runs_until_they_end(open_store: OpenStore) -> None:
     leases = open_store().leases
     assert note_live_run(leases, "a", now_ms=0) == frozenset()
     assert note_live_run(leases, "b", now_ms=1) == {"a"}
@@ -460,20 +458,20 @@ def test_a_live_run_learns_of_other_live_runs_until_they_end(open_store: OpenSto
     assert note_live_run(leases, "d", now_ms=6) == frozenset()
 
 
-def test_a_live_run_is_forgotten_after_the_time_limit_of_the_machine(open_store: OpenStore) -> None:
+def test_a_live_run_is_forgotten_after_twelve_hours(open_store: OpenStore) -> None:
     leases = open_store().leases
     note_live_run(leases, "a", now_ms=0)
     assert note_live_run(leases, "b", now_ms=12 * HOUR_MS - 1) == {"a"}
     assert note_live_run(leases, "c", now_ms=12 * HOUR_MS) == {"b"}
     for run_id in "bc":
         end_live_run(leases, run_id, now_ms=12 * HOUR_MS)
-    # A clock that is a little ahead does no harm.
+    # A run from a clock that is a little ahead counts.
     note_live_run(leases, "far", now_ms=13 * HOUR_MS)
     note_live_run(leases, "near", now_ms=HOUR_MS)
     assert note_live_run(leases, "now", now_ms=0) == {"near"}
 
 
-def test_exactly_one_of_many_racing_runs_is_the_first(open_store: OpenStore) -> None:
+def test_racing_runs_are_noted_one_after_the_other(open_store: OpenStore) -> None:
     start = Barrier(4)
 
     def note(number: int) -> int:
@@ -485,7 +483,7 @@ def test_exactly_one_of_many_racing_runs_is_the_first(open_store: OpenStore) -> 
         assert sorted(pool.map(note, range(4))) == [0, 1, 2, 3]
 
 
-def test_a_malformed_record_of_live_runs_bars_nothing(open_store: OpenStore) -> None:
+def test_a_malformed_record_of_live_runs_is_ignored(open_store: OpenStore) -> None:
     leases = open_store().leases
     key = named_key("lease", lease_module._LIVE_RUNS)
     for text in ("{", "[]", "7", "null", '{"a": "soon"}', '{"a": null}', '{"a": 1e99}', '{"a": -1}'):

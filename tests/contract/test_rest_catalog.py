@@ -1,4 +1,4 @@
-"""The REST adapter against servers that answer anything."""
+"""The REST adapter against servers with arbitrary answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from support.scripted_rest import (
     scripted_rest,
 )
 
-# The REST adapter's commits against a server that answers anything: sent once, followed nowhere, judged alike.
+# Commits: sent once, without following redirects, and judged by the answer.
 
 UPDATES = [{"action": "set-properties", "updates": {"ours": "yes"}}]
 
@@ -56,7 +56,7 @@ def commit(server: ScriptedRest, script: CommitScript, **properties: str) -> Loa
     return catalog.commit(catalog.load(NAME), [], UPDATES)
 
 
-# What the server answers, and what is raised whether it acted or not; ``unit/test_catalog_swaps`` has every answer.
+# Answers and the errors they raise, whether or not the commit landed; ``unit/test_catalog_swaps`` has every answer.
 ANSWERS: list[tuple[int, Any, type[MaintenanceError]]] = [
     *((status, b"", CommitStateUnknown) for status in (301, 302, 303, 307, 308, 200)),
     (500, error_document(500), CommitStateUnknown),
@@ -72,7 +72,7 @@ ANSWERS: list[tuple[int, Any, type[MaintenanceError]]] = [
 
 
 def test_a_commit_is_sent_once_and_judged_by_its_answer(server: ScriptedRest) -> None:
-    """Redirects lead to the same address, where a GET would answer with the table."""
+    """Redirects lead to the same address, where a GET would return the table."""
     catalog = server.open()
     redirect = {"Location": f"{server.url}/v1/namespaces/ns/tables/t"}
     for status, body, expected in ANSWERS:
@@ -86,14 +86,14 @@ def test_a_commit_is_sent_once_and_judged_by_its_answer(server: ScriptedRest) ->
             assert server.requests == ["POST tables/t"], status
 
 
-def test_a_refusal_is_reported_in_the_catalogs_words(server: ScriptedRest) -> None:
+def test_a_refusal_quotes_the_catalogs_message(server: ScriptedRest) -> None:
     script = CommitScript(acts=False, status=403, body=error_document(403, "ForbiddenException", "not you,\n not now"))
     with pytest.raises(CommitRefused) as raised:
         commit(server, script)
     assert str(raised.value) == "ns.t: catalog scripted answered HTTP 403 (not you, not now)"
 
 
-def test_after_signing_in_again_the_second_answer_counts_and_no_answer_is_unknown(
+def test_the_answer_after_a_new_login_counts_and_a_failed_login_leaves_the_commit_unknown(
     server: ScriptedRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     login = {"credential": "id:secret-of-ours", "oauth2-server-uri": f"{server.url}/v1/oauth/tokens"}
@@ -106,13 +106,13 @@ def test_after_signing_in_again_the_second_answer_counts_and_no_answer_is_unknow
         raise requests.ConnectTimeout("the token server is down")
 
     monkeypatch.setattr(BoundedRestCatalog, "_refresh_token", unreachable)
-    # The first one may have been carried out, whatever became of the second.
+    # The first request may have landed.
     with pytest.raises(CommitStateUnknown):
         commit(server, expired, **login)
 
 
-def test_nothing_below_repeats_what_was_sent(server: ScriptedRest) -> None:
-    """urllib3 would repeat a POST after an error of TLS, which may come when the request was carried out already."""
+def test_urllib3_does_not_repeat_a_commit(server: ScriptedRest) -> None:
+    """By default it repeats a POST after a TLS error, which may follow a commit that landed."""
     signed = {"rest.sigv4-enabled": "true", "client.access-key-id": "a", "client.secret-access-key": "bbbbb"}
     for more in ({}, {**signed, "client.region": "us-east-1", "rest.sigv4.max-retries": "5"}):
         catalog = BoundedRestCatalog("scripted", lambda defaults, overrides: {}, {"uri": server.url, **more})
@@ -128,7 +128,7 @@ def test_nothing_below_repeats_what_was_sent(server: ScriptedRest) -> None:
         assert not adapter.max_retries.is_retry("POST", 503, has_retry_after=True)
 
 
-def test_a_read_whose_connection_breaks_is_sent_again(server: ScriptedRest) -> None:
+def test_a_read_on_a_broken_connection_is_sent_again_but_not_a_commit(server: ScriptedRest) -> None:
     """A server or a load balancer may close an idle connection at any moment."""
     with faulty_proxy(server.url) as proxy:
         catalog = server.open(uri=proxy.url)
@@ -142,7 +142,7 @@ def test_a_read_whose_connection_breaks_is_sent_again(server: ScriptedRest) -> N
     assert server.requests == ["GET tables/t"] * 2 + ["POST tables/t"]
 
 
-def test_a_commit_that_was_never_sent_has_failed(server: ScriptedRest) -> None:
+def test_a_commit_to_a_closed_port_has_failed(server: ScriptedRest) -> None:
     catalog = server.open()
     base = catalog.load(NAME)
     with scripted_rest(server.inner) as gone:
@@ -152,7 +152,7 @@ def test_a_commit_that_was_never_sent_has_failed(server: ScriptedRest) -> None:
     assert type(raised.value) is StorageError
 
 
-def test_no_cache_on_the_way_answers_for_the_catalog(server: ScriptedRest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_bypass_http_caches(server: ScriptedRest, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[Any, Any]] = []
     send = requests.Session.send
 
@@ -167,7 +167,7 @@ def test_no_cache_on_the_way_answers_for_the_catalog(server: ScriptedRest, monke
 
 
 def test_a_request_that_cannot_be_signed_is_never_sent(server: ScriptedRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Credentials that cannot be renewed any more."""
+    """For example, when the credentials can no longer be renewed."""
     catalog = server.open()
     base = catalog.load(NAME)
 
@@ -182,11 +182,11 @@ def test_a_request_that_cannot_be_signed_is_never_sent(server: ScriptedRest, mon
     assert type(raised.value) is StorageError
 
 
-# The REST adapter where something answers 200 that is not what the specification says.
+# Answers with status 200 that violate the specification.
 
 
 class _Foreign(ScriptedRest):
-    """Answers one path in its own way."""
+    """Returns ``status`` and ``body`` for one path."""
 
     path = "nothing"
     status = 200
@@ -208,7 +208,7 @@ def foreign(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.Monke
         yield server
 
 
-def test_a_listing_of_another_form_is_an_error(foreign: _Foreign) -> None:
+def test_a_malformed_listing_is_an_error(foreign: _Foreign) -> None:
     catalog = foreign.open()
     for foreign.path in ("/namespaces", "/tables"):
         for foreign.body in (b"<html>sign in</html>", b"[]", b'{"hello": 1}', b"null", b""):
@@ -232,8 +232,8 @@ NO_SUCH = error_document(404, "NoSuchTabularError")
         json.dumps({"error": {"message": "no", "type": "NoSuchTableException"}}).encode(),
     ],
 )
-def test_only_a_catalog_says_that_a_table_is_missing(foreign: _Foreign, body: bytes) -> None:
-    """With Iceberg's error document, of any type; anything else may come from a proxy."""
+def test_only_an_iceberg_error_document_shows_that_a_table_is_missing(foreign: _Foreign, body: bytes) -> None:
+    """Its error type does not matter; any other 404 may come from a proxy."""
     catalog = foreign.open()
     foreign.path, foreign.status, foreign.body = "/tables/t", 404, body
     with pytest.raises(StorageError, match="it is unknown whether the table exists"):
@@ -252,7 +252,7 @@ ALL = ["a.sub.t", "a.t", "b.t"]
     ("said", "listed", "is_whole"),
     [
         ({}, ALL, True),
-        # Dropped meanwhile: its own catalog says so, and so does a listing that began afterwards.
+        # Dropped during the listing: the catalog reports it, and so does a later listing.
         ({"b/tables": [GONE], "namespaces": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], True),
         (
             {"a.sub/tables": [GONE], "parent=a": [(200, listed_namespaces("a.sub")), (200, listed_namespaces())]},
@@ -260,7 +260,7 @@ ALL = ["a.sub.t", "a.t", "b.t"]
             True,
         ),
         ({"parent=b": [GONE], "namespaces": [ROOT, WITHOUT_B]}, ALL, True),
-        # Hidden, or not known.
+        # Hidden, or unknown whether it is dropped.
         ({"b/tables": [GONE]}, ["a.sub.t", "a.t"], False),
         ({"b/tables": [GONE], "namespaces": [ROOT, (503, b"")]}, ["a.sub.t", "a.t"], False),
         ({"b/tables": [(404, b"<html>")], "namespaces": [ROOT, WITHOUT_B]}, ["a.sub.t", "a.t"], False),
@@ -271,7 +271,7 @@ ALL = ["a.sub.t", "a.t", "b.t"]
         ({"parent=a": [(400, b"")]}, ["a.t", "b.t"], False),
     ],
 )
-def test_a_namespace_is_passed_over_only_if_it_is_proven_to_be_dropped(
+def test_a_listing_skips_a_namespace_only_with_proof_that_it_is_dropped(
     local_catalog: SqlCatalog,
     tmp_path: Path,
     said: dict[str, list[Answer]],
@@ -279,15 +279,15 @@ def test_a_namespace_is_passed_over_only_if_it_is_proven_to_be_dropped(
     *,
     is_whole: bool,
 ) -> None:
-    """Also one of which only the children are denied (rule: partial-listings-delete-nothing)."""
+    """Also a namespace whose children are denied (rule: partial-listings-delete-nothing)."""
     inner, namespaces = new_table(local_catalog, tmp_path).catalog, {"a": ["t"], "a.sub": ["t"], "b": ["t"]}
     with asked_rest(inner, **namespaces) as server:
         catalog, found = server.open(), list[str]()
-        server.said = {asked: [*answers] for asked, answers in said.items()}
+        server.said = {request: [*answers] for request, answers in said.items()}
         with nullcontext() if is_whole else pytest.raises(PartlyListed):
             found.extend(map(str, catalog.list_tables()))
         server.said, server.is_nested = {}, False
-        assert sorted(map(str, catalog.list_tables())) == ["a.t", "b.t"]  # no server of nested namespaces
+        assert sorted(map(str, catalog.list_tables())) == ["a.t", "b.t"]  # the server has no nested namespaces
     assert sorted(found) == listed
 
 
@@ -301,7 +301,7 @@ def test_malformed_credentials_are_reported(foreign: _Foreign, more: Mapping[str
         catalog.load(NAME)
 
 
-def test_table_metadata_of_another_shape_are_refused_with_their_file(foreign: _Foreign) -> None:
+def test_malformed_table_metadata_is_refused_by_the_name_of_its_file(foreign: _Foreign) -> None:
     catalog = foreign.open()
     loaded = catalog.load(NAME)
     document = {**loaded.metadata.document, "snapshots": [{"snapshot-id": "1"}]}
@@ -316,7 +316,7 @@ def test_table_metadata_of_another_shape_are_refused_with_their_file(foreign: _F
     )
 
 
-# Catalogs that fail, and servers and files that repeat what they were given: no secret comes out.
+# No error reveals a secret: failing catalogs, and servers and files that repeat secrets.
 
 SECRETS = {
     "header.X-Api-Key": "key/of-the-header",
@@ -329,18 +329,18 @@ REPEATED = (*SECRETS.values(), "of.some.token", "cXVpdGUgb3RoZXI=")
 PARTS = (*REPEATED, "pa55code", "word-of-the-address")
 
 
-def nothing_told(error: BaseException) -> bool:
-    """Neither by the sentence nor by the log line of a bug, which holds the whole chain."""
+def hides_secrets(error: BaseException) -> bool:
+    """Neither the message nor the traceback in the log contains a secret."""
     logged = masked("".join(traceback.format_exception(error)))
     return not [part for part in PARTS for text in (str(error), repr(error), logged) if part in text]
 
 
 @pytest.mark.parametrize("status", [400, 403, 500])
-def test_a_server_that_repeats_what_it_was_sent(server: ScriptedRest, status: int) -> None:
+def test_an_error_of_a_server_that_repeats_the_request_hides_secrets(server: ScriptedRest, status: int) -> None:
     catalog = server.open(**SECRETS)
     base = catalog.load(NAME)
     assert "io_properties" not in repr(base)
-    # Behind them the text is cut, and a part of a secret at the edge must not be left.
+    # The message is cut after about 200 characters; a secret at the cut must not leave a part.
     for reported in (
         " ".join(REPEATED),
         *("x" * length + " " + SECRETS["header.X-Api-Key"] for length in (180, 190, 195)),
@@ -349,7 +349,7 @@ def test_a_server_that_repeats_what_it_was_sent(server: ScriptedRest, status: in
             server.scripts.append(CommitScript(acts=False, status=status, body=body))
             with pytest.raises(MaintenanceError) as raised:
                 catalog.commit(base, [], [{"action": "set-properties", "updates": {"a": "b"}}])
-            assert nothing_told(raised.value)
+            assert hides_secrets(raised.value)
             assert "key/" not in str(raised.value)
 
 
@@ -357,16 +357,16 @@ def test_a_server_that_repeats_what_it_was_sent(server: ScriptedRest, status: in
 @pytest.mark.parametrize(
     "address", ["u:pa55code/word-of-the-address@127.0.0.1:9/x", "u:pa55code/word-of-the-address@h:9x/"]
 )
-def test_an_address_whose_password_holds_a_slash(kind: str, address: str) -> None:
+def test_a_password_with_a_slash_in_an_address_is_hidden(kind: str, address: str) -> None:
     uri = f"{'http' if kind == 'rest' else 'postgresql+psycopg2'}://{address}"
     with pytest.raises((PolicyError, StorageError)) as raised:
         open_catalog("closed", {"type": kind, "uri": uri, "warehouse": "file:///tmp/none", **SECRETS})
-    assert nothing_told(raised.value)
+    assert hides_secrets(raised.value)
 
 
 @pytest.mark.parametrize("line", ["uri: [{}", "{{a: {}}}", "uri: a\n    uri: {}", "\turi: {}"])
 def test_a_catalog_file_that_cannot_be_parsed_is_not_quoted(line: str) -> None:
-    """Its secrets are not known yet: the line's number must do."""
+    """Its secrets are not known yet, so the error names only the line."""
     text = "catalog:\n  lake:\n    type: rest\n    " + line.format("something-that-signs-in") + "\n"
     with pytest.raises(PolicyError, match=r"^s3://c/f\.yaml is not a catalog file: .* in line \d$") as raised:
         parse_catalog_file(text, "s3://c/f.yaml")

@@ -1,4 +1,4 @@
-"""An S3 endpoint that attacks: nothing outside is deleted, every answer ends, in a named error
+"""A hostile S3 endpoint: nothing outside the table is deleted, and every bad answer ends in a named error
 (rule: trust-only-own-answers)."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from support.maintained_table import ID_AND_PART, MaintainedTable
 from support.proxies import served_by
 from support.scripted_rest import hostile_rest
 
-# An S3 store on 127.0.0.1 that keeps objects in memory, and answers what a test wants instead.
+# An S3 store on 127.0.0.1 that keeps objects in memory; a test scripts its answers.
 
 _PIECE = 256 * 1024
 OLD = "2020-01-01T00:00:00.000Z"
@@ -85,21 +85,21 @@ def listing(inner: str, token: str | None = None) -> Answer:
 
 @dataclass
 class HostileStore:
-    """What the store holds (``/bucket/key``), was asked, and answers in place of the truth."""
+    """The objects (``/bucket/key``) and requests of the store, and the script of its false answers."""
 
     url: str = ""
     objects: dict[str, bytes] = field(default_factory=dict)
     requests: list[StoreRequest] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     sent: int = 0
-    """Bytes of answers that clients have taken, but for what waits on the way."""
+    """Bytes of answers sent to clients, including those in network buffers."""
     script: Script = lambda request: None
-    """Is asked first; with ``None`` the store answers as it should."""
+    """Called first; if it returns ``None``, the store answers correctly."""
     _parts: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def properties(self) -> dict[str, str]:
-        """For PyIceberg and us."""
+        """Catalog properties for this store."""
         keys = {"s3.access-key-id": "THEIRS", "s3.secret-access-key": "their-secret", "s3.session-token": "their-token"}
         return {"s3.endpoint": self.url, "s3.region": "us-east-1", **keys}
 
@@ -160,7 +160,7 @@ def _etag(data: bytes) -> str:
 
 
 def _plain(headers: Mapping[str, str], body: bytes) -> bytes:
-    """The bytes of an upload in ``aws-chunked`` pieces."""
+    """The body of an upload, without its ``aws-chunked`` framing."""
     if "aws-chunked" not in headers.get("content-encoding", ""):
         return body
     plain = b""
@@ -184,9 +184,9 @@ def hostile_store() -> Iterator[HostileStore]:
         def _handle(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             body = self._chunked() if "chunked" in headers.get("transfer-encoding", "") else self._whole(headers)
-            where = urlsplit(self.path)
-            query = {key: values[0] for key, values in parse_qs(where.query, keep_blank_values=True).items()}
-            request = StoreRequest(self.command, unquote(where.path), query, headers, _plain(headers, body))
+            address = urlsplit(self.path)
+            query = {key: values[0] for key, values in parse_qs(address.query, keep_blank_values=True).items()}
+            request = StoreRequest(self.command, unquote(address.path), query, headers, _plain(headers, body))
             with lock:
                 status, answer, more = store.answer(request)
             self.send_response(status)
@@ -213,7 +213,7 @@ def hostile_store() -> Iterator[HostileStore]:
         do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _handle  # noqa: N815 (the names by which http.server calls)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Says nothing."""
+            """Log nothing."""
 
     with served_by(Handler) as store.url:
         yield store
@@ -245,7 +245,7 @@ def elsewhere() -> Iterator[HostileStore]:
 
 
 def listings(store: HostileStore, answer: Callable[[int], Answer]) -> None:
-    """Answer the first, second, … listing so."""
+    """Answer each listing by its number, from 0."""
     count = itertools.count()
     store.script = lambda request: answer(next(count)) if request.is_listing else None
 
@@ -267,7 +267,7 @@ def listings(store: HostileStore, answer: Callable[[int], Answer]) -> None:
         *("exponent", "20 digits", "5000 digits", "more than a long"),
     ],
 )
-def test_a_listing_of_other_things_than_were_asked_for_is_an_error(
+def test_a_listing_with_entries_outside_the_prefix_or_bad_sizes_is_an_error(
     store: HostileStore, inner: str, sentence: str
 ) -> None:
     listings(store, lambda number: listing(inner))
@@ -278,7 +278,7 @@ def test_a_listing_of_other_things_than_were_asked_for_is_an_error(
 
 
 @pytest.mark.parametrize("folder", ["other/", "t/", "t/a", "t", "", None])
-def test_a_folder_that_was_not_asked_for_is_not_looked_into(store: HostileStore, folder: str | None) -> None:
+def test_a_listed_folder_outside_the_prefix_is_an_error(store: HostileStore, folder: str | None) -> None:
     reported = "" if folder is None else f"<Prefix>{folder}</Prefix>"
     listings(store, lambda number: listing(f"<CommonPrefixes>{reported}</CommonPrefixes>", None if number else "on"))
     with pytest.raises(StorageError, match="which is outside the prefix"):
@@ -296,7 +296,7 @@ def test_a_folder_that_was_not_asked_for_is_not_looked_into(store: HostileStore,
         pytest.param(lambda number: listing("", f"on-{number}"), id="empty pages"),
     ],
 )
-def test_a_listing_without_end_ends(
+def test_an_endless_listing_is_an_error(
     store: HostileStore, page: Callable[[int], Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icekeeper.storage.s3_objects._MOST_EMPTY_PAGES", 20)
@@ -339,7 +339,7 @@ def test_malformed_xml_is_an_error(store: HostileStore, body: str) -> None:
     ],
     ids=["more", "less", "backwards", "no range", "long number", "exabytes", "no number"],
 )
-def test_an_answer_of_a_wrong_length_is_an_error(store: HostileStore, answer: Answer) -> None:
+def test_an_answer_with_wrong_length_headers_is_an_error(store: HostileStore, answer: Answer) -> None:
     store.script = lambda request: answer
     storage = Storage(store.properties)
     for act in (lambda: storage.read(f"{AT}/a"), lambda: storage.read_end(f"{AT}/a", 8)):
@@ -349,10 +349,10 @@ def test_an_answer_of_a_wrong_length_is_an_error(store: HostileStore, answer: An
 
 @pytest.mark.parametrize("status", [200, 403])
 @pytest.mark.parametrize("ask", ["list", "read", "delete"])
-def test_an_answer_that_is_no_object_ends(
+def test_an_endless_answer_is_an_error(
     store: HostileStore, status: int, ask: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """boto3 would take an error of any length into memory: 3 GB in 3 s (rule: bound-foreign-bytes)."""
+    """boto3 reads an error of any length into memory: 3 GB in 3 s (rule: bound-foreign-bytes)."""
     monkeypatch.setattr("icekeeper.storage.s3.MOST_BYTES", 1 << 20)
     monkeypatch.setenv(MAX_UNPACKED_MB, "1")
     endless = Answer(status, b"<ListBucketResult>" + bytes(40 << 20))
@@ -367,7 +367,7 @@ def test_an_answer_that_is_no_object_ends(
     assert store.sent < 24 << 20
 
 
-def test_an_answer_that_is_longer_than_its_range_is_not_taken_into_memory(store: HostileStore) -> None:
+def test_an_answer_longer_than_its_range_is_not_read_into_memory(store: HostileStore) -> None:
     body = bytes(64 << 20)
     store.script = lambda request: Answer(206, body, {"Content-Range": "bytes 0-2/3", "ETag": '"a"'})
     client, path = Storage(store.properties).s3, f"{AT}/a"
@@ -387,13 +387,13 @@ def test_an_answer_that_is_longer_than_its_range_is_not_taken_into_memory(store:
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_no_request_of_a_servers_endpoint_follows_a_redirect(
+def test_no_request_to_an_endpoint_from_the_server_follows_a_redirect(
     store: HostileStore, elsewhere: HostileStore, status: int
 ) -> None:
-    """PyArrow would, with the session token (platform: pyarrow-follows-redirects): to what answers link-local
-    addresses, too."""
-    where = {"x-amz-bucket-region": "eu-west-1"} if status == 301 else {}
-    store.script = lambda request: Answer(status, b"", {"Location": f"{elsewhere.url}{request.path}", **where})
+    """PyArrow follows redirects with the session token, also to link-local addresses
+    (platform: pyarrow-follows-redirects)."""
+    region = {"x-amz-bucket-region": "eu-west-1"} if status == 301 else {}
+    store.script = lambda request: Answer(status, b"", {"Location": f"{elsewhere.url}{request.path}", **region})
     storage = Storage({**store.properties, ENDPOINT_OF_SERVER: "true"})
     path = f"{AT}/a"
 
@@ -413,28 +413,28 @@ def test_no_request_of_a_servers_endpoint_follows_a_redirect(
     assert elsewhere.requests == []
 
 
-def test_a_name_that_stands_for_another_address_by_now_is_not_followed_there(
+def test_an_endpoint_that_later_resolves_to_a_link_local_address_is_not_used(
     store: HostileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look_up, stands_for = socket.getaddrinfo, ["127.0.0.1"]
+    look_up, resolves_to = socket.getaddrinfo, ["127.0.0.1"]
 
     def answer(name: str, *args: Any, **more: Any) -> Any:
-        return look_up(stands_for[0] if name.endswith("store.example") else name, *args, **more)
+        return look_up(resolves_to[0] if name.endswith("store.example") else name, *args, **more)
 
     monkeypatch.setattr("socket.getaddrinfo", answer)
     properties = {**store.properties, "s3.endpoint": store.url.replace("127.0.0.1", "store.example")}
     for more in ({}, {"s3.force-virtual-addressing": "true"}):
-        stands_for[0] = "127.0.0.1"
+        resolves_to[0] = "127.0.0.1"
         storage = pickle.loads(pickle.dumps(Storage({**properties, **more, ENDPOINT_OF_SERVER: "true"})))  # a worker's
         storage.write(f"{AT}/a", b"x")
         assert storage.read(f"{AT}/a") == b"x"
-        stands_for[0] = "169.254.169.254"
+        resolves_to[0] = "169.254.169.254"
         with pytest.raises(StorageError, match=r"store\.example resolves to a link-local address, which is never used"):
             storage.read(f"{AT}/a")
         assert storage.delete([f"{AT}/a"]).deleted == ()
 
 
-def test_objects_behind_a_servers_endpoint_are_read_and_written(store: HostileStore) -> None:
+def test_objects_at_an_endpoint_from_the_server_are_read_and_written(store: HostileStore) -> None:
     storage = Storage({**store.properties, ENDPOINT_OF_SERVER: "true"})
     data = bytes(range(256)) * 1000
     with storage.translated(f"{AT}/a"), storage.open_output(f"{AT}/a") as stream:
@@ -469,7 +469,7 @@ def table(store: HostileStore, tmp_path: Path) -> Iterator[MaintainedTable]:
     ours.close()
 
 
-def test_a_sweep_deletes_nothing_outside_whatever_the_store_lists(store: HostileStore, table: MaintainedTable) -> None:
+def test_a_sweep_of_a_hostile_listing_deletes_nothing_outside(store: HostileStore, table: MaintainedTable) -> None:
     store.objects.update(
         {"/bucket/other/data/x.parquet": b"x", "/bucket/t2/x.parquet": b"x", "/bucket/t/data/o.parquet": b"x"}
     )
@@ -493,20 +493,20 @@ def test_a_sweep_deletes_nothing_outside_whatever_the_store_lists(store: Hostile
 
 
 @pytest.mark.parametrize("resource", ["t@bucket", "/bucket/t/data/x.parquet", None])
-def test_nothing_is_deleted_in_lakefs(store: HostileStore, table: MaintainedTable, resource: str | None) -> None:
-    """The first folder is a branch to lakeFS, which names it in errors; its other branches may need any file."""
+def test_no_file_in_lakefs_is_deleted(store: HostileStore, table: MaintainedTable, resource: str | None) -> None:
+    """In lakeFS the first folder is a branch, which its errors name; other branches may need any file."""
     with table.table.transaction() as transaction:
         transaction.set_properties(
             {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
         )
     table.fill(3)
     store.objects["/bucket/t/data/orphan.parquet"] = b"x"
-    before, ask = dict(store.objects), []
+    before, lookups = dict(store.objects), []
 
     def gateway(request: StoreRequest) -> Answer | None:
         if request.method != "GET" or request.is_listing or request.path in store.objects:
             return None
-        ask.append(request.path)
+        lookups.append(request.path)
         reported = "" if resource is None else f"<Resource>{resource}</Resource>"
         return Answer(404, f"<Error><Code>NoSuchKey</Code>{reported}</Error>".encode())
 
@@ -519,16 +519,16 @@ def test_nothing_is_deleted_in_lakefs(store: HostileStore, table: MaintainedTabl
         assert ("ns.t is in lakeFS, whose other branches" in str(outcomes[operation].reason)) is is_lakefs
     assert outcomes[Operation.COMPACT].status.value == "succeeded"
     assert (before.keys() <= store.objects.keys()) is is_lakefs
-    assert len(ask) <= 2, "once per client of a pass"
+    assert len(lookups) <= 2, "once per client of a pass"
 
 
 @pytest.mark.parametrize("by", ["endpoint", "region"])
 def test_metadata_of_another_store_under_the_same_path_is_not_reused(
     store: HostileStore, elsewhere: HostileStore, table: MaintainedTable, by: str
 ) -> None:
-    """A pass looks into the tables of all catalogs: one may name the victim's manifests, in a store of its own.
+    """A pass reads tables of all catalogs; an attacker's table may name the victim's manifests in another store.
 
-    Bucket names are unique in one partition of AWS only, so that another region may be another store
+    Bucket names are unique only within an AWS partition, so another region may be another store
     (rule: cache-only-immutable-metadata).
     """
     table.append(3)
@@ -543,7 +543,7 @@ def test_metadata_of_another_store_under_the_same_path_is_not_reused(
     runtime = table.runtime_with()
     context = runtime.context(victim, runtime.policy(victim, {}), table.engine)
     with keeping_documents():
-        if by == "region":  # the same server plays both
+        if by == "region":  # one server plays both stores
             honest, store.objects = store.objects, elsewhere.objects
         read_new_manifests(context, forged, ())
         load_document(context.stores.storage(forged), victim.metadata_location)
@@ -555,10 +555,10 @@ def test_metadata_of_another_store_under_the_same_path_is_not_reused(
         assert len({manifest.manifest_path for manifest in manifests}) == 2
 
 
-def test_a_table_with_vended_keys_and_endpoint_is_maintained_as_any_other(
+def test_a_table_with_vended_keys_and_endpoint_is_maintained(
     store: HostileStore, table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An honest set-up: the operator has keys for the catalog at most."""
+    """An honest set-up, in which the operator has no keys for the store."""
     monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     big = pa.table({"id": list(range(100_000)), "part": ["p"] * 100_000}, schema=ID_AND_PART)
@@ -566,7 +566,7 @@ def test_a_table_with_vended_keys_and_endpoint_is_maintained_as_any_other(
         table.append(number)
     table.table.append(big)
     assert max(map(len, store.objects.values())) > 150_000
-    monkeypatch.setattr("icekeeper.storage.storage.ONE_READ_BYTES", 100_000)  # what is larger is read by ranges
+    monkeypatch.setattr("icekeeper.storage.storage.ONE_READ_BYTES", 100_000)  # larger files are read by ranges
     store.objects["/bucket/t/data/orphan.parquet"] = b"x"
     with hostile_rest(table.catalog.inner) as rest:
         rest.config = store.properties
@@ -583,7 +583,7 @@ def test_a_table_with_vended_keys_and_endpoint_is_maintained_as_any_other(
     assert sorted(found) == sorted([1, 2, 0, 1, 2, *range(100_000)])
 
 
-# A store that deletes batches only with Content-MD5, which boto3 does not send of itself.
+# A store that requires Content-MD5 for DeleteObjects, which boto3 does not send by default.
 
 NO_MD5 = (
     ("MissingContentMD5", "Missing required header for this request: Content-Md5."),
@@ -592,7 +592,7 @@ NO_MD5 = (
 
 
 @pytest.mark.parametrize(("code", "message"), NO_MD5)
-def test_a_store_that_demands_content_md5_gets_it_from_then_on(store: HostileStore, code: str, message: str) -> None:
+def test_a_store_that_demands_content_md5_gets_it(store: HostileStore, code: str, message: str) -> None:
     """(platform: some-stores-demand-content-md5)."""
     refused: list[StoreRequest] = []
 
@@ -615,7 +615,7 @@ def test_a_store_that_demands_content_md5_gets_it_from_then_on(store: HostileSto
     assert len(refused) == 1, "learned once, by asking whether it deletes"
 
 
-def test_another_refusal_is_not_tried_again_with_content_md5(store: HostileStore) -> None:
+def test_other_refusals_are_not_retried_with_content_md5(store: HostileStore) -> None:
     store.script = lambda request: Answer(400, b"<Error><Code>InvalidRequest</Code></Error>")
     report = Storage(store.properties).delete([f"{AT}/a"])
     assert list(report.failed) == [f"{AT}/a"]

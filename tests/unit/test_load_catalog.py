@@ -1,4 +1,4 @@
-"""Catalogs open by the name that PyIceberg's own configuration gives them."""
+"""Open a catalog by its name in PyIceberg's configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ARN = "arn:aws:s3tables:eu-west-1:111122223333:bucket/lake"
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty home, without the configuration of the person who runs the tests."""
+    """An empty home folder, without the developer's configuration."""
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
@@ -35,20 +35,20 @@ def configure(home: Path, text: str) -> None:
     (home / ".pyiceberg.yaml").write_text(text)
 
 
-def test_a_catalog_from_the_configuration_file_or_the_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_and_the_environment_define_catalogs(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(home, f"catalog:\n  Lake:\n    type: sql\n    uri: sqlite:///{home}/c.db\n    warehouse: {home}/w\n")
     catalog = open_catalog("lake")
     assert isinstance(catalog, SqlCatalog)
     assert catalog.id == ("lake", f"{home}/w")
     assert list(catalog.list_tables()) == []
     catalog.close()
-    assert open_catalog("lake", {"warehouse": "new"}).id.warehouse == "new"  # what is given wins
+    assert open_catalog("lake", {"warehouse": "new"}).id.warehouse == "new"  # arguments override the file
     monkeypatch.setenv("PYICEBERG_CATALOG__OTHER__URI", f"sqlite:///{home}/c.db")
     assert isinstance(open_catalog("other"), SqlCatalog)  # its type is inferred
 
 
-def test_a_variable_wins_over_the_file_property_by_property(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name has ``__`` for a dot and ``_`` for a hyphen, as docs/catalogs.md says."""
+def test_a_variable_overrides_one_property_of_the_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name has ``__`` for a dot and ``_`` for a hyphen, as in docs/catalogs.md."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "catalogs.md").read_text()
     assert "`s3.access-key-id` of the catalog `lake` is\n`PYICEBERG_CATALOG__LAKE__S3__ACCESS_KEY_ID`" in page
     configure(home, "catalog:\n  lake:\n    type: rest\n    s3.access-key-id: old\n    s3.region: r\n")
@@ -59,16 +59,16 @@ def test_a_variable_wins_over_the_file_property_by_property(home: Path, monkeypa
 @pytest.mark.parametrize(
     "how", [{"type": "s3tables"}, {"py-catalog-impl": "icekeeper.catalogs.s3tables.S3TablesCatalog"}]
 )
-def test_a_table_bucket_by_type_or_by_class(how: dict[str, str]) -> None:
+def test_a_table_bucket_opens_by_type_or_by_class(how: dict[str, str]) -> None:
     catalog = open_catalog("lake", {**how, "warehouse": ARN})
     assert isinstance(catalog, S3TablesCatalog)
     assert catalog.id.warehouse == ARN
     catalog.close()
 
 
-def test_a_catalog_configured_for_the_bucket_lends_its_properties_but_not_its_name(home: Path) -> None:
-    lent = "s3tables.endpoint: http://127.0.0.1:9, s3.access-key-id: k, s3.secret-access-key: s"
-    properties = "".join(f"    {item}\n" for item in ["type: s3tables", f"warehouse: {ARN}", *lent.split(", ")])
+def test_a_bucket_opened_by_its_arn_uses_configured_properties_but_not_the_name(home: Path) -> None:
+    settings = "s3tables.endpoint: http://127.0.0.1:9, s3.access-key-id: k, s3.secret-access-key: s"
+    properties = "".join(f"    {item}\n" for item in ["type: s3tables", f"warehouse: {ARN}", *settings.split(", ")])
     configure(home, f"catalog:\n  mine:\n{properties}")
     catalog = open_catalog(ARN)
     assert (catalog.id) == ("lake", ARN)
@@ -77,8 +77,8 @@ def test_a_catalog_configured_for_the_bucket_lends_its_properties_but_not_its_na
     assert open_catalog("mine").id.name == "mine"
 
 
-def test_one_catalog_has_one_name_however_it_is_spelled(home: Path) -> None:
-    """The name is part of the identity of its tables; a SQL catalog's rows carry it as it is spelled."""
+def test_a_catalog_has_its_configured_name_except_sql_catalogs(home: Path) -> None:
+    """The name is part of the identity of its tables; a SQL catalog stores the name as the caller spells it."""
     sql = f"    type: sql\n    uri: sqlite:///{home}/c.db\n"
     configure(home, f"catalog:\n  lake:\n{sql}  bucket:\n    type: s3tables\n    warehouse: {ARN}\n")
     assert open_catalog("BUCKET").id.name == "bucket"
@@ -113,7 +113,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("said", MISTAKES)
-def test_wrong_properties_are_the_callers_mistake(said: str) -> None:
+def test_wrong_properties_are_a_policy_error(said: str) -> None:
     for properties in MISTAKES[said]:
         with pytest.raises(PolicyError) as refused:
             open_catalog("lake", properties)
@@ -142,7 +142,7 @@ def test_the_error_about_an_unknown_catalog_names_the_known_catalogs_and_how_to_
 def test_a_configuration_of_another_user_in_the_working_directory_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may name commands, which would run as the user who works in a folder such as /tmp."""
+    """It may name commands, which would run as the user who starts Icekeeper in a folder such as /tmp."""
     home, here = tmp_path / "home", tmp_path / "here"
     home.mkdir()
     here.mkdir()
@@ -165,12 +165,12 @@ def test_a_configuration_of_another_user_in_the_working_directory_is_refused(
     assert "found" in known_catalogs()
 
 
-# Values that AWS Secrets Manager keeps.
+# Values stored in AWS Secrets Manager.
 
 
 @pytest.fixture
 def aws(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> MotoServer:
-    """The process's own credentials and endpoint, as in a function."""
+    """Credentials and endpoint in the environment, as in a Lambda function."""
     for name, value in {
         "AWS_ENDPOINT_URL": moto_server.endpoint,
         "AWS_ACCESS_KEY_ID": "testing",
@@ -185,7 +185,7 @@ def secret(aws: MotoServer, **value: Any) -> str:
     return f"secretsmanager:{made['ARN']}"
 
 
-def test_a_value_may_be_a_secret_and_is_masked(home: Path, aws: MotoServer) -> None:
+def test_a_value_from_secrets_manager_is_masked(home: Path, aws: MotoServer) -> None:
     uri = secret(aws, SecretString=f"sqlite:///{home}/c.db")
     catalog = open_catalog("lake", {"type": "sql", "uri": uri, "token": secret(aws, SecretString="t0ken-of-the-lake")})
     assert isinstance(catalog, SqlCatalog)
@@ -194,7 +194,7 @@ def test_a_value_may_be_a_secret_and_is_masked(home: Path, aws: MotoServer) -> N
     assert masked("sent t0ken-of-the-lake") == "sent ***"
 
 
-def test_other_values_ask_nothing_of_secrets_manager() -> None:
+def test_other_values_need_no_secrets_manager() -> None:
     configured = ConfiguredCatalog.of("lake", {"type": "rest", "credential": "id:secretsmanager", "uri": "https://c"})
     assert with_secrets(configured) is configured
 
@@ -206,7 +206,7 @@ def test_other_values_ask_nothing_of_secrets_manager() -> None:
         (None, StorageError, r"catalog lake: the secret arn:\S+ of credential .*ResourceNotFoundException"),
     ],
 )
-def test_a_secret_that_gives_no_text_is_named(
+def test_a_secret_that_is_missing_or_not_text_fails_by_name(
     aws: MotoServer, value: dict[str, Any] | None, error: type[Exception], said: str
 ) -> None:
     missing = "secretsmanager:arn:aws:secretsmanager:us-east-1:123456789012:secret:gone-a1B2c3"

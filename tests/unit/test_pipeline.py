@@ -1,4 +1,4 @@
-"""The pipeline's events, documents, routes and limits."""
+"""The pipeline's events, routes, table sizes and waves."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from icekeeper.pipeline.wave import (
 from local_stack.template import TEMPLATE, load_template
 from support.lambda_functions import sample
 
-# The samples of events/ (integration/test_functions.py sends each to its function), and what an input may name.
+# The samples of events/ (integration/test_functions.py sends each to its function), and the patterns of an input.
 
 EVENTS = TEMPLATE.parent / "events"
 MODELS: dict[str, type[BaseModel]] = {
@@ -54,7 +54,7 @@ MODELS: dict[str, type[BaseModel]] = {
 }
 
 
-def test_each_sample_is_known_documented_and_complete() -> None:
+def test_each_sample_event_is_parsed_and_documented() -> None:
     readme = (EVENTS / "README.md").read_text()
     assert {path.stem for path in EVENTS.glob("*.json")} == {*MODELS, "environment"}
     for name, model in MODELS.items():
@@ -85,7 +85,7 @@ WRONG_PARTS: tuple[tuple[dict[str, object], str], ...] = (
 )
 
 
-def test_a_part_of_the_fleet_is_a_list_of_patterns_or_text_with_commas() -> None:
+def test_tables_are_a_list_of_patterns_or_comma_separated_text() -> None:
     for given in ("*", "*.orders_?", "sh?p?orders", "shop.*", ["a.b", "*x"], "a.b, c.*"):
         expected = tuple(given) if isinstance(given, list) else tuple(str(given).split(", "))
         assert parse_event(MachineInput, {"tables": given}).patterns == expected
@@ -95,13 +95,13 @@ def test_a_part_of_the_fleet_is_a_list_of_patterns_or_text_with_commas() -> None
     why = "write a namespace, a dot and a name, with the wildcards * and ?, such as shop.* or *.orders_?"
     names = ("orders", "?orders?", ".orders", "shop.", "shop..*", "")
     no_tables = [({"tables": ["shop.*", name]}, f"'{name}' can match no table: {why}") for name in names]
-    for part, sentence in (*no_tables, *WRONG_PARTS):
+    for event, sentence in (*no_tables, *WRONG_PARTS):
         with pytest.raises(PolicyError) as refused:
-            parse_event(MachineInput, part)
+            parse_event(MachineInput, event)
         assert str(refused.value) == f"malformed event: the event: {sentence}"
 
 
-# Where a step runs: in a function up to the deployment's limits, else as a Glue job, if it has one.
+# A step runs in a function up to the deployment's limits, and above them as a Glue job, if it has one.
 
 LIMITS = {
     Limit.COMPACTION_BYTES: 100,
@@ -114,7 +114,7 @@ SMALL = {Measure.BYTES_TO_COMPACT: 1, Measure.TOTAL_BYTES: 100, Measure.BYTES_WI
 
 
 def in_glue(size: Mapping[Measure, int | None], *outgrown: str, due: Collection[str] = STEPS) -> set[str]:
-    """The steps that run as jobs; all that are due have a route, in canonical order."""
+    """The steps that run as Glue jobs; all due steps have a route, in canonical order."""
     routes = choose_routes(due, size, LIMITS, outgrown)
     assert list(routes) == [step for step in STEPS if step in due]
     assert set(routes.values()) <= {"function", "glue"}
@@ -131,27 +131,27 @@ def in_glue(size: Mapping[Measure, int | None], *outgrown: str, due: Collection[
         (Measure.BYTES_TO_COMPACT, 100, {"compact", "rewrite_position_deletes"}),  # deletes follow compaction
     ],
 )
-def test_each_step_goes_by_what_makes_its_work(measure: Measure, most: int, expected: set[str]) -> None:
+def test_each_step_is_routed_by_the_measure_of_its_work(measure: Measure, most: int, expected: set[str]) -> None:
     assert expected - in_glue({**SMALL, measure: most})
     assert in_glue({**SMALL, measure: most + 1}) == expected
 
 
-def test_steps_without_a_known_size_or_that_a_function_could_not_finish_go_to_their_jobs() -> None:
+def test_steps_of_unknown_size_and_steps_a_function_could_not_finish_run_as_jobs() -> None:
     assert in_glue(dict.fromkeys(Measure)) == in_glue(SMALL, *STEPS) == HAVE_JOBS
-    # Deletes are merged in the job only where compaction has a job.
+    # Position deletes run in a job only if compaction does.
     large = {**SMALL, Measure.BYTES_TO_COMPACT: 101}
     assert in_glue(large, due={"rewrite_position_deletes"}) == set()
     assert in_glue(large, due={"compact", "rewrite_position_deletes"}) == {"compact", "rewrite_position_deletes"}
     assert in_glue(large, due={"compact", "expire_snapshots"}) == {"compact"}
 
 
-def test_by_default_every_compaction_is_sparks() -> None:
+def test_by_default_every_compaction_runs_in_glue() -> None:
     settings = PipelineSettings.read({"ICEKEEPER_CONTROL_BUCKET": "b"})
     assert settings.limits[Limit.COMPACTION_BYTES] == 0
     assert choose_routes({"compact"}, table_size(*history("append:1")), settings.limits) == {"compact": "glue"}
 
 
-# How many bytes compaction is going to read, by the summaries of the snapshots.
+# The bytes that compaction reads, estimated from the snapshot summaries.
 
 
 NONE: Mapping[str, str] = {}
@@ -160,7 +160,7 @@ NONE: Mapping[str, str] = {}
 def history(
     *commits: str, total: int | None = 1000, counters: Mapping[str, str] = NONE
 ) -> tuple[TableMetadata, Snapshot]:
-    """A table and its head, by commits such as ``append:10`` (operation, and ``added-files-size``)."""
+    """A table and its head, from commits such as ``append:10`` (operation and ``added-files-size``)."""
     snapshots = [
         {
             "snapshot-id": number,
@@ -189,27 +189,27 @@ def history(
 @pytest.mark.parametrize(
     ("commits", "total", "expected"),
     [
-        (["append:10", "append:20"], 1000, 1000),  # no rewrite: it may be all
+        (["append:10", "append:20"], 1000, 1000),  # without a rewrite: the whole table
         (["append:500", "replace:500", "append:10", "overwrite:20"], 1000, 30),
         (["append:500", "replace:500"], 1000, 1),
-        (["append:500", "replace:500", "append:2000"], 1000, 1000),  # never more than the table has
+        (["append:500", "replace:500", "append:2000"], 1000, 1000),  # at most the size of the table
         (["append:500", "replace:500", "append:", "append:10"], 1000, 1000),  # a writer without counters
-        (["append:500", "replace:500", "append:10", "replace:", "append:7"], 1000, 17),  # manifests were rewritten
+        (["append:500", "replace:500", "append:10", "replace:", "append:7"], 1000, 17),  # a rewrite of manifests
         (["append:500", "replace:", "append:10"], 1000, 1000),
         (["append:10", "delete:0"], 1000, 1000),
-        # A function would take nothing, also where no compaction is a function's.
+        # At least 1, so that a limit of 0 sends every compaction to Glue.
         (["append:0"], 0, 1),
         (["append:5", "replace:5", "append:0"], 0, 1),
         (["append:5", "replace:5", "append:7"], None, 7),
     ],
 )
-def test_compaction_reads_what_came_since_the_last_rewrite(
+def test_bytes_to_compact_are_those_added_since_the_last_rewrite(
     commits: list[str], total: int | None, expected: int
 ) -> None:
     assert table_size(*history(*commits, total=total))[Measure.BYTES_TO_COMPACT] == expected
 
 
-def test_a_table_without_counters_has_no_known_size_and_deletes_cost_the_whole_table() -> None:
+def test_a_table_without_counters_has_an_unknown_size_and_deletes_count_the_whole_table() -> None:
     metadata, head = history("append:", total=None)
     assert table_size(metadata, head) == dict.fromkeys(Measure)
     assert table_size(metadata, None)[Measure.BYTES_TO_COMPACT] is None
@@ -220,7 +220,7 @@ def test_a_table_without_counters_has_no_known_size_and_deletes_cost_the_whole_t
         assert size[Measure.FILES] == (None if deletes is None else 3 + int(deletes))
 
 
-# How large a wave is, and which tables begin: pure rules.
+# The size of a wave and the order of its tables.
 
 GB = 1024**3
 
@@ -232,14 +232,14 @@ class Table:
 
 
 def test_workers_grow_with_the_bytes_up_to_ten() -> None:
-    """A driver and at least one worker that works."""
+    """The minimum is a driver and one worker."""
     assert [workers_for(size) for size in (0, 1, 50 * GB, 50 * GB + 1, 10**15)] == [2, 2, 2, 3, MOST_WORKERS]
-    shown = [workers_for(size * GB) for size in range(0, 2000, 7)]
-    assert shown == sorted(shown)
-    assert max(shown) == 10
+    counts = [workers_for(size * GB) for size in range(0, 2000, 7)]
+    assert counts == sorted(counts)
+    assert max(counts) == 10
 
 
-def test_the_largest_begins_first_and_equal_ones_in_the_order_of_need() -> None:
+def test_the_largest_table_begins_first_and_tables_of_equal_size_keep_their_order() -> None:
     tables = [Table("a", 1), Table("b", 9), Table("c", 1), Table("d", 4)]
     assert [table.name for table in in_order(tables)] == ["b", "d", "a", "c"]
 
@@ -259,14 +259,14 @@ def test_the_largest_begins_first_and_equal_ones_in_the_order_of_need() -> None:
 def test_tables_keep_the_workers_busy_and_the_driver_bounded(
     large: int, small: int, workers: int, at_once: tuple[int, int]
 ) -> None:
-    """All tables at once, and how many of them are large: their manifests are in the driver's memory."""
+    """``at_once`` counts all tables and large tables, whose manifests the driver holds in memory."""
     sizes = [SMALL_BYTES + 1] * large + [SMALL_BYTES] * small
     assert tables_at_once(sizes, workers) == at_once
 
 
-def test_no_table_begins_that_would_not_end_in_time() -> None:
-    """Of an hour: a large table needs more time than a small one, and more workers need less.  What no run is long
-    enough for begins early or never."""
+def test_a_table_begins_only_if_it_can_end_in_time() -> None:
+    """In a run of an hour, a large table needs more time and more workers need less.  A table too large for any run
+    begins only early."""
     hour = 3600.0
     assert may_begin(1, 2, elapsed_s=3400, limit_s=hour)
     assert not may_begin(1, 2, elapsed_s=3500, limit_s=hour)
@@ -276,8 +276,8 @@ def test_no_table_begins_that_would_not_end_in_time() -> None:
     assert not may_begin(10**15, 2, elapsed_s=901, limit_s=hour)
 
 
-def test_a_table_may_take_long_but_leaves_time_to_report_the_others() -> None:
-    """A quarter of an hour, or four times what surely suffices."""
+def test_a_table_gets_a_multiple_of_its_estimate_within_the_run() -> None:
+    """A quarter of an hour, or four times a generous estimate."""
     hour = 3600.0
 
     def longest(size_bytes: int, elapsed_s: float) -> float:
@@ -290,8 +290,8 @@ def test_a_table_may_take_long_but_leaves_time_to_report_the_others() -> None:
     assert longest(0, 3590) == 60
 
 
-def test_a_table_alone_in_its_job_has_nearly_all_of_its_time_and_the_job_ends_before_glue_kills_it() -> None:
-    """Of a Glue run of an hour, Spark's start and the end have six minutes."""
+def test_a_table_alone_in_its_job_gets_nearly_all_of_its_time() -> None:
+    """A Glue run of an hour reserves six minutes for Spark's start and the end, so that Glue does not kill it."""
     usable = usable_s(3600)
     assert usable == 3240
     longest = longest_s(0, 2, elapsed_s=40, limit_s=usable, is_alone=True)
@@ -299,7 +299,7 @@ def test_a_table_alone_in_its_job_has_nearly_all_of_its_time_and_the_job_ends_be
     assert last_round_s(longest) == 3040
 
 
-def test_documents_of_a_later_version_can_be_read() -> None:
-    """An unknown field is ignored, a missing field has a default."""
+def test_a_document_of_a_later_version_is_read() -> None:
+    """Unknown fields are ignored; missing fields have defaults."""
     later = {"routes": {"compact": "glue"}, "of_a_later_version": {"a": 1}}
     assert PlanDocument.model_validate(later) == PlanDocument(routes={"compact": "glue"})

@@ -1,4 +1,4 @@
-"""What is particular to the state in SQLite: address, errors, processes, and damage."""
+"""The state in SQLite: its path, errors, damage, and shared connections; contract tests cover the rest."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ from icekeeper.state.store import PassRecord, Pin
 from icekeeper.state.sweeps import SweepKind, SweepRecord
 from support.state_stores import CLAIMS, IDENTITY, look, remember
 
-# What is particular to the SQLite state store: its place, its errors, and processes that share it.
-
 TABLE_OF_SQLITE = TableIdentity(CatalogId("C", "w"), TableName(("ns",), "t"), "u")
 
 
@@ -47,11 +45,11 @@ TABLE_OF_SQLITE = TableIdentity(CatalogId("C", "w"), TableName(("ns",), "t"), "u
         ({"HOME": "/h"}, "/h/.local/state/icekeeper/state.db"),
     ],
 )
-def test_the_state_lives_where_the_environment_says(environment: dict[str, str], expected: str) -> None:
+def test_the_environment_gives_the_path_of_the_state_file(environment: dict[str, str], expected: str) -> None:
     assert state_path(environment) == Path(expected)
 
 
-def test_a_file_that_is_no_state_is_a_storage_error_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_state_file_is_refused_unchanged(tmp_path: Path) -> None:
     damaged, foreign = tmp_path / "state.db", tmp_path / "catalog.db"
     damaged.write_bytes(b"this is no database" * 100)
     with closing(sqlite3.connect(foreign)) as connection:
@@ -75,7 +73,7 @@ def test_a_file_that_is_no_state_is_a_storage_error_and_stays_as_it_is(tmp_path:
 
 
 @pytest.mark.parametrize("version", [1, 15, 17, 99])
-def test_a_file_of_another_schema_version_is_refused_and_stays_as_it_is(tmp_path: Path, version: int) -> None:
+def test_a_file_of_another_schema_version_is_refused_unchanged(tmp_path: Path, version: int) -> None:
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE pins (name TEXT)")
@@ -96,7 +94,7 @@ def test_a_file_of_another_schema_version_is_refused_and_stays_as_it_is(tmp_path
     assert [item.name for item in tmp_path.iterdir()] == ["state.db"]
 
 
-def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lake_stats_of_a_catalog_are_read_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_store, "_PAGE", 200)
     store = SqliteStateStore(tmp_path / "state.db").lake_stats
     tables = [
@@ -107,9 +105,9 @@ def test_a_catalogs_lake_stats_are_read_some_at_a_time(tmp_path: Path, monkeypat
     assert [each.identity for each in store.of_catalog(CatalogId("C", "w"))] == tables[:5]
 
 
-def test_a_new_state_file_is_for_its_owner_only_and_keeps_another_mode(tmp_path: Path) -> None:
-    """Also in a folder that somebody named and others may enter: it says which tables there are
-    (rule: state-is-private).  A group may share it on purpose."""
+def test_a_new_state_file_is_private_and_keeps_a_changed_mode(tmp_path: Path) -> None:
+    """Also in a folder that others may enter: the file lists the tables (rule: state-is-private).  An operator may
+    share it with a group."""
     before = os.umask(0o022)
     try:
         store = SqliteStateStore(tmp_path / "state.db")
@@ -124,7 +122,7 @@ def test_a_new_state_file_is_for_its_owner_only_and_keeps_another_mode(tmp_path:
     assert stat.filemode(store.path.stat().st_mode) == "-rw-rw----"
 
 
-# Bytes of the state file that were flipped: one sentence that names the file and says what to do.
+# Damage: the error is one sentence that names the file and the remedy.
 
 READS: dict[str, Callable[[SqliteStateStore], Any]] = {
     "metrics": lambda store: store.history(IDENTITY),
@@ -140,7 +138,7 @@ READS: dict[str, Callable[[SqliteStateStore], Any]] = {
     "counted_ms": lambda store: store.sweeps.of_table(IDENTITY),
     "tried_ms": lambda store: store.unreadable_files.of_table(IDENTITY),
 }
-"""What reads an attribute, by its name."""
+"""Reads of an attribute, by its name."""
 PARSED = ("metrics", "kind", "state", "prefixes", "folders", "counters")
 SHAPES = ("~", "[" * 5_000, "7", "[]", "{}", 7, b"\x00")
 
@@ -173,7 +171,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
 
 @contextmanager
 def changed(path: Path, column: str, value: object, condition: str) -> Iterator[tuple[str, str]]:
-    """The key of an item of which a column has another value inside the block."""
+    """Change a column of one item inside the block; yield the item's key."""
     with closing(sqlite3.connect(path)) as connection:
         ((pk, sk, before),) = connection.execute(f"SELECT pk, sk, {column} FROM items WHERE {condition} LIMIT 1")
         change = f"UPDATE items SET {column} = ? WHERE pk = ? AND sk = ?"
@@ -200,17 +198,17 @@ def assert_reported(store: SqliteStateStore, read: Callable[[SqliteStateStore], 
 
 @pytest.mark.parametrize("name", READS)
 def test_a_damaged_item_is_reported_with_its_key(filled: SqliteStateStore, name: str) -> None:
-    """SQLite keeps any type in any column; to a reader, a TypeError would be a bug of ours."""
+    """SQLite stores any type in any column; a TypeError would look like a bug of ours."""
     read = READS[name]
     assert read(filled)
     found = f"json_extract(attributes, '$.{name}') IS NOT NULL AND sk NOT GLOB 'now#sweep*'"
     if name in PARSED:
-        of_one_item = f"{found} AND pk NOT LIKE 'passes#%'"
+        condition_of_item = f"{found} AND pk NOT LIKE 'passes#%'"
         with closing(sqlite3.connect(filled.path)) as connection:
-            ((attributes,),) = connection.execute(f"SELECT attributes FROM items WHERE {of_one_item}")
+            ((attributes,),) = connection.execute(f"SELECT attributes FROM items WHERE {condition_of_item}")
         for text in SHAPES[:2]:
             with changed(
-                filled.path, "attributes", json.dumps({**json.loads(attributes), name: text}), of_one_item
+                filled.path, "attributes", json.dumps({**json.loads(attributes), name: text}), condition_of_item
             ) as key:
                 assert_reported(filled, read, *key)
     for value in SHAPES:
@@ -219,7 +217,7 @@ def test_a_damaged_item_is_reported_with_its_key(filled: SqliteStateStore, name:
             assert_reported(filled, read, *key)
 
 
-def test_paths_of_another_shape_are_reported_with_their_key(filled: SqliteStateStore) -> None:
+def test_malformed_paths_are_reported_with_their_key(filled: SqliteStateStore) -> None:
     def paths_of_all_lists(store: SqliteStateStore) -> None:
         list(store.staging.files(IDENTITY, "load"))
         list(store.pending_deletions.paths(IDENTITY, "list"))
@@ -251,7 +249,7 @@ def test_flipped_bytes_are_reported_in_one_sentence(filled: SqliteStateStore) ->
             connection.commit()
 
 
-def test_claims_that_others_replaced_since_they_were_read_are_found_nevertheless(tmp_path: Path) -> None:
+def test_claims_replaced_by_another_writer_are_updated_correctly(tmp_path: Path) -> None:
     claims = SqliteStateStore(tmp_path / "state.db").claims
     read = TableClaims(
         catalog=CatalogId("c", "w"),
@@ -266,8 +264,8 @@ def test_claims_that_others_replaced_since_they_were_read_are_found_nevertheless
     assert list(claims.touching("s3://b/x")) == [replace(read, data_roots=frozenset({"s3://b/t/data"}))]
 
 
-def test_a_search_for_claims_sees_one_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An entry that moves during the search from a folder around to one inside is not missed."""
+def test_a_search_for_claims_reads_one_consistent_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search finds an entry that moves from an enclosing folder to a nested folder during the search."""
     store = SqliteStateStore(tmp_path / "state.db")
     around = TableClaims(catalog=CatalogId("c", "w"), table=IDENTITY.table, uuid="u", location="s3://b/t")
     inside = replace(around, location="s3://b/t/x/y")
@@ -284,7 +282,7 @@ def test_a_search_for_claims_sees_one_state(tmp_path: Path, monkeypatch: pytest.
         assert list(store.claims.touching("s3://b/t/x")) == [inside]
 
 
-# Where ICEKEEPER_STATE leads, and what is said when it leads nowhere.
+# Addresses in ICEKEEPER_STATE.
 
 HELP = "write a path, or dynamodb://TABLE[?region=REGION&profile=NAME&endpoint=URL]"
 
@@ -295,7 +293,7 @@ OF_A_STACK = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL")
 
 @pytest.fixture
 def no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nothing of the person who runs the tests, and no metadata service."""
+    """No AWS configuration of the developer, and no metadata service."""
     for name in (
         "AWS_PROFILE",
         "AWS_REGION",
@@ -356,8 +354,8 @@ def test_a_malformed_address_is_refused(text: str, what: str) -> None:
         assert str(caught.value) == f"ICEKEEPER_STATE={text} {what}: {HELP}"
 
 
-def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
-    """The folder of a state file that was named is never created."""
+def test_the_folder_of_a_named_state_file_must_exist(tmp_path: Path) -> None:
+    """Only the folder of the default state file is created."""
     volume = tmp_path / "volume"
     with pytest.raises(StorageError) as caught:
         open_state({"ICEKEEPER_STATE": str(volume / "s.db")})
@@ -371,7 +369,7 @@ def test_the_folder_of_a_named_file_must_be_there(tmp_path: Path) -> None:
     assert (tmp_path / "new/.local/state/icekeeper/state.db").is_file()
 
 
-def test_the_environment_names_the_store_and_lists_are_beside_a_state_file(tmp_path: Path) -> None:
+def test_the_environment_chooses_the_store_and_the_state_folder(tmp_path: Path) -> None:
     file = open_state({"ICEKEEPER_STATE": str(tmp_path / "s.db")})
     assert isinstance(file, SqliteStateStore)
     assert file.path == tmp_path / "s.db"
@@ -396,7 +394,7 @@ def test_a_region_and_credentials_are_needed() -> None:
     )
 
 
-# A state file that a pass keeps open means what one means that is opened for every call.
+# A state file that a pass keeps open behaves like a state file opened for every call.
 
 COUNT = "SELECT count(*) FROM items"
 ADD = "INSERT INTO items VALUES (?, 'sk', '{}', NULL, NULL)"
@@ -411,13 +409,13 @@ def file(tmp_path: Path) -> SqliteFile:
 
 @pytest.fixture
 def opened() -> Iterator[list[str]]:
-    """Every connection that is opened."""
+    """The path of every opened connection."""
     paths: list[str] = []
     connect = sqlite3.connect
 
     def watched(path: Path, **options: object) -> sqlite3.Connection:
         paths.append(str(path))
-        return connect(path, **options)  # type: ignore[call-overload,no-any-return]  # as the caller has it
+        return connect(path, **options)  # type: ignore[call-overload,no-any-return]  # the caller's options
 
     with mock.patch.object(sqlite3, "connect", watched):
         yield paths
@@ -434,7 +432,7 @@ def add_and_raise(file: SqliteFile, error: type[BaseException]) -> None:
         raise error
 
 
-def test_calls_of_a_block_share_a_connection_which_ends_with_it(file: SqliteFile, opened: list[str]) -> None:
+def test_calls_in_a_block_share_a_connection_that_closes_with_the_block(file: SqliteFile, opened: list[str]) -> None:
     with file.kept_open():
         file.write(ADD, "a")
         with file.kept_open():
@@ -442,7 +440,7 @@ def test_calls_of_a_block_share_a_connection_which_ends_with_it(file: SqliteFile
         with file.transaction() as connection:
             connection.execute(ADD, ("b",))
         assert len(opened) == 1
-    assert list(file.path.parent.iterdir()) == [file.path]  # the last one to close removes the write-ahead log
+    assert list(file.path.parent.iterdir()) == [file.path]  # the last connection to close removes the write-ahead log
     assert count(file) == 2
     assert len(opened) == 2
 
@@ -495,7 +493,7 @@ def test_calls_within_a_transaction_are_part_of_it(file: SqliteFile, *, is_kept:
         assert count(file) == 1
 
 
-def test_other_threads_and_forked_processes_open_their_own(file: SqliteFile, opened: list[str]) -> None:
+def test_other_threads_and_forked_processes_open_their_own_connections(file: SqliteFile, opened: list[str]) -> None:
     with file.kept_open():
         file.write(ADD, "a")
         thread = threading.Thread(target=count, args=(file,))
@@ -509,8 +507,8 @@ def test_other_threads_and_forked_processes_open_their_own(file: SqliteFile, ope
         assert len(opened) == 3
 
 
-def test_a_file_in_the_place_of_the_old_one_is_used_from_then_on(file: SqliteFile, tmp_path: Path) -> None:
-    """A lease that the new file does not know must not look held."""
+def test_a_file_that_replaces_the_state_file_is_used(file: SqliteFile, tmp_path: Path) -> None:
+    """A lease that the new file does not contain must not look held."""
     with file.kept_open():
         file.write(ADD, "a")
         file.path.rename(tmp_path / "away.db")
@@ -520,7 +518,7 @@ def test_a_file_in_the_place_of_the_old_one_is_used_from_then_on(file: SqliteFil
     assert count(file) == 2
 
 
-def test_a_newer_version_that_upgrades_the_file_meanwhile_is_noticed(file: SqliteFile) -> None:
+def test_an_upgrade_of_the_open_file_is_noticed(file: SqliteFile) -> None:
     with file.kept_open():
         assert count(file) == 0
         with closing(sqlite3.connect(file.path)) as other:
