@@ -41,12 +41,12 @@ from support.dying_database import DyingDatabase
 from support.proxies import FaultyProxy, closed_port, faulty_proxy
 from support.settings import forget_credentials
 
-# A commit to every catalog lands once and whole, or is a conflict: of two on one base exactly one lands.
+# A commit lands once and completely, or is a conflict: of two commits on one base exactly one lands.
 
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_commit_lands_and_everybody_reads_it(lake: Lake, version: int) -> None:
+def test_a_commit_lands_and_all_readers_see_it(lake: Lake, version: int) -> None:
     table, catalog = lake.table(version), lake.open()
     base = catalog.load(table)
     assert (base.name, base.metadata.format_version) == (table, version)
@@ -80,8 +80,7 @@ def test_a_commit_lands_and_everybody_reads_it(lake: Lake, version: int) -> None
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
 def test_of_two_commits_on_one_base_exactly_one_lands(lake: Lake) -> None:
-    """A pointer is swapped to a document that exists, on the catalog's own condition
-    (rule: swap-pointers-conditionally)."""
+    """A catalog swaps its pointer conditionally, to an existing document (rule: swap-pointers-conditionally)."""
     is_pointer = lake.name != "rest_lake"
     table = lake.table(2, **{"zz-future": {"kept": [1, 2]}} if is_pointer else {})
     first, second = lake.open(), lake.open()
@@ -91,7 +90,7 @@ def test_of_two_commits_on_one_base_exactly_one_lands(lake: Lake) -> None:
         first.commit(base, [{"type": "assert-table-uuid", "uuid": str(uuid.uuid4())}], [set_property("a", "b")])
     assert first.load(table).token == base.token
     landed = first.commit(base, [main_at(None)], append(base, 1))
-    # A table bucket neither lists nor deletes; there the bucket itself removes what nothing references.
+    # A table bucket neither lists nor deletes; its own maintenance removes unreferenced files.
     files = metadata_files(landed) if lake.name != "s3tables_lake" else set()
     with pytest.raises(CommitConflict):
         second.commit(base, [main_at(None)], append(base, 2))
@@ -107,7 +106,7 @@ def test_of_two_commits_on_one_base_exactly_one_lands(lake: Lake) -> None:
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
 def test_racing_writers_all_land(lake: Lake) -> None:
-    """Three writers, four snapshots each, every lost race tried again: twelve snapshots, numbered without a gap."""
+    """Three writers append four snapshots each and retry conflicts: twelve snapshots, numbered without a gap."""
     table = lake.table(3)
     errors: list[BaseException] = []
 
@@ -144,8 +143,8 @@ def test_racing_writers_all_land(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("lake", ["rest"], indirect=True)
-def test_a_table_replaced_under_its_name_is_a_conflict_without_asking(lake: Lake) -> None:
-    """A commit states everything that must not have changed as a requirement (rule: swap-pointers-conditionally)."""
+def test_a_commit_to_a_replaced_table_is_a_conflict_even_without_requirements(lake: Lake) -> None:
+    """Every commit requires the UUID of its base (rule: swap-pointers-conditionally)."""
     table, catalog = lake.table(), lake.open()
     base = catalog.load(table)
     assert lake.client is not None
@@ -157,7 +156,7 @@ def test_a_table_replaced_under_its_name_is_a_conflict_without_asking(lake: Lake
 
 @pytest.mark.parametrize("lake", ["rest"], indirect=True)
 def test_an_overtaken_sequence_number_or_row_id_is_a_conflict(lake: Lake) -> None:
-    """Where no requirement shows the conflict, SeaweedFS answers 400, not 409."""
+    """Without a failing requirement, SeaweedFS answers 400, not 409."""
     table, catalog = lake.table(3), lake.open()
     base = catalog.load(table)
     base = catalog.commit(base, [], append(base, 1))
@@ -170,12 +169,12 @@ def test_an_overtaken_sequence_number_or_row_id_is_a_conflict(lake: Lake) -> Non
         catalog.commit(base, [], stale)
 
 
-# Catalogs that lose their answers, refuse, or are not there: which error, and what stays readable.
+# Errors of catalogs that lose answers, refuse or are unreachable.
 
 
 @contextmanager
 def losing_answers(lake: Lake, answer: bytes) -> Iterator[tuple[Catalog, Any]]:
-    """A catalog, and a switch that from then on lets commits land but loses their answers."""
+    """A catalog, and a function after whose call commits land but their answers are lost."""
     if lake.name == "sql_lake":
         catalog: Any = lake.open()
         database = DyingDatabase(catalog)
@@ -192,7 +191,7 @@ def losing_answers(lake: Lake, answer: bytes) -> Iterator[tuple[Catalog, Any]]:
 
 
 def lose(proxy: FaultyProxy, answer: bytes) -> None:
-    """One answer only: a client that sends the swap again would lose against itself and see a conflict."""
+    """Lose one answer: a client that sends the swap again would see its own commit as a conflict."""
     proxy.fault, proxy.faults_left = answer, 1
 
 
@@ -205,7 +204,7 @@ def test_a_lost_answer_leaves_the_state_unknown_and_the_commit_readable(lake: La
         break_now()
         with pytest.raises(CommitStateUnknown, match=f"ns.{table.name}: .*it is unknown whether it landed"):
             catalog.commit(base, [main_at(None)], append(base, 7))
-    # It did land, so what it staged must be there.
+    # The commit landed, so its files must exist.
     now = lake.open().load(table)
     assert now.token != base.token
     assert set(now.metadata.snapshots) == {7}
@@ -218,12 +217,12 @@ def test_an_unreachable_catalog_does_not_open(lake: Lake) -> None:
         lake.open(uri=endpoint)
 
 
-def test_a_server_that_is_no_catalog_does_not_open(moto_server: MotoServer) -> None:
+def test_a_server_that_is_not_a_catalog_does_not_open(moto_server: MotoServer) -> None:
     with pytest.raises(StorageError, match=r"is not an Iceberg REST catalog|cannot be used"):
         open_catalog("lake", {"type": "rest", "uri": f"{moto_server.endpoint}/moto-api/"})
 
 
-def test_signing_without_credentials_is_an_error_that_says_so(
+def test_signing_without_credentials_is_a_named_error(
     table_bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     forget_credentials(monkeypatch, tmp_path)
@@ -241,7 +240,7 @@ def test_an_unreachable_database_does_not_open(lake: Lake, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("lake", ["rest", "s3tables", "glue"], indirect=True)
-def test_an_endpoint_that_refuses_is_a_storage_error_and_no_commit(lake: Lake) -> None:
+def test_a_refused_connection_is_a_storage_error_and_commits_nothing(lake: Lake) -> None:
     table = lake.table()
     key = ENDPOINT[lake.name]
     with faulty_proxy(lake.properties[key]) as proxy:
@@ -266,13 +265,12 @@ def test_wrong_credentials_are_refused_without_showing_them(lake: Lake) -> None:
     assert "not-the-secret-key" not in str(caught.value)
 
 
-# What every catalog lists and loads, and which of its metadata files it keeps: REST on a real SeaweedFS table bucket,
-# SQL on SQLite, S3 Tables and Glue as moto plays them.
+# Listing, loading and metadata files: REST on a SeaweedFS table bucket, SQL on SQLite, S3 Tables and Glue on moto.
 
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
-def test_table_properties_do_not_change_how_files_are_reached(lake: Lake) -> None:
-    """PyIceberg merges a table's properties into those of its FileIO (rule: admit-server-settings-by-list),
+def test_table_properties_do_not_change_io_properties(lake: Lake) -> None:
+    """PyIceberg would merge them into its FileIO's (rule: admit-server-settings-by-list)
     (rule: own-keys-stay-with-own-endpoint)."""
     catalog = lake.open()
     base = catalog.load(lake.table())
@@ -289,7 +287,7 @@ def test_table_properties_do_not_change_how_files_are_reached(lake: Lake) -> Non
 
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
-def test_tables_are_listed_and_others_are_unknown(lake: Lake) -> None:
+def test_tables_are_listed_and_missing_tables_are_named(lake: Lake) -> None:
     tables, catalog = {lake.table(), lake.table()}, lake.open()
     assert set(catalog.list_tables()) == tables
     present, dropped = sorted(tables, key=str)
@@ -304,7 +302,7 @@ def test_tables_are_listed_and_others_are_unknown(lake: Lake) -> None:
         address = {"tableBucketARN": lake.properties["warehouse"], "namespace": "ns", "name": dropped.name}
         client: Any = catalog
         client._clients.repeating.delete_table(**address)
-    # refused in its words; or without a pointer at its base; or its storage is gone with it; or unknown by now
+    # REST refuses; SQL's pointer is missing; the table bucket has removed the files; Glue reports a missing table
     error = {
         "rest_lake": CommitRefused,
         "sql_lake": CommitConflict,
@@ -342,7 +340,7 @@ def test_a_missing_or_damaged_metadata_file_is_named(lake: Lake) -> None:
 
 @pytest.mark.parametrize("lake", POINTERS, indirect=True)
 @pytest.mark.parametrize(("codec", "extension"), [("gzip", ".gz.metadata.json"), ("none", ".metadata.json")])
-def test_metadata_files_are_numbered_and_compressed_as_asked(lake: Lake, codec: str, extension: str) -> None:
+def test_metadata_files_are_numbered_and_compressed_as_set(lake: Lake, codec: str, extension: str) -> None:
     table, catalog = lake.table(2, properties={"write.metadata.compression-codec": codec}), lake.open()
     loaded = catalog.load(table)
     for number in (1, 2):
@@ -360,7 +358,7 @@ def test_metadata_files_are_numbered_and_compressed_as_asked(lake: Lake, codec: 
 
 @pytest.mark.parametrize("lake", ["sql", "glue"], indirect=True)
 @pytest.mark.parametrize(("collect", "remaining"), [("true", 3), ("false", 6)])
-def test_metadata_files_that_fall_off_the_log_are_deleted_when_asked(lake: Lake, collect: str, remaining: int) -> None:
+def test_metadata_files_beyond_the_log_are_deleted_if_allowed(lake: Lake, collect: str, remaining: int) -> None:
     settings = {
         "write.metadata.previous-versions-max": "2",
         "write.metadata.delete-after-commit.enabled": "true",
@@ -391,7 +389,7 @@ def test_metadata_files_outside_the_table_are_not_deleted(lake: Lake, tmp_path: 
 
 
 @pytest.mark.parametrize("lake", ["s3tables"], indirect=True)
-def test_a_table_without_metadata_says_so(lake: Lake, moto_server: MotoServer) -> None:
+def test_a_table_without_metadata_fails_by_name(lake: Lake, moto_server: MotoServer) -> None:
     moto_server.client("s3tables").create_table(
         tableBucketARN=lake.properties["warehouse"], namespace="ns", name="empty", format="ICEBERG"
     )

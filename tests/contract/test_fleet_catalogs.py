@@ -1,4 +1,4 @@
-"""The catalogs of a deployment: read from settings, found in S3 Tables, and opened by what the environment says."""
+"""The catalogs of a deployment: from its settings, its catalog file, and the account's table buckets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.tables import new_document
 
 @pytest.fixture(autouse=True)
 def aws(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a Lambda function: AWS is where the environment says, and nothing is configured."""
+    """An environment as in a Lambda function, with moto's endpoint and no configuration files."""
     for name, value in {
         "AWS_ENDPOINT_URL": moto_server.endpoint,
         "AWS_ACCESS_KEY_ID": "testing",
@@ -63,7 +63,7 @@ def bucket(moto_server: MotoServer) -> TableBucket:
 def test_boto3_and_pyarrow_use_the_endpoint_of_the_environment(
     moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """boto3 does so by itself, PyArrow does not."""
+    """boto3 reads it, PyArrow does not."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setenv(variable, moto_server.endpoint)
     name = f"plain-{uuid.uuid4()}"
@@ -93,8 +93,8 @@ def test_table_buckets_are_found_and_opened(bucket: TableBucket) -> None:
     assert catalog.load(table).metadata_location == after.metadata_location
 
 
-def test_every_page_of_buckets_is_read_and_those_of_aws_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """moto answers in one page and knows no types."""
+def test_every_page_of_buckets_is_read_and_buckets_of_aws_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """moto returns one page without types."""
     unstubbed = AwsService.connect
     stubs: list[Stubber] = []
 
@@ -120,7 +120,7 @@ def test_every_page_of_buckets_is_read_and_those_of_aws_are_left_out(monkeypatch
     stubs[0].assert_no_pending_responses()
 
 
-def test_buckets_that_cannot_be_listed_leave_the_others_served(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_listing_of_buckets_keeps_the_configured_catalogs(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"ICEKEEPER_TABLE_BUCKETS": "all", "ICEKEEPER_CATALOGS": "lake"}
     configured = {"lake": {"type": "sql", "uri": "sqlite:///lake.db"}}
     with closed_port() as endpoint:
@@ -133,8 +133,8 @@ def test_buckets_that_cannot_be_listed_leave_the_others_served(monkeypatch: pyte
     assert len(messages) == 1
 
 
-def test_a_found_bucket_that_is_called_like_a_catalog_stops_no_other() -> None:
-    """Anybody in the account who may create a table bucket could have stopped the maintenance of all tables."""
+def test_a_found_bucket_with_the_name_of_a_catalog_is_skipped() -> None:
+    """Otherwise any user of the account who can create a table bucket could stop the maintenance of all tables."""
     settings = {"ICEKEEPER_TABLE_BUCKETS": "all", "ICEKEEPER_CATALOGS": "lake"}
     configured = {"lake": {"type": "sql", "uri": "sqlite:///lake.db"}}
     arn = "arn:aws:s3tables:eu-west-1:111122223333:bucket/"
@@ -149,7 +149,7 @@ def test_a_found_bucket_that_is_called_like_a_catalog_stops_no_other() -> None:
         fleet_catalogs(settings, configured, find=lambda: found)
 
 
-def test_the_catalog_file_is_pyicebergs_and_the_environment_wins_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_catalog_file(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "max-workers: 3\ncatalog:\n  Lake:\n    type: sql\n    URI: sqlite:///old.db\n  g:\n    type: glue\n"
     parsed = parse_catalog_file(text, "s3://control/config/pyiceberg.yaml")
     assert parsed == {"lake": {"type": "sql", "uri": "sqlite:///old.db"}, "g": {"type": "glue"}}

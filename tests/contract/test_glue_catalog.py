@@ -1,4 +1,4 @@
-"""The Glue Data Catalog: what is its own, and PyIceberg's GlueCatalog on the same tables."""
+"""The Glue Data Catalog: behaviour that other catalogs lack, beside PyIceberg's GlueCatalog on the same tables."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def catalog(properties: dict[str, str]) -> Iterator[GlueCatalog]:
 
 @pytest.fixture
 def theirs(properties: dict[str, str]) -> pyiceberg.catalog.Catalog:
-    """PyIceberg's own."""
+    """PyIceberg's GlueCatalog."""
     return pyiceberg.catalog.load_catalog("lake", **properties)
 
 
-def test_all_that_glue_knows_of_a_table_survives_a_commit(
+def test_a_commit_keeps_all_fields_of_the_glue_entry(
     catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, moto_server: MotoServer
 ) -> None:
     theirs.create_table("ns.t", ROWS.schema)
@@ -86,7 +86,7 @@ def test_all_that_glue_knows_of_a_table_survives_a_commit(
 def test_a_commit_that_lands_between_reading_the_entry_and_the_swap_is_a_conflict(
     catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, properties: dict[str, str]
 ) -> None:
-    """Only the version shows it: the pointer was still at the base when it was read."""
+    """Only the entry's version shows the conflict: the pointer was still at the base when it was read."""
     theirs.create_table("ns.t", ROWS.schema)
     base = catalog.load(TABLE)
     other = open_catalog("lake", properties)
@@ -107,10 +107,10 @@ def test_a_commit_that_lands_between_reading_the_entry_and_the_swap_is_a_conflic
     assert files == {base.metadata_location, now.metadata_location}, "the loser's document must be gone"
 
 
-def test_a_commit_after_the_entry_but_not_the_pointer_changed_lands(
+def test_a_commit_lands_if_the_entry_but_not_the_pointer_has_changed(
     catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, moto_server: MotoServer
 ) -> None:
-    """Somebody described a column: that is sent back too, and no reason to start again."""
+    """The commit keeps a new description of the table and is not a conflict."""
     theirs.create_table("ns.t", ROWS.schema)
     base = catalog.load(TABLE)
     glue = moto_server.client("glue")
@@ -142,8 +142,8 @@ def test_only_iceberg_tables_are_listed_and_loaded(
         catalog.load(TableName(("ns",), "empty"))
 
 
-def test_every_page_is_read_and_what_vanishes_meanwhile_is_passed_over(catalog: GlueCatalog) -> None:
-    """moto answers in one page."""
+def test_every_page_is_read_and_a_database_dropped_during_the_listing_is_skipped(catalog: GlueCatalog) -> None:
+    """moto returns one page."""
     client: Any = catalog
     iceberg = {"Parameters": {"table_type": "ICEBERG"}}
     with Stubber(client._clients.repeating) as glue:
@@ -167,7 +167,7 @@ def test_every_page_is_read_and_what_vanishes_meanwhile_is_passed_over(catalog: 
             list(catalog.list_tables())
 
 
-def test_catalog_id_and_archiving_are_as_configured(
+def test_requests_have_the_configured_catalog_id_and_archiving(
     theirs: pyiceberg.catalog.Catalog, properties: dict[str, str]
 ) -> None:
     theirs.create_table("ns.t", ROWS.schema)
@@ -188,7 +188,7 @@ def test_catalog_id_and_archiving_are_as_configured(
         ours.close()
 
 
-def test_a_table_has_one_identity_however_its_name_is_spelled(
+def test_a_table_has_one_identity_in_any_case_of_its_name(
     catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog
 ) -> None:
     """Glue folds names to lower case; moto does not."""
@@ -197,12 +197,12 @@ def test_a_table_has_one_identity_however_its_name_is_spelled(
     parameters = {"table_type": "ICEBERG", "metadata_location": location}
     client: Any = catalog
     with Stubber(client._clients.repeating) as glue:
-        asked = {"DatabaseName": "NS", "Name": "T"}
-        glue.add_response("get_table", {"Table": {**entry, "Parameters": parameters}}, asked)
+        expected = {"DatabaseName": "NS", "Name": "T"}
+        glue.add_response("get_table", {"Table": {**entry, "Parameters": parameters}}, expected)
         assert catalog.load(TableName(("NS",), "T")).name == TABLE
 
 
-def test_without_a_version_nothing_is_committed(catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog) -> None:
+def test_an_entry_without_a_version_is_not_committed(catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog) -> None:
     theirs.create_table("ns.t", ROWS.schema)
     base = catalog.load(TABLE)
     parameters = {"table_type": "ICEBERG", "metadata_location": base.metadata_location}

@@ -1,4 +1,4 @@
-"""Temporary AWS keys are renewed before they expire, whatever issues them."""
+"""Temporary AWS keys from any source are renewed before they expire."""
 
 from __future__ import annotations
 
@@ -34,12 +34,10 @@ from support.scripted_rest import ScriptedRest
 from support.state_stores import a_table
 from support.tables import new_document
 
-# Keys are renewed before they expire, whether the machine, a profile or a role gives them.
-#
-# A proxy in front of moto refuses expired keys; in the middle of each test the keys expire.
+# Keys of a machine, a profile or a role: a proxy in front of moto refuses expired keys, which expire during each test.
 
 ROLE = {"client.role-arn": "arn:aws:iam::123456789012:role/reader"}
-# Whose keys the files and the API calls are sent with.
+# Properties, and the role whose keys sign the requests.
 WAYS: Mapping[str, tuple[dict[str, str], str]] = {
     "machine": ({}, "machine"),
     "profile": ({"client.profile-name": "person"}, "person"),
@@ -63,7 +61,7 @@ def bucket(aws: GuardedAws) -> str:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_files_are_read_and_written_on_when_keys_have_expired(aws: GuardedAws, bucket: str, way: str) -> None:
+def test_files_are_read_and_written_after_keys_expire(aws: GuardedAws, bucket: str, way: str) -> None:
     properties, who = WAYS[way]
     storage = Storage(properties)
     for content in (b"before", b"after"):
@@ -77,7 +75,7 @@ def test_files_are_read_and_written_on_when_keys_have_expired(aws: GuardedAws, b
     assert aws.roles("s3", by_arrow=True) == aws.roles("s3", by_arrow=False) == {who}
 
 
-def test_a_stream_that_is_open_while_its_keys_expire_is_read_to_its_end(aws: GuardedAws, bucket: str) -> None:
+def test_a_stream_is_read_to_its_end_after_its_keys_expire(aws: GuardedAws, bucket: str) -> None:
     storage, content = Storage({}), bytes(range(256)) * 40
     storage.write(f"{bucket}/a", content)
     with storage.open_input(f"{bucket}/a") as stream:
@@ -90,20 +88,20 @@ def test_a_stream_that_is_open_while_its_keys_expire_is_read_to_its_end(aws: Gua
     assert aws.refused == []
 
 
-def test_an_upload_continues_with_new_keys_when_its_own_expire(aws: GuardedAws, bucket: str) -> None:
-    """Each part is signed with the keys of its moment."""
-    storage, part = Storage({}), bytes(range(256)) * 4096 * 5  # 5 MiB, the least that S3 takes
+def test_an_upload_continues_after_its_keys_expire(aws: GuardedAws, bucket: str) -> None:
+    """Each part is signed with the keys that are current when it is sent."""
+    storage, part = Storage({}), bytes(range(256)) * 4096 * 5  # 5 MiB, S3's minimum
     parts: list[str] = []
     aws.on_entry = lambda entry, address: parts.append(address) if "partNumber=" in address else None
 
-    def has_come(count: int) -> bool:
+    def arrived(count: int) -> bool:
         return len(parts) == count
 
     with storage.translated(f"{bucket}/a"), bounded_output(storage, f"{bucket}/a", room=4 * len(part)) as sink:
         for number in range(1, 8):
             sink.write(part)
-            if number > 4:  # all but the part that is filled are sent
-                assert wait_until(partial(has_come, number - 1))
+            if number > 4:  # all parts are sent except the last, which is not full
+                assert wait_until(partial(arrived, number - 1))
                 aws.keys.expire()
     assert storage.read(f"{bucket}/a") == part * 7
     assert aws.refused == []
@@ -125,14 +123,14 @@ def test_keys_that_cannot_be_renewed_are_a_storage_error(aws: GuardedAws, bucket
     storage = Storage({})
     storage.write(f"{bucket}/a", b"x")
     aws.keys.expire()
-    aws.keys.life_s = -1  # the source gives expired keys
+    aws.keys.life_s = -1  # the source issues expired keys
     for attempt in (storage.read, lambda path: storage.write(path, b"y")):
         with pytest.raises(StorageError, match="expired"):
             attempt(f"{bucket}/a")
 
 
-def test_workers_renew_keys_of_their_own(aws: GuardedAws, bucket: str) -> None:
-    """A process of the local engine, and the function that Spark's workers run; what they are sent holds no keys."""
+def test_workers_renew_their_keys_themselves(aws: GuardedAws, bucket: str) -> None:
+    """In a process of the local engine and in the function of Spark's workers; a pickled task contains no keys."""
     Storage({}).write(f"{bucket}/a", b"x")
     for way in ("machine", "role of a profile"):
         properties, who = WAYS[way]
@@ -146,8 +144,8 @@ def test_workers_renew_keys_of_their_own(aws: GuardedAws, bucket: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["machine", "profile", "role of a profile"])
-def test_catalogs_continue_when_keys_have_expired(aws: GuardedAws, moto_server: MotoServer, way: str) -> None:
-    """The calls of the catalog and the bytes of its metadata files."""
+def test_catalogs_continue_after_keys_expire(aws: GuardedAws, moto_server: MotoServer, way: str) -> None:
+    """Calls of the catalog, and reads and writes of metadata files."""
     properties, who = WAYS[way]
     s3tables = moto_server.client("s3tables")
     arn = s3tables.create_table_bucket(name=f"renewed-{uuid.uuid4()}")["arn"]
@@ -169,7 +167,7 @@ def test_catalogs_continue_when_keys_have_expired(aws: GuardedAws, moto_server: 
     assert (aws.refused, aws.roles("s3tables"), aws.roles("s3")) == ([], {who}, {who})
 
 
-def test_the_state_continues_when_keys_have_expired(aws: GuardedAws, moto_dynamodb: MotoServer) -> None:
+def test_the_state_store_continues_after_keys_expire(aws: GuardedAws, moto_dynamodb: MotoServer) -> None:
     table = a_table(moto_dynamodb)
     for profile, who in (("", "machine"), ("&profile=person", "person"), ("&profile=assumes", "writer")):
         aws.forget()
@@ -190,7 +188,7 @@ def test_anonymous_requests_are_not_signed(aws: GuardedAws, bucket: str) -> None
     assert (set(aws.refused), aws.let_in) == ({""}, [])
 
 
-# Keys that a REST catalog vends, and keys that sign its requests: both are renewed before they expire.
+# Keys that a REST catalog vends, and keys that sign its requests.
 
 HOUR_MS = 3_600_000
 
@@ -211,13 +209,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Vending:
-    """A catalog whose answers hold keys of an hour; ``more`` is what stands beside them."""
+    """A catalog that vends keys for an hour, together with the properties ``more``."""
 
     def __init__(self, server: ScriptedRest, aws: GuardedAws, clock: Clock, more: Mapping[str, str]) -> None:
         self.answer, self.aws, self.clock, self.more = server.answer, aws, clock, more
         self.loads = 0
         self.vends = True
-        server.answer = self  # type: ignore[method-assign]  # a script in its place
+        server.answer = self  # type: ignore[method-assign]  # replaces the script
 
     def __call__(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         status, headers, text = self.answer(method, path, body)
@@ -234,7 +232,7 @@ class Vending:
         return {"s3.endpoint": self.aws.endpoint, "s3.region": REGION, **keys, **expires, **self.more}
 
 
-def test_a_store_continues_with_the_keys_that_the_catalog_vends_later(
+def test_a_store_continues_with_newly_vended_keys(
     server: ScriptedRest, aws: GuardedAws, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vending = Vending(server, aws, clock, {"client.role-arn": "arn:aws:iam::1:role/not-for-vended-keys"})
@@ -247,13 +245,13 @@ def test_a_store_continues_with_the_keys_that_the_catalog_vends_later(
         with storage.open_input(path) as stream:
             assert (storage.read(path), stream.read()) == (b"x", b"x")
         assert client.get_object(Bucket=path.split("/")[2], Key="a")["Body"].read() == b"x"
-        assert vending.loads == 1 + hour  # only when it must
+        assert vending.loads == 1 + hour  # only after the keys expire
         aws.keys.expire()
         clock.now_ms += HOUR_MS
     assert (aws.refused, aws.roles("s3")) == ([], {"of the table"})
 
 
-def test_work_for_others_gets_the_keys_of_its_time(server: ScriptedRest, aws: GuardedAws, clock: Clock) -> None:
+def test_pickled_storage_has_the_current_keys(server: ScriptedRest, aws: GuardedAws, clock: Clock) -> None:
     vending = Vending(server, aws, clock, {})
     properties = server.open().load(NAME).io_properties
     assert current_properties(properties) == dict(properties)
@@ -268,7 +266,7 @@ def test_work_for_others_gets_the_keys_of_its_time(server: ScriptedRest, aws: Gu
         current_properties(properties)
 
 
-def test_keys_without_an_expiry_are_taken_as_they_are(
+def test_keys_without_an_expiry_are_not_renewed(
     server: ScriptedRest, aws: GuardedAws, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vending = Vending(server, aws, clock, {"s3.session-token-expires-at-ms": ""})
@@ -319,7 +317,7 @@ def test_requests_are_signed_with_keys_that_are_renewed(
     assert aws_session(properties, ("client",)).client("s3").list_buckets()  # PyIceberg took nothing from it
 
 
-def test_signing_without_a_region_is_an_error_that_says_so(
+def test_signing_without_a_region_is_a_named_error(
     server: ScriptedRest, aws: GuardedAws, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):

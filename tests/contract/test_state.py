@@ -19,8 +19,6 @@ from icekeeper.state.store import UNTIL_REMOVED_MS, Glance, LastSeen, PassRecord
 from icekeeper.state.table_memory import TableMemory
 from support.state_stores import CALLED, COPY, IDENTITY, OTHERS, WITHOUT_UUID, OpenStore, look, looks, remember
 
-# Every state store, by parameter.
-
 BIG_SNAPSHOT_ID = 2**63 - 1
 
 
@@ -52,7 +50,7 @@ def seen(finished_ms: int, *, is_done: bool = True) -> LastSeen:
     return look(finished_ms, is_done=is_done, snapshot_id=BIG_SNAPSHOT_ID)
 
 
-def test_an_empty_store_knows_nothing(open_store: OpenStore) -> None:
+def test_an_empty_store_returns_nothing(open_store: OpenStore) -> None:
     store = open_store()
     assert store.history(IDENTITY) == ()
     assert store.seen(IDENTITY) is None
@@ -68,7 +66,7 @@ def test_an_empty_store_knows_nothing(open_store: OpenStore) -> None:
 
 
 def test_the_journal_returns_passes_newest_first(open_store: OpenStore) -> None:
-    """A run that is recorded again, as a retried report does, is there once."""
+    """A retried report replaces its earlier record."""
     again = replace(a_pass("a", 10), status="partial")
     for record in (a_pass("b", 20), a_pass("c", 30), a_pass("a", 10), again):
         open_store().record_pass(record)
@@ -76,8 +74,8 @@ def test_the_journal_returns_passes_newest_first(open_store: OpenStore) -> None:
     assert open_store().history(IDENTITY, limit=1) == (a_pass("c", 30),)
 
 
-def test_the_journal_of_all_tables_returns_passes_newest_first_by_time(open_store: OpenStore) -> None:
-    """Of every catalog and copy; a pass that is recorded again, in a later hour, is there once."""
+def test_the_journal_of_all_tables_returns_passes_since_a_time_newest_first(open_store: OpenStore) -> None:
+    """It covers every catalog and copy; a pass that is recorded again in a later hour appears once."""
     other = replace(
         IDENTITY, catalog=IDENTITY.catalog._replace(name="D"), table=TableName(("a.b",), "t"), uuid="uuid-2"
     )
@@ -94,7 +92,7 @@ def test_the_journal_of_all_tables_returns_passes_newest_first_by_time(open_stor
 
 
 def test_pins_hold_until_they_expire_or_are_removed(open_store: OpenStore) -> None:
-    """``expires_ms`` is the first millisecond at which a pin no longer holds; adding it again prolongs it."""
+    """``expires_ms`` is the first millisecond at which a pin no longer holds; adding it again extends it."""
     store = open_store()
     store.add_pin(a_pin("late", 200))
     store.add_pin(a_pin("early", 100))
@@ -110,8 +108,8 @@ def test_pins_hold_until_they_expire_or_are_removed(open_store: OpenStore) -> No
     assert store.pins(IDENTITY, now_ms=UNTIL_REMOVED_MS - 1) == ()
 
 
-def test_the_records_of_expired_pins_go_after_a_week(open_store: OpenStore) -> None:
-    """Those of killed jobs.  DynamoDB does that itself; a file has no TTL."""
+def test_records_of_expired_pins_are_deleted_after_a_week(open_store: OpenStore) -> None:
+    """Killed jobs leave pins.  DynamoDB deletes them by TTL; a file needs this call."""
     store, week_ms = open_store(), 7 * 24 * HOUR_MS
     for name, expires_ms in (("killed", 100), ("late", 101), ("held", UNTIL_REMOVED_MS)):
         store.add_pin(a_pin(name, expires_ms))
@@ -120,7 +118,7 @@ def test_the_records_of_expired_pins_go_after_a_week(open_store: OpenStore) -> N
     assert left == ["held", "late"] if store.table.is_local else ["held", "killed", "late"]
 
 
-def test_the_last_pass_is_remembered_whatever_order_reports_arrive_in(open_store: OpenStore) -> None:
+def test_the_last_pass_is_remembered_in_any_order_of_reports(open_store: OpenStore) -> None:
     store = open_store()
     remember(store, IDENTITY, seen(20))
     remember(store, IDENTITY, seen(10, is_done=False))
@@ -131,8 +129,8 @@ def test_the_last_pass_is_remembered_whatever_order_reports_arrive_in(open_store
     assert store.seen(IDENTITY) == looks(replace(seen(40), snapshot_id=None))
 
 
-def test_clusterings_are_remembered_by_recipe_for_good(open_store: OpenStore) -> None:
-    """A snapshot may be recorded twice, and under several recipes (its files are then known under each)."""
+def test_clusterings_are_remembered_by_recipe(open_store: OpenStore) -> None:
+    """A snapshot may be recorded twice, and under several recipes."""
     store = open_store()
     assert store.clustered_snapshots(IDENTITY, "sort(1)") == frozenset()
     for snapshot_id, recipe in ((BIG_SNAPSHOT_ID, "sort(1)"), (4, "sort(1)"), (4, "sort(1)"), (4, "zorder(1, 2)")):
@@ -141,7 +139,7 @@ def test_clusterings_are_remembered_by_recipe_for_good(open_store: OpenStore) ->
     assert open_store().clustered_snapshots(IDENTITY, "zorder(1, 2)") == {4}
 
 
-def test_a_glance_holds_all_that_detection_asks_for(open_store: OpenStore) -> None:
+def test_a_glance_has_the_pins_passes_and_loads_that_detection_needs(open_store: OpenStore) -> None:
     store = open_store()
     assert store.glance(IDENTITY, now_ms=0) == Glance((), None, ())
     for name, expires_ms in (("z", 300), ("late", 200), ("early", 100)):
@@ -173,14 +171,14 @@ def test_other_tables_share_nothing(open_store: OpenStore) -> None:
         assert store.staging.forget(replace(recorded, identity=other)) is False
     assert store.pins(IDENTITY, now_ms=0) == (a_pin("p", 100),)
     assert store.staging.loads(IDENTITY) == (recorded,)
-    for apart in (*OTHERS.values(), COPY):
-        assert store.pending_deletions.lists(apart) == ()
-        store.pending_deletions.forget(apart, "a")
+    for unrelated in (*OTHERS.values(), COPY):
+        assert store.pending_deletions.lists(unrelated) == ()
+        store.pending_deletions.forget(unrelated, "a")
     assert paths_of(store.pending_deletions, "a") == ["s3://b/t/1"]
 
 
 def fill(store: StateStore) -> StagedLoad:
-    """A pass, a pin, what the pass saw, a clustering, a list of deletions, and a staged load, which is returned."""
+    """Record a pass, a pin, a look, a clustering and a list of deletions; return a staged load."""
     store.record_pass(a_pass("a", 10))
     store.add_pin(a_pin("p", 100))
     remember(store, IDENTITY, seen(1))
@@ -189,27 +187,27 @@ def fill(store: StateStore) -> StagedLoad:
     return store.staging.stage(a_load(), ["s3://bucket/t/a"])
 
 
-def test_a_table_is_the_same_whatever_it_is_called(open_store: OpenStore) -> None:
-    store, called = open_store(), CALLED
-    load = replace(fill(store), identity=called)
-    assert store.glance(called, now_ms=0) == Glance((a_pin("p", 100, called),), looks(seen(1)), (load,))
-    assert store.seen(called) == looks(seen(1))
-    assert store.history(called) == (a_pass("a", 10, called),)
-    assert store.clustered_snapshots(called, "sort(1)") == {4}
-    store.add_pin(a_pin("p", 200, called))
+def test_a_table_has_the_same_records_under_any_name(open_store: OpenStore) -> None:
+    store, renamed = open_store(), CALLED
+    load = replace(fill(store), identity=renamed)
+    assert store.glance(renamed, now_ms=0) == Glance((a_pin("p", 100, renamed),), looks(seen(1)), (load,))
+    assert store.seen(renamed) == looks(seen(1))
+    assert store.history(renamed) == (a_pass("a", 10, renamed),)
+    assert store.clustered_snapshots(renamed, "sort(1)") == {4}
+    store.add_pin(a_pin("p", 200, renamed))
     assert store.pins(IDENTITY, now_ms=0) == (a_pin("p", 200),), "prolonged under the other name"
-    assert store.remove_pin(called, "p") is True
+    assert store.remove_pin(renamed, "p") is True
     assert store.pins(IDENTITY, now_ms=0) == ()
     deletions = store.pending_deletions
-    assert (deletions.lists(called), paths_of(deletions, "a", called)) == (("a",), ["s3://b/t/1"])
-    deletions.expect(called, "a", ["s3://b/t/2"])
+    assert (deletions.lists(renamed), paths_of(deletions, "a", renamed)) == (("a",), ["s3://b/t/1"])
+    deletions.expect(renamed, "a", ["s3://b/t/2"])
     assert paths_of(deletions, "a") == ["s3://b/t/2"]
-    deletions.forget(called, "a")
+    deletions.forget(renamed, "a")
     assert deletions.lists(IDENTITY) == ()
 
 
-def test_a_copy_shares_what_protects_and_nothing_else(open_store: OpenStore) -> None:
-    """By its UUID alone it could be the table itself, moved: too much is protected, never too little."""
+def test_a_copy_shares_pins_and_nothing_else(open_store: OpenStore) -> None:
+    """A copy may be the table itself, moved, so that pins must protect it too."""
     store = open_store()
     store.record_pass(a_pass("a", 10))
     store.add_pin(a_pin("p", 100))
@@ -223,7 +221,7 @@ def test_a_copy_shares_what_protects_and_nothing_else(open_store: OpenStore) -> 
     assert (store.seen(IDENTITY), store.seen(COPY)) == (looks(seen(1)), looks(seen(9, is_done=False)))
 
 
-def test_a_table_without_a_uuid_is_its_location(open_store: OpenStore) -> None:
+def test_a_table_without_a_uuid_is_identified_by_its_location(open_store: OpenStore) -> None:
     store = open_store()
     store.add_pin(a_pin("p", 100, WITHOUT_UUID))
     remember(store, WITHOUT_UUID, seen(1))
@@ -246,7 +244,7 @@ def test_many_writers_at_once_lose_nothing(open_store: OpenStore) -> None:
     assert store.loads(IDENTITY)[0].file_count == 80
 
 
-# Every store of claims: an owner finds all tables, in any catalog, that may have files in its folders.
+# Claims: a table's owner finds all tables of any catalog that may have files in its folders.
 
 
 def claims(
@@ -286,7 +284,7 @@ def found(open_store: OpenStore, folder: str) -> list[str]:
     return [str(item.table) for item in open_store().claims.touching(folder)]
 
 
-def test_recorded_claims_come_back_until_they_are_replaced_or_forgotten(open_store: OpenStore) -> None:
+def test_claims_are_kept_until_they_are_replaced_or_forgotten(open_store: OpenStore) -> None:
     open_store().claims.record(OWNER)
     open_store().claims.record(GUEST)
     assert open_store().claims.of_entry(OWNER.entry) == OWNER
@@ -302,7 +300,7 @@ def test_recorded_claims_come_back_until_they_are_replaced_or_forgotten(open_sto
     assert found(open_store, "s3://other/z") == []
 
 
-def test_an_owner_finds_those_around_inside_and_below_its_location(open_store: OpenStore) -> None:
+def test_an_owner_finds_tables_around_in_and_below_its_location(open_store: OpenStore) -> None:
     for item in (OWNER, GUEST, NESTED, AROUND, NEIGHBOUR, claims("ns.local", "/wh/t")):
         open_store().claims.record(item)
     assert sorted(found(open_store, OWNER.location)) == ["ns.around", "ns.guest", "ns.nested", "ns.owner"]
@@ -314,7 +312,7 @@ def test_an_owner_finds_those_around_inside_and_below_its_location(open_store: O
 
 
 def test_claims_that_the_caller_read_are_not_read_again(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every pass over every table records something, and has just read the entry."""
+    """Every pass records the claims of its table, which it has just read."""
     open_store().claims.record(GUEST)
     moved = claims("ns.guest", "s3://b/new", ("s3://other/z",), catalog="other")
     reads: list[str] = []
@@ -342,8 +340,8 @@ def test_folders_of_any_length_are_found(open_store: OpenStore) -> None:
     assert found(open_store, f"s3://b/{'x' * (length - 1)}") == []
 
 
-def test_the_last_look_at_each_catalog_is_known(open_store: OpenStore) -> None:
-    """A catalog is known from the first claims on; a look stays until the next one
+def test_the_last_look_at_each_catalog_is_kept(open_store: OpenStore) -> None:
+    """A catalog is listed from its first claims on; a look replaces the earlier look
     (rule: look-at-every-served-table)."""
     assert list(open_store().claims.looks()) == []
     open_store().claims.record(GUEST)
@@ -360,14 +358,14 @@ def test_the_last_look_at_each_catalog_is_known(open_store: OpenStore) -> None:
     assert list(open_store().claims.looks()) == [looked, never[1]]
 
 
-# Every state store: deletions that a run has planned.
+# Deletions that a run has planned.
 
 
 def paths_of(store: PendingDeletionStore, name: str, identity: TableIdentity = IDENTITY) -> list[str]:
     return list(chain.from_iterable(store.paths(identity, name)))
 
 
-def test_lists_are_kept_until_they_are_forgotten(open_store: OpenStore) -> None:
+def test_lists_of_deletions_are_kept_until_they_are_forgotten(open_store: OpenStore) -> None:
     odd = ["s3://b/t/a b", "s3://b/t/a%20b", "s3://b/t/ü\n,", "file:/x"]
     open_store().pending_deletions.expect(IDENTITY, "run-2", odd)
     open_store().pending_deletions.expect(IDENTITY, "run-1", ["s3://b/t/1"])
@@ -389,7 +387,7 @@ def test_a_list_of_deletions_replaces_the_list_of_the_same_name(open_store: Open
     assert open_store().pending_deletions.lists(IDENTITY) == ()
 
 
-# Every state store: staged loads.
+# Staged loads.
 
 
 def a_load(name: str = "L", identity: TableIdentity = IDENTITY) -> StagedLoad:
@@ -400,7 +398,7 @@ def paths(store: StagingStore, name: str = "L", identity: TableIdentity = IDENTI
     return list(chain.from_iterable(store.files(identity, name)))
 
 
-def test_a_load_is_recorded_with_its_files_in_order_and_staging_again_adds_files(open_store: OpenStore) -> None:
+def test_a_load_keeps_its_files_in_order_and_staging_again_adds_files(open_store: OpenStore) -> None:
     files = ["s3://bucket/t/b", "s3://bucket/t/ä b%20?#", "s3://bucket/t/a"]
     recorded = open_store().staging.stage(a_load(), iter(files))
     assert recorded == replace(a_load(), file_count=3)
@@ -416,8 +414,8 @@ def test_a_load_is_recorded_with_its_files_in_order_and_staging_again_adds_files
     assert paths(open_store().staging, "c") == ["s3://bucket/t/c"]
 
 
-def test_a_record_can_be_changed_and_forgotten_only_as_it_was_read(open_store: OpenStore) -> None:
-    """A decision on what a record said must not act when it says something else by now."""
+def test_a_load_is_changed_and_forgotten_only_if_it_is_as_read(open_store: OpenStore) -> None:
+    """A decision based on an outdated record must not take effect."""
     store = open_store().staging
     before = store.stage(a_load(), ["s3://bucket/t/a"])
     for stale in (
@@ -438,7 +436,7 @@ def test_a_record_can_be_changed_and_forgotten_only_as_it_was_read(open_store: O
     assert (store.loads(IDENTITY), paths(store)) == ((), [])
 
 
-def test_thousands_of_files_come_some_at_a_time(open_store: OpenStore) -> None:
+def test_thousands_of_files_are_read_in_chunks(open_store: OpenStore) -> None:
     store = open_store().staging
     files = [f"s3://bucket/warehouse/ns/t/data/part={n % 100}/0000{n}-of-load.parquet" for n in range(5_000)]
     store.stage(a_load("other"), files[:10])
@@ -452,9 +450,7 @@ def test_thousands_of_files_come_some_at_a_time(open_store: OpenStore) -> None:
 
 
 @pytest.mark.parametrize("called", [CALLED, COPY], ids=["called otherwise", "moved"])
-def test_a_load_is_the_tables_whatever_it_is_called_and_wherever_it_moved(
-    open_store: OpenStore, called: TableIdentity
-) -> None:
+def test_a_renamed_or_moved_table_keeps_its_loads(open_store: OpenStore, called: TableIdentity) -> None:
     store = open_store().staging
     before = store.stage(a_load(), ["s3://bucket/t/a"])
     assert store.loads(called) == (replace(before, identity=called),)

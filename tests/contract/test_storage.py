@@ -38,7 +38,7 @@ from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
 from support.proxies import closed_port, faulty_proxy, served_by
 
-# One suite over every store: a local folder, SeaweedFS, an ordinary bucket, and a table bucket as AWS has them.
+# The stores: a local folder, SeaweedFS, moto's general purpose bucket, and moto's table bucket.
 
 LISTABLE = ["local", "seaweedfs", "bucket"]
 ALL = [*LISTABLE, "table_bucket"]
@@ -52,7 +52,7 @@ class Place:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> Place:
-    """A location of the test's own on the store that the parameter names."""
+    """A new location in the store that the parameter names."""
     found: Place = request.getfixturevalue(f"{request.param}_place")
     return found
 
@@ -102,13 +102,13 @@ def test_a_pickled_storage_reads_the_same_objects(place: Place) -> None:
 
 
 @pytest.fixture(autouse=True)
-def sums_that_table_buckets_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyArrow writes here, which sends a checksum of its own choice else; a deployment writes through boto3."""
+def checksums_only_when_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests write through PyArrow, which otherwise sends a checksum; a deployment writes through boto3."""
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
 
 
 @pytest.mark.parametrize("place", ALL, indirect=True)
-def test_parquet_streams_both_ways(place: Place) -> None:
+def test_parquet_is_written_and_read_as_a_stream(place: Place) -> None:
     path = f"{place.location}/data/k=1/a.parquet"
     table = pa.table({"id": range(1000)})
     with place.storage.open_output(path) as sink:
@@ -119,9 +119,9 @@ def test_parquet_streams_both_ways(place: Place) -> None:
 
 @pytest.mark.parametrize("size", [1000, 10**8], ids=["small", "large"])
 @pytest.mark.parametrize("place", ALL, indirect=True)
-def test_an_input_that_is_not_there_is_found_by_its_path(place: Place, size: int) -> None:
-    """Whether it would be read at once or by row groups (rule: leave-out-unreadable-files); the bytes are those of
-    another size than the manifest says."""
+def test_a_missing_input_is_reported_by_its_path(place: Place, size: int) -> None:
+    """Whether the file would be read whole or by row groups (rule: leave-out-unreadable-files); sizes in the manifest
+    are wrong."""
     schema = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
     inputs = [InputFile(f"{place.location}/data/{number}.parquet", 1, size) for number in range(3)]
     for source in (inputs[0], inputs[2]):
@@ -136,7 +136,7 @@ def test_an_input_that_is_not_there_is_found_by_its_path(place: Place, size: int
 
 @pytest.mark.parametrize("place", LISTABLE, indirect=True)
 def test_listing_is_recursive_with_sizes_and_ages(place: Place) -> None:
-    """A sibling with the same beginning is not listed; what may be done is known without a trace."""
+    """A sibling with the same prefix is not listed; ``can_list`` and ``can_delete`` leave no trace."""
     start = int(time.time()) * 1000
     sizes = {"data/a.parquet": 1, "data/k=a b/c.parquet": 2, "metadata/d.avro": 3}
     for name, size in sizes.items():
@@ -152,28 +152,28 @@ def test_listing_is_recursive_with_sizes_and_ages(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", LISTABLE, indirect=True)
-def test_nothing_outside_the_bound_is_touched(place: Place) -> None:
+def test_a_bounded_storage_accesses_nothing_outside(place: Place) -> None:
     inside, outside = f"{place.location}/data/a", f"{place.location}-of-others/data/a"
     place.storage.write(outside, b"theirs")
     storage = place.storage.within(AllowedLocations((place.location,), from_operator=True))
     storage.write(inside, b"ours")
     assert storage.read(inside) == b"ours"
     assert not storage.allows(outside)
-    touches: list[Callable[[], object]] = [
-        *(partial(touch, outside) for touch in (storage.read, storage.size, storage.status, storage.open_input)),
+    attempts: list[Callable[[], object]] = [
+        *(partial(attempt, outside) for attempt in (storage.read, storage.size, storage.status, storage.open_input)),
         partial(storage.write, outside, b"ours"),
         lambda: list(storage.list(f"{place.location}-of-others")),
     ]
-    for touch in touches:
+    for attempt in attempts:
         with pytest.raises(LocationRefused, match=r"is outside .*; nothing was accessed"):
-            touch()
+            attempt()
     report = storage.delete([inside, outside])
     assert (report.deleted, list(report.failed)) == ((inside,), [outside])
     assert place.storage.read(outside) == b"theirs"
 
 
 @pytest.mark.parametrize("place", LISTABLE, indirect=True)
-def test_deletion_reports_every_path_and_ignores_what_is_gone(place: Place) -> None:
+def test_deletion_reports_every_path_and_ignores_missing_files(place: Place) -> None:
     paths = [f"{place.location}/data/{i}.parquet" for i in range(3)]
     for path in paths[:2]:
         place.storage.write(path, b"x")
@@ -184,9 +184,9 @@ def test_deletion_reports_every_path_and_ignores_what_is_gone(place: Place) -> N
     assert place.storage.delete([]).deleted == ()
 
 
-@pytest.mark.parametrize("place", ["local", "bucket"], indirect=True)  # SeaweedFS's table buckets take no such key
-def test_a_key_that_xml_cannot_hold_keeps_no_other_from_being_deleted(place: Place) -> None:
-    """Its batch would be refused whole: MalformedXML."""
+@pytest.mark.parametrize("place", ["local", "bucket"], indirect=True)  # SeaweedFS's table buckets refuse such keys
+def test_keys_that_xml_cannot_represent_are_deleted_with_the_others(place: Place) -> None:
+    """The store would refuse their whole batch with MalformedXML."""
     paths = [f"{place.location}/data/{name}" for name in ("a", "b\x01", "c\x1f", "d\ufffe")]
     for path in paths:
         place.storage.write(path, b"x")
@@ -210,14 +210,14 @@ def test_a_table_bucket_neither_lists_nor_deletes(place: Place) -> None:
         list(place.storage.list(place.location))
 
 
-def test_the_probe_leaves_no_delete_marker_in_a_versioned_bucket(seaweedfs: SeaweedFSServer) -> None:
+def test_can_delete_leaves_no_delete_marker_in_a_versioned_bucket(seaweedfs: SeaweedFSServer) -> None:
     bucket = f"bucket-{uuid.uuid4()}"
     s3 = seaweedfs.client("s3")
     s3.create_bucket(Bucket=bucket)
     s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     assert Storage(seaweedfs.catalog_properties(bucket)).can_delete(f"s3://{bucket}/t")
     assert not s3.list_object_versions(Bucket=bucket).get("DeleteMarkers")
-    # The marker that it takes care not to leave:
+    # A deletion of a missing key leaves a delete marker.
     s3.delete_objects(Bucket=bucket, Delete={"Objects": [{"Key": "t/never"}]})
     assert [marker["Key"] for marker in s3.list_object_versions(Bucket=bucket)["DeleteMarkers"]] == ["t/never"]
 
@@ -267,7 +267,7 @@ def test_symbolic_links_are_neither_listed_nor_followed_and_a_folder_is_not_dele
 
 
 @pytest.mark.parametrize("place", ["bucket"], indirect=True)
-def test_keys_are_taken_literally(place: Place) -> None:
+def test_keys_are_not_url_decoded(place: Place) -> None:
     names = ["a?b", "a", "a#c", "a%20d", "a d", "ü"]
     for name in names:
         place.storage.write(f"{place.location}/{name}", name.encode())
@@ -281,7 +281,7 @@ def test_keys_are_taken_literally(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["bucket"], indirect=True)
-def test_a_key_with_an_empty_part_is_an_object_like_any_other(place: Place) -> None:
+def test_a_key_with_an_empty_part_is_read_written_and_deleted(place: Place) -> None:
     """PyArrow refuses it (platform: pyarrow-refuses-empty-parts, rule: any-spelling-protects)."""
     storage, bucket = place.storage, "/".join(place.location.split("/")[:3])
     twin, large = f"{bucket}/t/data/a", bytes(21 * 1024 * 1024)
@@ -308,7 +308,7 @@ def test_a_key_with_an_empty_part_is_an_object_like_any_other(place: Place) -> N
         assert storage.size(path) is None
 
 
-def test_other_stores_are_neither_listed_nor_deleted_from() -> None:
+def test_unsupported_stores_are_neither_listed_nor_deleted_from() -> None:
     assert not Storage({}).can_list("gs://b/t")
     assert not Storage({}).can_delete("gs://b/t")
     assert list(Storage({}).delete(["gs://b/t/x"]).failed) == ["gs://b/t/x"]
@@ -316,14 +316,14 @@ def test_other_stores_are_neither_listed_nor_deleted_from() -> None:
         Storage({}).list("gs://b/t")
 
 
-# Errors of a store that refuses every request, and of a control bucket that is gone.
+# A store that refuses every request, and a missing control bucket.
 
 ADVICE = r"sign in again, or name a profile or role, whose keys are renewed$"
 
 
 @contextmanager
 def expired_keys() -> Iterator[Storage]:
-    """Keys that are given once and have expired: S3 answers 400, and to a HEAD no word more."""
+    """A store that answers 400 because keys have expired; the answer to a HEAD has no body."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -347,7 +347,7 @@ def expired_keys() -> Iterator[Storage]:
         yield Storage({**keys, "s3.endpoint": endpoint})
 
 
-def test_keys_that_have_expired_are_reported_by_every_way_to_read() -> None:
+def test_expired_keys_are_reported_by_every_way_to_read() -> None:
     """Arrow does not distinguish expired keys from other mistakes (platform: arrow-hides-expired-keys)."""
     with expired_keys() as storage:
         for read in (
@@ -357,11 +357,10 @@ def test_keys_that_have_expired_are_reported_by_every_way_to_read() -> None:
         ):
             with pytest.raises(StorageError, match=ADVICE) as caught:
                 read()
-            assert failed_by_store(caught.value)  # not taken for a file that is gone or damaged
+            assert failed_by_store(caught.value)  # not for a missing or damaged file
 
 
-def test_a_control_bucket_that_is_gone_is_no_document_that_is_missing(moto_server: MotoServer) -> None:
-    """A control bucket that is gone is a failure, not a missing document."""
+def test_a_missing_control_bucket_is_an_error_not_a_missing_document(moto_server: MotoServer) -> None:
     keys = {"s3.access-key-id": "a", "s3.secret-access-key": "b", "s3.region": REGION}
     storage, name = Storage({**keys, "s3.endpoint": moto_server.endpoint}), f"control-{uuid.uuid4()}"
     control = ControlBucket(f"s3://{name}", storage)
@@ -375,7 +374,7 @@ def test_a_control_bucket_that_is_gone_is_no_document_that_is_missing(moto_serve
     assert control.find("runs/r/report.json") is None
 
 
-# Listings of S3: a small table's takes one request, a large one is divided into folders.
+# S3 listings: one request for a small table; a large table is divided into folders.
 
 NAMES = ("data/k=1/a", "data/k=1/b", "data/k=2/deep/er/c", "data/d", "metadata/m", "e")
 
@@ -399,31 +398,31 @@ def test_a_small_table_is_listed_with_one_request(bucket_of_folders: tuple[Stora
 
 
 @pytest.mark.parametrize("page", [1000, 1])
-def test_folders_of_other_formats_are_looked_into_only_where_they_are(
+def test_other_formats_are_searched_in_as_few_folders_as_possible(
     bucket_of_folders: tuple[Storage, str], page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where one answer does not name all folders: then each is looked for."""
+    """If one page does not list all folders, each folder is searched separately."""
     monkeypatch.setattr(storage_s3_listing, "_PAGE", page)
     storage, location = bucket_of_folders
     files = [f"{location}/data/k=1/a", f"{location}/data/k=1/b"]
     with counting() as count:
         assert find_other_formats(storage, [location], files) == set()
-    looked_into = 2 if page == 1000 else 10  # the location and data/
-    assert count.counts == {RequestKind.PUT: looked_into}
+    requests = 2 if page == 1000 else 10  # the location and data/
+    assert count.counts == {RequestKind.PUT: requests}
     storage.write(f"{location}/data/_delta_log/0.json", b"{}")
     storage.write(f"{location}/schema/notes.txt", b"no schema of Paimon's")
     assert find_other_formats(storage, [location], files) == {f"{location}/data"}
 
 
-# A store that cannot be reached, throttles, breaks off or refuses: one error of storage that names what failed.
+# A store that is unreachable, throttles, breaks connections or refuses raises a StorageError that names the path.
 
 
-def test_a_missing_bucket_says_nothing_of_an_object(moto_server: MotoServer) -> None:
-    """It may be back tomorrow with all of them: none is taken for lost (rule: leave-out-unreadable-files)."""
+def test_a_missing_bucket_is_no_evidence_that_an_object_is_missing(moto_server: MotoServer) -> None:
+    """The bucket may return with all its objects (rule: leave-out-unreadable-files)."""
     storage = Storage(moto_server.s3_properties)
-    for ask in (storage.can_list, storage.can_delete):
+    for check in (storage.can_list, storage.can_delete):
         with pytest.raises(StorageError, match="s3://no-such-bucket/t failed with NoSuchBucket"):
-            ask("s3://no-such-bucket/t")
+            check("s3://no-such-bucket/t")
     for read in (storage.read, lambda path: storage.open_input(path, 10), storage.open_input):
         with pytest.raises(StorageError, match="s3://no-such-bucket/t/x") as caught:
             read("s3://no-such-bucket/t/x")
@@ -450,7 +449,7 @@ def test_an_unreachable_endpoint_fails_soon_with_one_sentence(moto_server: MotoS
         assert storage.delete([path]).failed == {path: f"cannot be reached: nothing answers at {endpoint}"}
 
 
-def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_throttled_deletions_are_retried(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icekeeper.storage.s3.time.sleep", lambda seconds: None)
     bucket = f"bucket-{uuid.uuid4()}"
     moto_server.client("s3").create_bucket(Bucket=bucket)
@@ -461,7 +460,7 @@ def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatc
     original, calls = storage.s3.delete_objects, []
 
     def throttled(**arguments: object) -> dict[str, object]:
-        """The first two answers lose the first key to throttling; the last key is locked for ever."""
+        """The first two calls throttle the first key; every call denies the last key."""
         keys = [entry["Key"] for entry in arguments["Delete"]["Objects"]]  # type: ignore[index]
         calls.append(keys)
         errors = [{"Key": key, "Code": "AccessDenied", "Message": "locked"} for key in keys if key == "t/2"]
@@ -481,7 +480,7 @@ def test_throttled_deletions_are_tried_again(moto_server: MotoServer, monkeypatc
     assert [item.path for item in storage.list(f"s3://{bucket}/t")] == [paths[2]]
 
 
-def test_wrong_credentials_are_an_error_that_keeps_the_secret(table_bucket: dict[str, str]) -> None:
+def test_an_error_about_wrong_credentials_hides_the_secret(table_bucket: dict[str, str]) -> None:
     storage = Storage({**table_bucket, "s3.secret-access-key": "not-the-secret-key"})
     for action in (storage.read, storage.can_list, storage.can_delete, lambda path: list(storage.list(path))):
         with pytest.raises(StorageError) as caught:
@@ -490,7 +489,7 @@ def test_wrong_credentials_are_an_error_that_keeps_the_secret(table_bucket: dict
     assert "not-the-secret-key" not in repr(storage)
 
 
-def test_a_connection_that_breaks_is_an_error_of_storage(moto_server: MotoServer) -> None:
+def test_a_broken_connection_is_a_transient_storage_error(moto_server: MotoServer) -> None:
     with faulty_proxy(moto_server.endpoint) as proxy:
         storage = Storage({**moto_server.s3_properties, "s3.endpoint": proxy.url})
         proxy.fault = b""
@@ -501,9 +500,9 @@ def test_a_connection_that_breaks_is_an_error_of_storage(moto_server: MotoServer
         assert report.transient == {"s3://b/x"}
 
 
-# Listings divided among threads: complete, each object once, and failing as a whole.
+# Listings divided among threads contain each object once and fail as a whole.
 
-# Folders in folders, files at every level, names that sort around the slash.
+# Nested folders, files at every level, names that sort around the slash.
 FOLDERS = ("", "data/", "data/k=1/", "data/k=1-x/", "data/k=2/l=1/m=1/n=1/o=1/")
 LISTED = [f"{folder}{name}" for folder in FOLDERS for name in ("f", "g h")]
 
@@ -524,7 +523,7 @@ def listed_place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Storag
 
 
 def test_every_object_is_listed_once(listed_place: tuple[Storage, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many folders the division looks for, and although one page would hold all."""
+    """For every number of wanted folders, although one page would hold all objects."""
     monkeypatch.setattr(storage_storage, "few_s3", lambda client, prefix: None)
     storage, location = listed_place
     for name in LISTED:
@@ -539,16 +538,16 @@ def test_every_object_is_listed_once(listed_place: tuple[Storage, str], monkeypa
         objects, folders = storage.divide(location)
         parts = [*objects, *(item for folder in folders for item in storage.list_folder(folder))]
         assert sorted(item.path for item in parts) == expected
-    # Each is looked at as it is now.
+    # The status of each object equals its listing.
     for listed in found:
-        looked_at = storage.status(listed.path)
-        assert looked_at is not None
-        assert (looked_at.path, looked_at.size) == (listed.path, 2)
-        assert abs((looked_at.modified_ms or 0) - (listed.modified_ms or 0)) < 1000  # HEAD has whole seconds
+        status = storage.status(listed.path)
+        assert status is not None
+        assert (status.path, status.size) == (listed.path, 2)
+        assert abs((status.modified_ms or 0) - (listed.modified_ms or 0)) < 1000  # HEAD has whole seconds
     assert storage.status(f"{location}/data/nothing") is storage.status(f"{location}/data") is None
 
 
-def test_a_folder_of_too_many_entries_is_listed_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_too_many_entries_is_not_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage_local, "_LEVEL_ENTRIES", 3)
     for number in range(10):
         (tmp_path / "t" / "data" / f"k={number}").mkdir(parents=True)
@@ -558,7 +557,7 @@ def test_a_folder_of_too_many_entries_is_listed_as_a_whole(tmp_path: Path, monke
     assert len(list(Storage({}).list(location))) == 10
 
 
-def test_a_page_of_prefixes_that_is_not_the_last_is_listed_as_a_whole(
+def test_a_folder_whose_prefixes_exceed_a_page_is_not_divided(
     moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage_s3_listing, "_PAGE", 5)
@@ -580,7 +579,7 @@ def broken() -> Iterable[int]:
     raise StorageError("the store failed")
 
 
-def test_sources_are_read_side_by_side_and_none_is_lost() -> None:
+def test_sources_are_read_in_parallel_and_completely() -> None:
     sources = [lambda first=first: numbers(first) for first in range(0, 100_000, 2000)]
     assert sorted(in_parallel(sources)) == list(range(100_000))
     assert list(in_parallel([])) == []
@@ -588,8 +587,8 @@ def test_sources_are_read_side_by_side_and_none_is_lost() -> None:
         list(in_parallel([*(lambda: numbers(0) for _ in range(40)), broken]))
 
 
-def test_a_reader_that_has_enough_stops_the_others() -> None:
-    """Threads that wait for room must not wait for ever."""
+def test_closing_the_iterator_stops_the_threads() -> None:
+    """Threads that wait for space in the queue must not wait for ever."""
     found = in_parallel([lambda: iter(range(10**9)) for _ in range(2 * LISTING_THREADS)])
     assert next(iter(found)) == 0
     found.close()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Every state store: the rows of a table's trend, how they are thinned, and what they cost."""
+"""Every state store: the rows of a table's trend, their thinning, and their size."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def record(store: TrendStore, times_ms: Iterable[int], identity: TableIdentity =
         before = at
 
 
-def test_a_row_has_the_counters_that_deserve_a_line() -> None:
+def test_a_row_has_selected_counters_within_the_range_of_a_long() -> None:
     counters = {"lake_data_files": 15, "lake_bytes": 2**70, "lake_delete_files": -1, "lake_average_file_bytes": 7.6}
     assert trend_row(5, {**counters, "lake_refs": 3}, 2) == TrendRow(
         observed_ms=5, data_files=15, bytes=2**63 - 1, delete_files=0, average_file_bytes=8, warnings=2
     )
 
 
-def test_rows_come_back_as_they_were_oldest_first(open_store: OpenStore) -> None:
+def test_rows_are_returned_oldest_first(open_store: OpenStore) -> None:
     assert trend_rows(open_store().trends, IDENTITY) == []
     times = [START_MS + DAY_MS * n for n in (0, 5, 30)]
     record(open_store().trends, times)
@@ -58,7 +58,7 @@ def test_rows_come_back_as_they_were_oldest_first(open_store: OpenStore) -> None
 
 
 def test_rows_are_thinned_to_days_and_weeks(open_store: OpenStore) -> None:
-    """Twice in each of two hours a day, for ten weeks: which rows are left is known exactly."""
+    """Rows twice in each of two hours a day for ten weeks: the first row of a day and, later, of a week remains."""
     times = [
         START_MS + day * DAY_MS + hour * HOUR_MS + minute
         for day in range(70)
@@ -107,15 +107,15 @@ def test_a_table_has_at_most_164_rows_and_the_first_of_its_newest_day(gaps_ms: l
 
 
 def size_of(item: Item) -> int:
-    """Bytes of an item as DynamoDB counts them: names and text as UTF-8, a number as half its digits and one or two."""
+    """Bytes of an item as DynamoDB counts them: names and text as UTF-8, a number as half its digits plus two."""
     return sum(
         len(name) + (len(value["S"].encode()) if "S" in value else (len(value["N"]) + 1) // 2 + 2)
         for name, value in item.items()
     )
 
 
-def test_a_row_takes_at_most_300_bytes_and_its_writes_are_at_most_two(moto_dynamodb: MotoServer) -> None:
-    """The largest row of a table with a long name; a write of up to 1 KB is one unit (docs/costs.md)."""
+def test_a_row_has_at_most_300_bytes_and_at_most_two_writes(moto_dynamodb: MotoServer) -> None:
+    """For the largest row of a table with a long name; a write of up to 1 KB costs one unit (docs/costs.md)."""
     table = a_table(moto_dynamodb)
     store = StateStore(table).trends
     identity = replace(
@@ -125,7 +125,7 @@ def test_a_row_takes_at_most_300_bytes_and_its_writes_are_at_most_two(moto_dynam
     units = []
 
     def note(params: dict[str, Any], **_: object) -> None:
-        units.append(sum(len(asked) for asked in params["RequestItems"].values()))
+        units.append(sum(len(requests) for requests in params["RequestItems"].values()))
 
     event = "provide-client-params.dynamodb.BatchWriteItem"
     table.client.meta.events.register(event, note)
@@ -135,7 +135,7 @@ def test_a_row_takes_at_most_300_bytes_and_its_writes_are_at_most_two(moto_dynam
             store.record([(identity, TrendRow(observed_ms=at, **largest), before)])
             before = at
     finally:
-        table.client.meta.events.unregister(event, note)  # others use the client, too
+        table.client.meta.events.unregister(event, note)  # other tests use the client
     assert units == [2, 1, 2]
     sizes = {size_of(item) for item in stored(table)}
     assert max(sizes) <= 300, sizes

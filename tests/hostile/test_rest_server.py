@@ -1,4 +1,4 @@
-"""A REST catalog that attacks: what it sends as configuration (rule: admit-server-settings-by-list), and where it leads
+"""A hostile REST catalog: its configuration (rule: admit-server-settings-by-list), redirects and endpoints
 (rule: own-keys-stay-with-own-endpoint)."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OURS = {
 
 @pytest.fixture(scope="module")
 def inner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
-    """Where the tests' one table is; no test changes it."""
+    """A catalog with one table, which no test changes."""
     folder = tmp_path_factory.mktemp("inner")
     catalog = SqlCatalog("local", uri=f"sqlite:///{folder}/catalog.db", warehouse=(folder / "warehouse").as_uri())
     catalog.create_namespace("ns")
@@ -61,7 +61,7 @@ def elsewhere(server: HostileRest) -> Iterator[HostileRest]:
 
 
 @pytest.fixture(autouse=True)
-def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "ENVIRONMENT")
@@ -76,14 +76,14 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [item.getMessage() for item in caplog.records if item.levelno >= logging.WARNING]
 
 
-# -- what PyIceberg does by its properties: a key that a new version brings fails until it stands in one of these lists
+# -- PyIceberg's property keys: a key that a new version adds fails a test until it is in one of these lists
 
 ADMITTED = {
     *("namespace-separator", "prefix", "token", "uri", "client.region", "s3.region", "s3.endpoint"),
     *("s3.access-key-id", "s3.secret-access-key", "s3.session-token"),
     *("s3.server-side-encryption", "s3.sse-kms-key-id"),
 }
-# Name a class, a file, a host, a role, a command, or who signs in.
+# Keys that name a class, file, host, role, command or login.
 DANGEROUS = {
     *("auth", "auth.manager", "py-catalog-impl", "py-io-impl", "s3.retry-strategy-impl", "botocore_session"),
     *("s3.signer", "s3.signer.endpoint", "s3.signer.uri", "s3.proxy-uri", "s3.resolve-region"),
@@ -100,13 +100,13 @@ DANGEROUS = {
     *("adls.dfs-storage-authority", "adls.dfs-storage-scheme"),
     *("DEFAULT_SCHEME", "DEFAULT_NETLOC"),
 }
-# Limits and ways of working, which are the operator's as well.
+# Limits and modes, which the operator chooses.
 HARMLESS = {
     *("s3.connect-timeout", "s3.request-timeout", "buffer-size", "rest-page-size", "scan-planning-mode"),
     *("snapshot-loading-mode", "view-endpoints-supported", "gcs.access", "gcs.consistency", "gcs.cache-timeout"),
     *("gcs.oauth2.token-expires-at", "gcs.requester-pays", "gcs.version-aware"),
 }
-# No keys, but values of them, parts of nested ones, or names of something else.
+# Strings that are not property keys.
 NO_KEYS = {
     *("bigquery", "cabundle", "catalog", "cert", "client", "client_credentials", "client_id", "client_secret"),
     *("custom", "dynamodb", "glue", "grant_type", "hive", "iceberg", "in-memory", "key", "location", "manifest"),
@@ -117,7 +117,7 @@ _KEY = re.compile(r"[a-z][a-z0-9_]*(?:[.-][a-z0-9_]+)*|DEFAULT_[A-Z]+")
 
 
 def keys_in_pyiceberg() -> set[str]:
-    """What looks like a key of properties wherever a REST catalog's properties arrive."""
+    """Strings that look like property keys in the modules that read a REST catalog's properties."""
     root = Path(pyiceberg.__file__).parent
     found: set[str] = set()
     for path in (*root.glob("io/*.py"), root / "catalog" / "__init__.py", *root.glob("catalog/rest/*.py")):
@@ -137,10 +137,10 @@ def _text(node: ast.AST) -> set[str]:
     return {node.value} if is_key else set()  # type: ignore[attr-defined]
 
 
-def test_every_key_of_pyiceberg_is_judged() -> None:
-    judged = ADMITTED | DANGEROUS | HARMLESS | NO_KEYS
-    assert keys_in_pyiceberg() - judged == set()
-    assert judged - keys_in_pyiceberg() == set()
+def test_every_property_key_of_pyiceberg_is_in_a_list() -> None:
+    listed_keys = ADMITTED | DANGEROUS | HARMLESS | NO_KEYS
+    assert keys_in_pyiceberg() - listed_keys == set()
+    assert listed_keys - keys_in_pyiceberg() == set()
     assert ADMITTED | {"s3.session-token-expires-at-ms", "s3.path-style-access"} == {
         *server_settings._FOR_CONNECTION,
         *server_settings._FOR_FILES,
@@ -154,7 +154,7 @@ def test_settings_that_are_not_admitted_are_dropped_and_reported_once(
     value: Any = {"type": "basic", "basic": {}} if key in ("auth", "ssl") else "subprocess.Popen"
     server.send_everywhere({key: value})
     if not isinstance(value, str):
-        server.credentials = []  # which the specification types
+        server.credentials = []  # the specification allows only text there
     catalog = server.open(**OURS)
     for _ in range(2):
         files = files_of(catalog)
@@ -163,10 +163,10 @@ def test_settings_that_are_not_admitted_are_dropped_and_reported_once(
     client = catalog._client.properties  # type: ignore[attr-defined]
     assert client.get(key) == {**ours, "type": "rest", "rest.sigv4.max-retries": "2"}.get(key)
     reported = [line for line in warnings_in(caplog) if f" {key}=" in line]
-    assert len(reported) == (0 if key == "warehouse" else 1)  # ours is sent to it, and nothing else is made of either
+    assert len(reported) == (0 if key == "warehouse" else 1)  # our warehouse is only sent to the server
 
 
-def test_a_file_io_that_a_server_names_runs_nothing(server: HostileRest, tmp_path: Path) -> None:
+def test_a_file_io_from_the_server_is_not_loaded(server: HostileRest, tmp_path: Path) -> None:
     command = f"touch {tmp_path}/ran"
     server.send_everywhere({"py-io-impl": "subprocess.Popen", "args": command, "shell": "true"})
     loaded = server.open().load(NAME)
@@ -175,16 +175,14 @@ def test_a_file_io_that_a_server_names_runs_nothing(server: HostileRest, tmp_pat
     assert (storage.read(path), (tmp_path / "ran").exists()) == (b"x", False)
 
 
-def test_an_auth_that_a_server_names_runs_nothing(server: HostileRest, tmp_path: Path) -> None:
+def test_an_auth_manager_from_the_server_is_not_loaded(server: HostileRest, tmp_path: Path) -> None:
     custom = {"type": "custom", "impl": "subprocess.Popen", "custom": {"args": ["touch", f"{tmp_path}/ran"]}}
     server.defaults = server.overrides = server.config = {"auth": custom}
     files_of(server.open())
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_client_secret_is_not_sent_to_an_address_that_a_server_names(
-    server: HostileRest, elsewhere: HostileRest
-) -> None:
+def test_a_client_secret_is_not_sent_to_an_address_from_the_server(server: HostileRest, elsewhere: HostileRest) -> None:
     server.send_everywhere({"oauth2-server-uri": f"{elsewhere.url}/v1/oauth/tokens", "uri": elsewhere.url})
     login = {"credential": "id:the-client-secret", "oauth2-server-uri": f"{server.url}/v1/oauth/tokens"}
     files_of(server.open(**login))
@@ -212,7 +210,7 @@ def test_no_request_follows_a_redirect_to_another_origin(
     assert elsewhere.paths == []
 
 
-def test_a_commit_that_is_led_elsewhere_is_of_unknown_outcome(server: HostileRest, elsewhere: HostileRest) -> None:
+def test_a_redirected_commit_has_an_unknown_outcome(server: HostileRest, elsewhere: HostileRest) -> None:
     catalog = server.open()
     base = catalog.load(NAME)
     server.leads["/v1/namespaces"] = 307, f"{elsewhere.url}/v1/namespaces/ns/tables/t"
@@ -225,7 +223,7 @@ def test_a_commit_that_is_led_elsewhere_is_of_unknown_outcome(server: HostileRes
     "address",
     ["//{there}/v1/config", "http://{here}@{there}/", "http://{there}\\@{here}/", "https://{here}/x", "ftp://x"],
 )
-def test_an_address_that_libraries_read_differently_is_followed_by_none(
+def test_a_redirect_to_an_ambiguous_address_is_not_followed(
     server: HostileRest, elsewhere: HostileRest, address: str
 ) -> None:
     here, there = (item.url.removeprefix("http://") for item in (server, elsewhere))
@@ -235,7 +233,7 @@ def test_an_address_that_libraries_read_differently_is_followed_by_none(
     assert elsewhere.paths == []
 
 
-def test_a_redirect_at_home_is_followed(server: HostileRest) -> None:
+def test_a_redirect_within_the_origin_is_followed(server: HostileRest) -> None:
     catalog = server.open()
     server.leads["/v1/namespaces/old"] = 301, f"{server.url}/v1/namespaces/ns/tables/t"
     assert catalog.load(TableName(("old",), "t")).io_properties is not None
@@ -265,14 +263,14 @@ def test_cookies_are_not_kept(server: HostileRest) -> None:
         ({"uri": None}, "/v1/namespaces/a%1Fb/tables/t"),
     ],
 )
-def test_a_server_says_below_which_path_of_its_origin_it_is(
+def test_a_server_may_change_its_path_prefix_and_separator_only(
     server: HostileRest, sent: Mapping[str, Any], path: str
 ) -> None:
     rest = server.url.removeprefix("http")
     server.defaults = server.overrides = {
         key: value.format(url=server.url, rest=rest) if isinstance(value, str) else value for key, value in sent.items()
     }
-    with pytest.raises(PolicyError):  # there is no such table
+    with pytest.raises(PolicyError):  # the table does not exist
         server.open().load(TableName(("a", "b"), "t"))
     assert f"GET {path}" in server.paths
 
@@ -290,12 +288,12 @@ def test_a_server_says_below_which_path_of_its_origin_it_is(
         ("https://h/iceberg/api/v2", {"is-nessie-catalog": "true"}, ""),
     ],
 )
-def test_a_server_that_keeps_branches_is_known(uri: str, sent: Mapping[str, str], by: str) -> None:
+def test_a_server_with_branches_is_recognised(uri: str, sent: Mapping[str, str], by: str) -> None:
     for defaults, overrides in ((sent, {}), ({}, sent)):
         assert server_settings.server_settings({"uri": uri}, defaults, overrides).versioned_by == by
 
 
-def test_other_shapes_of_a_configuration_are_named_errors(server: HostileRest) -> None:
+def test_a_malformed_configuration_is_a_named_error(server: HostileRest) -> None:
     for reported in ("text", ["a"], 7):
         server.defaults = reported
         with pytest.raises(StorageError, match="is not an Iceberg REST catalog"):
@@ -336,10 +334,10 @@ def test_ignored_settings_are_reported_masked_and_escaped(
     assert [item.levelname for item in caplog.records if " io-impl=***" in item.getMessage()] == ["INFO"]
 
 
-def test_a_server_that_offers_remote_signing_beside_keys_is_no_warning(
+def test_remote_signing_offered_beside_keys_gives_no_warning(
     server: HostileRest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An honest set-up: what Lakekeeper and Nessie send with each table."""
+    """Lakekeeper and Nessie send these settings with each table."""
     server.defaults = {"py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO", "s3.signer": "S3V4RestSigner"}
     signer = {"s3.signer.endpoint": "v1/w/sign", "s3.signer.uri": server.url, "s3.remote-signing-enabled": "true"}
     server.config = {**VENDED, **server.defaults, **signer}
@@ -349,7 +347,7 @@ def test_a_server_that_offers_remote_signing_beside_keys_is_no_warning(
     assert " s3.signer.uri=" in caplog.text
 
 
-def test_a_command_shows_what_is_left_out_unless_its_log_level_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_warns_of_ignored_settings_unless_its_log_level_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     log = logging.getLogger(server_settings.__name__)
     before = log.level
     try:
@@ -372,12 +370,12 @@ def test_a_flood_of_settings_is_reported_in_few_lines(server: HostileRest, caplo
     assert sum(line.count("=x") for line in warnings_in(caplog)) == 64
 
 
-# -- endpoints, and whose keys are sent to them
+# -- endpoints, and the keys that are sent to them
 
 
 @pytest.mark.parametrize("where", ["overrides", "defaults", "config", "credentials"])
 @pytest.mark.parametrize("own", [{}, OURS, {"s3.endpoint": "http://127.0.0.1:9000", **OURS}])
-def test_our_keys_go_to_no_endpoint_that_a_server_names(
+def test_our_keys_are_not_sent_to_an_endpoint_from_the_server(
     server: HostileRest, where: str, own: Mapping[str, str]
 ) -> None:
     halves: list[dict[str, str]] = [{key: "HALF"} for key in (*PAIR, "s3.session-token")]
@@ -397,7 +395,7 @@ def test_our_keys_go_to_no_endpoint_that_a_server_names(
         )
 
 
-def test_an_endpoint_comes_with_keys_of_its_own_and_nothing_of_ours(
+def test_an_endpoint_from_the_server_gets_only_vended_keys(
     server: HostileRest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.overrides = {"s3.endpoint": "http://127.0.0.1:1/path"}
@@ -409,14 +407,14 @@ def test_an_endpoint_comes_with_keys_of_its_own_and_nothing_of_ours(
     assert (identity_in(found).session_token, identity_in(found).role_arn) == (
         None,
         None,
-    )  # nor of other keys of theirs
+    )  # nor parts of other vended keys
     assert found["s3.endpoint"] == "http://127.0.0.1:1/path"
     monkeypatch.setenv("ICEKEEPER_WORKER_CREDENTIALS", "driver")
-    assert Storage(found).__reduce__()[1][0] == dict(found)  # and in workers
+    assert Storage(found).__reduce__()[1][0] == dict(found)  # as in workers
 
 
 @pytest.mark.parametrize("variable", [None, "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
-def test_our_own_endpoint_counts_as_we_spell_it(
+def test_our_endpoint_in_another_spelling_keeps_our_spelling(
     server: HostileRest, variable: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = "https://Store.example:8443"
@@ -435,7 +433,7 @@ def test_our_own_endpoint_counts_as_we_spell_it(
 @pytest.mark.parametrize(
     "value", ["", "\n", "eu-west-1.evil.example/#", "evil.example", "127.0.0.1:80/", "x" * 64, "1"]
 )
-def test_a_region_is_no_host(server: HostileRest, value: str) -> None:
+def test_a_region_that_is_a_host_is_ignored(server: HostileRest, value: str) -> None:
     server.config = {"s3.region": value, "client.region": value}
     assert "client.region" not in files_of(server.open(**OURS))
     assert files_of(server.open(**OURS))["s3.region"] == "eu-west-1"
@@ -483,7 +481,7 @@ def test_a_link_local_endpoint_is_never_used(server: HostileRest, host: str, mon
         *("127.0.0.1:1", "http://[fe80::1%25lo]", "http://127.0.0.1:1/../x", "http://①27.0.0.1", "javascript:x"),
     ],
 )
-def test_only_a_plain_address_is_an_endpoint(server: HostileRest, endpoint: str) -> None:
+def test_only_a_plain_http_address_is_an_endpoint(server: HostileRest, endpoint: str) -> None:
     server.config = {**VENDED, "s3.endpoint": endpoint}
     if endpoint.isascii():
         with pytest.raises(StorageError, match=r"which is not a valid address: correct s3\.endpoint"):
@@ -492,8 +490,8 @@ def test_only_a_plain_address_is_an_endpoint(server: HostileRest, endpoint: str)
         assert "s3.endpoint" not in files_of(server.open())
 
 
-def test_keys_are_renewed_by_keys_of_the_server_alone(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else ours would be sent to the endpoint that came with its first ones."""
+def test_vended_keys_are_renewed_only_by_vended_keys(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise our keys would be sent to the endpoint that came with the first vended keys."""
     now_ms = [int(VENDED["s3.session-token-expires-at-ms"]) - 400_000]
     monkeypatch.setattr("icekeeper.aws.settings.system_clock", lambda: now_ms[0])
     own = {**OURS, "s3.session-token": "our-own-session-token"}
@@ -512,12 +510,12 @@ def test_keys_are_renewed_by_keys_of_the_server_alone(server: HostileRest, monke
 
 
 @pytest.mark.parametrize("sent", [{"s3.remote-signing-enabled": "true"}, {"s3.signer.uri": "http://127.0.0.1:1/"}])
-def test_remote_signing_alone_is_one_sentence(server: HostileRest, sent: Mapping[str, str]) -> None:
+def test_remote_signing_without_keys_is_a_named_error(server: HostileRest, sent: Mapping[str, str]) -> None:
     server.config = sent
     settings = server_settings.ServerSettings({}, {}, {}, {})
     with pytest.raises(StorageError, match=r"\(remote signing\), which is not supported: .* s3\.access-key-id"):
         server_settings.file_settings("ns.t: catalog c", {}, settings, (sent,), in_s3=True)
-    assert files_of(server.open()) is not None  # of a local table
+    assert files_of(server.open()) is not None  # a local table needs no keys
     for own in ({"client.profile-name": "ours"}, {"s3.anonymous": "true"}, OURS):
         _, vended, _ = server_settings.file_settings("ns.t", own, settings, (sent,), in_s3=True)
         assert vended == {}
