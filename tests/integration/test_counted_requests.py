@@ -40,17 +40,17 @@ from support.maintained_table import EAGER
 from support.proxies import CountingProxy, counting_proxy
 from support.rewrites import rows, struct, task
 
-# A pass reports exactly the requests that go over the wire, and sends no more than it needs
+# A pass reports exactly the requests that it sends, and sends no more than it needs
 # (platform: pyarrow-s3-requests).
 
 FILES = 6
 MIB = 1 << 20
-# What a pass sends beyond one request for each data file, manifest and manifest list that it finds.
+# A pass sends at most so many requests beyond one for each data file, manifest and manifest list.
 MORE = 40
 
 
 def reported(metrics: dict[str, Any]) -> Counter[str]:
-    """How many requests of each kind the metrics of a pass name."""
+    """Count the requests of each kind in the metrics of a pass."""
     found: Counter[str] = Counter()
     for key, value in metrics.items():
         name = key.partition(".")[2]
@@ -60,7 +60,7 @@ def reported(metrics: dict[str, Any]) -> Counter[str]:
 
 
 def on_the_wire(store: CountingProxy, catalog: CountingProxy | None) -> Counter[str]:
-    """How many requests of each kind were sent; PUT, POST and LIST cost the same."""
+    """Count the sent requests by kind; PUT, POST and LIST cost the same."""
     kinds = {"GET": "get", "HEAD": "get", "DELETE": "delete", "DELETE_MANY": "delete"}  # a batch is a POST
     found = Counter(kinds.get(request.kind, "put") for request in store.requests)
     if catalog is not None:
@@ -68,7 +68,7 @@ def on_the_wire(store: CountingProxy, catalog: CountingProxy | None) -> Counter[
     return found
 
 
-def test_a_pass_reports_what_it_sent_and_asks_for_each_file_once(
+def test_a_pass_reports_its_requests_and_reads_each_file_once(
     seaweedfs: SeaweedFSServer, table_bucket: dict[str, str], tmp_path: Path
 ) -> None:
     writer = load_catalog("writer", **table_bucket)
@@ -84,7 +84,7 @@ def test_a_pass_reports_what_it_sent_and_asks_for_each_file_once(
         runtime = Runtime(ours, SqliteStateStore(tmp_path / "state.db"), environment={})
         store.requests.clear()
         catalog.requests.clear()
-        # Two processes: what they send comes back with what they did.
+        # Two worker processes return their request counts with their results.
         outcome = runtime.maintain(TableName(("ns",), "t"), EAGER, LocalEngine(2), unsafe=True)
         sent = on_the_wire(store, catalog)
         paths = [(request.kind, request.path.partition("?")[0]) for request in store.requests]
@@ -93,13 +93,13 @@ def test_a_pass_reports_what_it_sent_and_asks_for_each_file_once(
     assert outcome.metrics["compact.files_merged"] == FILES
     assert reported(outcome.metrics) == sent
     assert sum(sent.values()) <= 3 * FILES + MORE
-    written = {path for kind, path in paths if kind == "PUT"}  # proven, and rewritten by a worker
+    written = {path for kind, path in paths if kind == "PUT"}  # the proof reads them again
     read = Counter(path for kind, path in paths if kind in ("GET", "HEAD") and path not in written)
     assert max(read.values()) == 1
     assert {kind for kind, _ in paths} <= {"GET", "HEAD", "LIST", "PUT", "DELETE_MANY"}  # no upload in parts
 
 
-def test_an_upload_is_counted_as_it_is_sent(seaweedfs: SeaweedFSServer, table_bucket: dict[str, str]) -> None:
+def test_uploads_count_the_requests_they_send(seaweedfs: SeaweedFSServer, table_bucket: dict[str, str]) -> None:
     seaweedfs.client("s3").create_bucket(Bucket="uploads")
     for size in (0, 100, 10 * MIB - 1, 10 * MIB, 25 * MIB):
         path = f"s3://uploads/{size}"
@@ -119,14 +119,14 @@ def test_an_upload_is_counted_as_it_is_sent(seaweedfs: SeaweedFSServer, table_bu
             assert count.counts[RequestKind.GET] == on_the_wire(store, None)["get"]
 
 
-# Files of an object store are read in few requests, and the next small ones while the present one is decoded.
+# Files of an object store are read in few requests; the next small files are fetched while a file is decoded.
 
 COLUMNS = 10
 SCHEMA = struct(*((number, f"c{number}", "long") for number in range(1, COLUMNS + 1)))
 
 
 class Far(Storage):
-    """Holds a local folder as if it were an object store's, and counts what is read of each file."""
+    """Serves a local folder as an object store and records the reads of each file."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__({})
@@ -163,7 +163,7 @@ class _Counted:
 
 
 def made(folder: Path, number: int, count: int = 100, group: int = 1000) -> InputFile:
-    """A file as the task names it; its ids are unique among all files."""
+    """Write a file and return it as a task's input; ids are unique among all files."""
     ids = list(range(number * 1000, number * 1000 + count))
     path = folder / f"in-{number}.parquet"
     pq.write_table(rows(SCHEMA, {f"c{column}": ids for column in range(1, COLUMNS + 1)}), path, row_group_size=group)
@@ -176,7 +176,7 @@ def ids_read(inputs: list[InputFile], storage: Far) -> list[int]:
 
 
 def test_small_files_are_read_at_the_same_time(tmp_path: Path) -> None:
-    """Each with one read, which waits until three are under way; rows come in the order of the files."""
+    """Each file takes one read, which waits until three run; rows keep the order of the files."""
     inputs = [made(tmp_path, number, group=10) for number in range(3)]
     storage = Far(tmp_path)
     storage.meeting = threading.Barrier(3)
@@ -185,7 +185,7 @@ def test_small_files_are_read_at_the_same_time(tmp_path: Path) -> None:
 
 
 def test_row_groups_of_a_large_file_share_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row groups of ten rows, five of which make a batch, and a last one; besides, the footer."""
+    """Eleven row groups of ten rows make three batches of at most five; the footer takes two reads."""
     monkeypatch.setattr(opened_inputs, "_SMALL_BYTES", 1)
     monkeypatch.setattr(file_rows, "BATCH_ROWS", 50)
     source = made(tmp_path, 0, count=110, group=10)
@@ -194,8 +194,8 @@ def test_row_groups_of_a_large_file_share_reads(tmp_path: Path, monkeypatch: pyt
     assert len(storage.reads) <= 2 + 3
 
 
-def test_no_more_is_held_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow reader of a file does not have all other files fetched."""
+def test_files_are_fetched_ahead_only_up_to_a_number_of_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a slow reader reads one file, not all other files are fetched."""
     inputs = [made(tmp_path, number) for number in range(10)]
     monkeypatch.setattr(opened_inputs, "_OPENED_AHEAD_BYTES", 2 * inputs[0].file_size_in_bytes)
     storage = Far(tmp_path)
@@ -205,9 +205,7 @@ def test_no_more_is_held_than_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sum(batch.num_rows for batch in reading) == 900
 
 
-def test_a_file_that_is_larger_than_its_entry_says_is_not_held_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_larger_than_its_entry_states_is_not_held_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = made(tmp_path, 0)
     monkeypatch.setattr(opened_inputs, "_SMALL_BYTES", source.file_size_in_bytes - 1)
     storage = Far(tmp_path)
@@ -215,12 +213,12 @@ def test_a_file_that_is_larger_than_its_entry_says_is_not_held_whole(
     assert len(storage.reads) > 1
 
 
-# Every request that a copy of row groups sends to a store, from the first look at a footer to the proof
+# Every request that a copy of row groups sends to a store, from the footers to the proof
 # (rule: cache-only-immutable-metadata).
 
 
 def kinds(store: CountingProxy, stage: str) -> Counter[str]:
-    """Requests by kind and, of inputs and the output, by file."""
+    """Count the requests of a stage by kind and file."""
     return Counter(
         f"{item.kind} {item.path.partition('?')[0].rpartition('/')[2]}"
         for item in store.requests
@@ -228,7 +226,7 @@ def kinds(store: CountingProxy, stage: str) -> Counter[str]:
     )
 
 
-def test_a_copy_sends_what_it_needs(seaweedfs: SeaweedFSServer) -> None:
+def test_a_copy_of_row_groups_sends_only_the_requests_that_it_needs(seaweedfs: SeaweedFSServer) -> None:
     seaweedfs.create_table_bucket("copies-counted")
     properties = seaweedfs.catalog_properties("copies-counted")
     folder = f"{properties['warehouse']}ns/t{uuid.uuid4().hex}/data"
@@ -246,8 +244,8 @@ def test_a_copy_sends_what_it_needs(seaweedfs: SeaweedFSServer) -> None:
         assert isinstance(merged_by_the_store(storage, inputs, f"{folder}/streamed"), DataFile)
     assert kinds(store, "footers") == {"GET 0": 1, "GET 1": 1}
     assert {item.range for item in store.requests if item.stage == "footers"} == {"bytes=-65536"}
-    # Page indexes came with the footers.  The proof: size, footer and magic of the new file, for each input some bytes
-    # on both sides and one column chunk that is decoded.
+    # The footer reads include page indexes.  The proof reads size, footer and magic of the new file, and for each input
+    # some bytes of both files and one column chunk that it decodes.
     assert kinds(store, "by the store") == {
         "CREATE stored": 1,
         "PART stored": 2 + 1,
@@ -257,7 +255,7 @@ def test_a_copy_sends_what_it_needs(seaweedfs: SeaweedFSServer) -> None:
         "GET 0": 1,
         "GET 1": 1,
     }
-    # Both inputs and, for the proof, size, footer, all 14 MB in two ranges, and a column chunk of each input.
+    # Both inputs; for the proof: size, footer, all 14 MB in two ranges, and a column chunk of each input.
     assert kinds(store, "through us") == {
         "GET 0": 1,
         "GET 1": 1,
@@ -267,7 +265,7 @@ def test_a_copy_sends_what_it_needs(seaweedfs: SeaweedFSServer) -> None:
     }
 
 
-# How many requests each operation of a pass sends to a store, and not one more
+# The exact requests that each operation of a pass sends to a store
 # (rule: cache-only-immutable-metadata, bounded-worker-memory).
 
 
@@ -285,7 +283,7 @@ def sent(store: CountingProxy, stage: str) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def test_each_operation_sends_what_it_needs(
+def test_each_operation_sends_only_the_requests_that_it_needs(
     seaweedfs: SeaweedFSServer, table_bucket: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seaweedfs.client("s3").create_bucket(Bucket="counted")
@@ -317,9 +315,9 @@ def test_each_operation_sends_what_it_needs(
     assert reported(outcome.metrics) == on_the_wire(store, None)
     found = {stage: sent(store, stage) for stage in dict.fromkeys(item.stage for item in store.requests)}
     assert found == {
-        # What begins the pass: the head, and where all new files lie.
+        # The start of the pass: the head, and the paths of all new files.
         "": {"GET manifest": FILES, "GET manifest list": FILES, "GET metadata": 1},
-        # Each input at once, and the end of what was written (rule: prove-before-commit).
+        # Each input in one read, and the end of the output (rule: prove-before-commit).
         "compact": {
             "GET data": FILES + 1,
             "PUT data": 1,
@@ -327,9 +325,9 @@ def test_each_operation_sends_what_it_needs(
             "PUT manifest list": 1,
             "PUT metadata": 1,
         },
-        # What compaction wrote is read back by who needs it first (rule: cache-only-immutable-metadata).
+        # The first operation that needs compaction's commit reads it back (rule: cache-only-immutable-metadata).
         "rewrite_position_deletes": {"GET manifest list": 1, "GET metadata": 1},
-        # One is about an object that never was (platform: lakefs-shows-itself).
+        # One request is for an object that never existed (platform: lakefs-shows-itself).
         "expire_snapshots": {
             "DELETE_MANY other": 2,
             "GET manifest": 3,
@@ -342,14 +340,16 @@ def test_each_operation_sends_what_it_needs(
     }
 
 
-# A table bucket as an Iceberg REST catalog: what a pass asks the endpoint for, its role may
+# A table bucket as an Iceberg REST catalog: the role permits every request that a pass sends
 # (rule: least-privilege-roles).
 
 BUCKET = f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake"
 SETTINGS = {"operations": "compact", "min_input_files": "2"}
 
 
-def test_a_pass_over_a_rest_catalog_needs_what_its_role_may(table_bucket: dict[str, str], tmp_path: Path) -> None:
+def test_the_role_permits_every_request_of_a_pass_over_a_rest_catalog(
+    table_bucket: dict[str, str], tmp_path: Path
+) -> None:
     rows = pa.table({"id": pa.array(range(5), pa.int64())})
     writer = load_catalog("lake", **table_bucket)
     writer.create_namespace("ns")
@@ -362,9 +362,9 @@ def test_a_pass_over_a_rest_catalog_needs_what_its_role_may(table_bucket: dict[s
         runtime = Runtime(catalog, SqliteStateStore(tmp_path / "state.db"), environment={})
         outcome = runtime.maintain(TableName(("ns",), "t"), SETTINGS, LocalEngine(1))
     assert (str(name), outcome.status) == ("ns.t", PassStatus.SUCCEEDED)
-    # A list of namespaces with a parent looks to the proxy like one of objects.
-    asked = [("GET" if item.kind == "LIST" else item.kind, item.path) for item in proxy.requests]
-    needs = {str(need): need for method, path in asked for need in rest_needs(method, path, BUCKET)}
+    # The proxy takes a list of namespaces with a parent for a list of objects.
+    requests = [("GET" if item.kind == "LIST" else item.kind, item.path) for item in proxy.requests]
+    needs = {str(need): need for method, path in requests for need in rest_needs(method, path, BUCKET)}
     assert {need.action.removeprefix("s3tables:") for need in needs.values()} == {
         *("GetTableBucket", "ListNamespaces", "ListTables", "GetTableMetadataLocation", "GetTableData"),
         *("UpdateTableMetadataLocation", "PutTableData"),

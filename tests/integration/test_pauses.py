@@ -1,5 +1,5 @@
-"""``icekeeper pause``, and the other switches of a table: no pass runs on a paused table, however it is
-started, and a running pass stops before its next commit or batch of deletions (rule: switches-stop-at-once)."""
+"""``icekeeper pause`` and the other switches of a table: no pass maintains a paused table, however it starts;
+a running pass stops before its next commit or batch of deletions (rule: switches-stop-at-once)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_pause_ends_by_itself(local_catalog: SqlCatalog, tmp_path: Path) -> No
 
 
 def test_a_table_is_paused_and_resumed_while_a_pass_runs(command: Command) -> None:
-    """That pass has the lease, and a pause is needed just then."""
+    """The pass holds the lease; pausing does not need it."""
     runtime = Runtime.open(CATALOG, command.environment())
     loaded = runtime.catalog.load(NAME)
     key = identity_of(runtime.catalog, loaded).lease_key
@@ -98,32 +98,32 @@ def test_a_table_is_paused_and_resumed_while_a_pass_runs(command: Command) -> No
         ),
     ],
 )
-def test_times_that_pause_nothing_are_refused(command: Command, until: str, sentence: str) -> None:
+def test_malformed_and_past_times_are_refused(command: Command, until: str, sentence: str) -> None:
     answer = command("pause", "ns.t", "--until", until)
     assert answer.code == 2
     assert sentence in one_sentence(answer.err)
     assert "icekeeper.paused_until" not in command.catalog.load_table("ns.t").properties
 
 
-def test_a_property_that_is_no_time_keeps_every_pass_away(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_a_pause_property_that_is_not_a_time_fails_every_pass(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     table = new_table(local_catalog, tmp_path, properties={"icekeeper.paused_until": "tomorrow"})
     with pytest.raises(Exception, match="paused_until cannot be 'tomorrow'"):
         table.run(Operation.COMPACT)
 
 
-# A switch that comes while a pass runs.
+# Switches that are set while a pass runs.
 
 PAUSE = ("paused_until", UNTIL, WHY)
 OFF = ("maintenance_enabled", "false", "maintenance is disabled (table property icekeeper.maintenance_enabled)")
 
 
 def switch(key: str) -> tuple[str, str, str]:
-    """The switch of one operation, and what a pass says about it."""
+    """The switch of one operation, and the reason that a pass reports."""
     return (key, "false", f"{key} is false (table property icekeeper.{key})")
 
 
 def setting(table: MaintainedTable, key: str, value: str) -> Callable[[], object]:
-    """Somebody sets a property of the table, with any tool."""
+    """Return a function that sets a property of the table."""
     return lambda: table.table.transaction().set_properties({f"icekeeper.{key}": value}).commit_transaction()
 
 
@@ -139,7 +139,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     return made
 
 
-def said(why: str) -> str:
+def late_reason(why: str) -> str:
     return f"{why}; the property was set while the pass ran"
 
 
@@ -157,7 +157,7 @@ def test_compaction_that_is_switched_off_commits_nothing(
         table.engine.during = setting(table, key, value)
         outcome = table.run(Operation.COMPACT)
         table.engine.during = lambda: None
-    assert (outcome.status, outcome.reason) == (Status.SKIPPED, said(why))
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, late_reason(why))
     assert table.metadata.current_snapshot == head
     assert [path for path in table.files() - before if not path.endswith(".metadata.json")] == []
     unset(table, key)
@@ -166,12 +166,12 @@ def test_compaction_that_is_switched_off_commits_nothing(
 
 
 @pytest.mark.parametrize(("key", "value", "why"), [PAUSE, OFF, switch("snapshot_expiry_enabled")])
-def test_expiry_behind_a_compaction_is_switched_off(table: MaintainedTable, key: str, value: str, why: str) -> None:
+def test_an_expiry_switched_off_mid_pass_is_skipped(table: MaintainedTable, key: str, value: str, why: str) -> None:
     with at(Moment.AFTER_COMMIT, setting(table, key, value)):
         outcome = table.maintain("compact,expire_snapshots")
     assert outcome_of(outcome, Operation.COMPACT).status is Status.SUCCEEDED
     expiry = outcome_of(outcome, Operation.EXPIRE_SNAPSHOTS)
-    assert (expiry.status, expiry.reason) == (Status.SKIPPED, said(why))
+    assert (expiry.status, expiry.reason) == (Status.SKIPPED, late_reason(why))
     assert len(table.metadata.snapshots) == 4
     table.assert_sound()
     unset(table, key)
@@ -179,7 +179,7 @@ def test_expiry_behind_a_compaction_is_switched_off(table: MaintainedTable, key:
 
 
 @pytest.mark.parametrize(("key", "value", "why"), [PAUSE, OFF, switch("snapshot_expiry_enabled")])
-def test_an_expiry_that_has_landed_leaves_its_deletions_to_a_later_pass(
+def test_an_expiry_switched_off_after_its_commit_leaves_deletions_to_a_later_pass(
     table: MaintainedTable, key: str, value: str, why: str
 ) -> None:
     table.run(Operation.COMPACT)
@@ -188,7 +188,7 @@ def test_an_expiry_that_has_landed_leaves_its_deletions_to_a_later_pass(
         expiry = table.run(Operation.EXPIRE_SNAPSHOTS)
     assert (expiry.status, expiry.summary) == (
         Status.SUCCEEDED,
-        f"expired 3 snapshot(s), deleted 0 unreferenced file(s); 9 file(s) remain for a later pass: {said(why)}",
+        f"expired 3 snapshot(s), deleted 0 unreferenced file(s); 9 file(s) remain for a later pass: {late_reason(why)}",
     )
     assert len(table.metadata.snapshots) == 1
     assert table.files() >= before
@@ -203,7 +203,7 @@ def test_an_expiry_that_has_landed_leaves_its_deletions_to_a_later_pass(
 
 
 @pytest.mark.parametrize(("key", "value", "why"), [PAUSE, OFF, switch("orphan_sweep_enabled")])
-def test_a_sweep_is_switched_off_between_two_batches(
+def test_a_sweep_that_is_switched_off_stops_before_its_next_batch(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch, key: str, value: str, why: str
 ) -> None:
     monkeypatch.setattr(delete, "_BATCH", 2)
@@ -212,28 +212,28 @@ def test_a_sweep_is_switched_off_between_two_batches(
     more = {"orphan_max_delete_ratio": "1"}
     with at(Moment.DELETION_DECIDED, setting(table, key, value)):
         outcome = table.run(Operation.REMOVE_ORPHANS, **more)
-    assert (outcome.status, outcome.reason) == (Status.SKIPPED, said(why))
+    assert (outcome.status, outcome.reason) == (Status.SKIPPED, late_reason(why))
     assert orphans <= table.files()
     unset(table, key)
     with at(Moment.AFTER_DELETION, setting(table, key, value)):
         outcome = table.run(Operation.REMOVE_ORPHANS, **more)
     assert (outcome.status, outcome.summary) == (
         Status.SUCCEEDED,
-        f"removed 2 orphan file(s); 3 file(s) remain for a later pass: {said(why)}",
+        f"removed 2 orphan file(s); 3 file(s) remain for a later pass: {late_reason(why)}",
     )
     assert len(orphans & table.files()) == 3
     unset(table, key)
     assert table.run(Operation.REMOVE_ORPHANS, **more).summary == "removed 3 orphan file(s)"
 
 
-def test_a_switch_of_one_operation_stops_no_other(table: MaintainedTable) -> None:
+def test_a_switch_of_one_operation_does_not_stop_the_others(table: MaintainedTable) -> None:
     with at(Moment.AFTER_COMMIT, setting(table, "snapshot_expiry_enabled", "false")):
         outcome = table.maintain("compact,expire_snapshots,rewrite_manifests")
     assert [part.status.value for part in outcome.operations] == ["succeeded", "skipped", "succeeded"]
 
 
-def test_other_settings_of_a_pass_stay_as_they_were(table: MaintainedTable) -> None:
-    """Even a mistake in them waits for the next pass."""
+def test_a_running_pass_keeps_its_other_settings(table: MaintainedTable) -> None:
+    """A mistake in them fails only the next pass."""
 
     def change() -> None:
         setting(table, "operations", "compact")()
@@ -269,8 +269,8 @@ def test_a_table_that_was_paused_during_a_pass_is_due_once_it_is_resumed(table: 
     assert str(proposal.table) == "ns.t"
 
 
-def test_the_failed_loads_of_a_paused_table_wait(table: MaintainedTable) -> None:
-    """They wait from the start of a paused pass, and also if the pause comes before they are cleaned."""
+def test_the_failed_loads_of_a_paused_table_are_kept(table: MaintainedTable) -> None:
+    """Also if the pause is set just before their clean-up."""
     table.engine.during = setting(table, *PAUSE[:2])
     table.run(Operation.COMPACT)  # leaves the record of a job
     table.engine.during = lambda: None
@@ -283,13 +283,13 @@ def test_the_failed_loads_of_a_paused_table_wait(table: MaintainedTable) -> None
     assert table.maintain("rewrite_manifests").staged is not None
 
 
-def test_a_pause_during_a_step_of_the_state_machine(pipeline: Pipeline) -> None:
-    """The step is left to a later run, as are those behind it, which read the policy anew."""
+def test_a_pause_during_a_step_leaves_it_and_later_steps_to_a_later_run(pipeline: Pipeline) -> None:
+    """Each step of the state machine reads the policy again."""
     pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280")
     item, plan = pipeline.begin()
     assert plan.routes["compact"] == plan.routes["expire_snapshots"] == "function"
     with at(Moment.BEFORE_COMMIT, setting(pipeline.table, *PAUSE[:2])):
         reported = pipeline.run(item, "compact")
-    assert reported == {"compact": f"left to a later run: {said(WHY)}"}
+    assert reported == {"compact": f"left to a later run: {late_reason(WHY)}"}
     changed = "left to a later run: the policy of ns.t changed since it was planned"
     assert pipeline.run(item, "expire_snapshots") == {"expire_snapshots": changed}

@@ -41,8 +41,6 @@ from support.maintained_table import ID_AND_PART, MaintainedTable, local_path, o
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline, broken
 from support.state_stores import newest_look
 
-# The pipeline's use cases over a real local table, in the order in which the state machine calls them.
-
 
 def in_functions(pipeline: Pipeline) -> Pipeline:
     """A deployment that compacts small tables in functions."""
@@ -51,7 +49,7 @@ def in_functions(pipeline: Pipeline) -> Pipeline:
 
 
 def outcomes(pipeline: Pipeline, item: Item, run_id: str = RUN) -> dict[str, tuple[str, str]]:
-    """Status and sentence of each operation of a reported pass."""
+    """Status and summary of each operation of a reported pass."""
     shown = pipeline.document(item, "pass.json", run_id)["operations"]
     return {entry["operation"]: (entry["status"], entry["summary"]) for entry in shown}
 
@@ -80,7 +78,7 @@ def test_a_commit_before_a_crash_is_reported_once(pipeline: Pipeline, monkeypatc
 
 
 def test_a_step_that_fails_stops_no_other_step(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that is down is tried again, a bug is not, and neither is a step that ended."""
+    """A storage error is retried; a bug and a step that ended are not."""
     item, plan = pipeline.begin()
     called = list[str]()
 
@@ -114,7 +112,7 @@ def test_a_step_that_fails_stops_no_other_step(pipeline: Pipeline, monkeypatch: 
     assert "expire_snapshots" in answers
 
 
-# A plan that does not hold any more: what it was for is left to the next run.
+# A stale plan leaves its work to the next run.
 
 
 @pytest.mark.parametrize("what", ["policy", "table"])
@@ -141,7 +139,7 @@ def test_a_stale_plan_leaves_its_steps_and_the_table_due(pipeline: Pipeline, wha
     assert [entry.table for entry in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
-def test_a_table_dropped_since_it_was_detected(pipeline: Pipeline) -> None:
+def test_a_table_dropped_after_detection_is_skipped(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect(table="ns.t")[1]
     pipeline.table.pyiceberg.drop_table("ns.t")
     why = "ns.t was dropped or replaced since it was detected"
@@ -151,11 +149,11 @@ def test_a_table_dropped_since_it_was_detected(pipeline: Pipeline) -> None:
     assert pipeline.journal(item) == []
 
 
-# Planning again: the plan is one document, and the newest one counts.
+# Planning again: the newest plan counts.
 
 
 def test_of_several_plans_the_newest_counts(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan that failed is made again, a crash after it was written leaves it, and its answer may be lost."""
+    """A failed plan is repeated; a plan that was written before a crash counts, although its answer is lost."""
     (item,) = pipeline.detect(table="ns.t")[1]
     write = ControlBucket.write
 
@@ -187,7 +185,7 @@ def test_of_several_plans_the_newest_counts(pipeline: Pipeline, monkeypatch: pyt
 
 
 def test_a_plan_reads_no_manifest(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a table with deletes, too: the metadata document, and the manifest list of its head."""
+    """It reads the metadata file and the manifest list of the head only, also for a table with deletes."""
     path = pipeline.table.table.inspect.files()["file_path"][0].as_py()
     content, more = position_delete(path, 0, "")
     commit_deletes(pipeline.table, [(content, {**more, "partition": ()})])
@@ -210,13 +208,13 @@ def test_a_plan_reads_no_manifest(pipeline: Pipeline, monkeypatch: pytest.Monkey
     assert len(of_table) <= 2
 
 
-# What a plan leaves out, because metadata and manifest list alone show that it finds nothing.
+# Steps that a plan leaves out, because metadata and manifest list show that they would find nothing.
 
 REWRITES = ("compact", "rewrite_position_deletes", "rewrite_manifests")
 
 
-def a_pass(pipeline: Pipeline, run_id: str) -> tuple[Item, PlanDocument]:
-    """A pass that detection proposed, up to its report."""
+def detected_pass(pipeline: Pipeline, run_id: str) -> tuple[Item, PlanDocument]:
+    """Run a pass that detection proposes, up to its report."""
     (item,) = pipeline.detect(run_id)[1]
     plan = pipeline.plan(item, run_id)
     pipeline.run(item, *plan.routes, run_id=run_id)
@@ -224,12 +222,12 @@ def a_pass(pipeline: Pipeline, run_id: str) -> tuple[Item, PlanDocument]:
     return item, plan
 
 
-def test_what_a_plan_calls_idle_finds_nothing(pipeline: Pipeline) -> None:
-    """And stays known as idle although passes leave it out, until enough has come."""
+def test_a_step_that_a_plan_leaves_out_would_find_nothing(pipeline: Pipeline) -> None:
+    """Plans keep leaving it out until enough changes have arrived."""
     pipeline.deployment = pipeline.open(
         ICEKEEPER_MIN_INPUT_FILES="5", ICEKEEPER_MIN_MANIFESTS_TO_REWRITE="6", ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP="100"
     )
-    _, plan = a_pass(pipeline, "run-0")
+    _, plan = detected_pass(pipeline, "run-0")
     assert {"compact", "rewrite_manifests"} <= set(plan.routes)
     for number in range(1, 4):
         pipeline.clock.now_ms += 25 * HOUR_MS  # a sweep is due
@@ -239,7 +237,7 @@ def test_what_a_plan_calls_idle_finds_nothing(pipeline: Pipeline) -> None:
         plan = pipeline.plan(item, run_id)
         assert set(plan.routes) == {"expire_snapshots", "remove_orphans"}, number
         assert plan.outcomes["compact"]["reason"] == "too few changes since the last pass"
-        shown = looking(pipeline, item, f"look-{number}", ["compact", "rewrite_manifests"])
+        shown = run_anyway(pipeline, item, f"look-{number}", ["compact", "rewrite_manifests"])
         assert {sentence.partition(":")[0] for sentence in shown.values()} == {"skipped"}
         pipeline.run(item, *plan.routes, run_id=run_id)
         assert pipeline.report(run_id)["status"] == "succeeded"
@@ -247,7 +245,7 @@ def test_what_a_plan_calls_idle_finds_nothing(pipeline: Pipeline) -> None:
         assert seen is not None
         assert (seen.is_done, seen.looked_ms) == (True, plan.looked_ms)
     pipeline.clock.now_ms += HOUR_MS
-    item, plan = pipeline.begin("run-8")  # a person who asks for a pass has it look
+    item, plan = pipeline.begin("run-8")  # a requested pass plans every step
     assert {"compact", "rewrite_manifests"} <= set(plan.routes)
     pipeline.run(item, *plan.routes, run_id="run-8")
     pipeline.report("run-8")
@@ -257,8 +255,8 @@ def test_what_a_plan_calls_idle_finds_nothing(pipeline: Pipeline) -> None:
     assert "compact" in pipeline.plan(item, "run-9").routes
 
 
-def looking(pipeline: Pipeline, item: Item, run_id: str, steps: list[str]) -> Mapping[str, str]:
-    """What steps say that are done all the same, under a run of their own that leaves nothing behind."""
+def run_anyway(pipeline: Pipeline, item: Item, run_id: str, steps: list[str]) -> Mapping[str, str]:
+    """Run steps that the plan left out, in a separate forced run, and return their summaries."""
     plan = pipeline.documents(item, run_id)
     plan.write_plan(pipeline.plan(item.model_copy(update={"detected_ms": None, "forced": True}), run_id))
     return pipeline.run(item.model_copy(update={"detected_ms": None, "forced": True}), *steps, run_id=run_id)
@@ -272,10 +270,10 @@ def test_a_table_without_a_snapshot_is_not_rewritten(pipeline: Pipeline) -> None
     assert {step: plan.outcomes[step]["reason"] for step in REWRITES} == dict.fromkeys(REWRITES, "no current snapshot")
 
 
-# What a run writes for each stage.
+# The documents that a run writes for its stages.
 
 
-def test_each_stage_gets_what_its_route_says(pipeline: Pipeline) -> None:
+def test_each_stage_gets_the_steps_of_its_route(pipeline: Pipeline) -> None:
     pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_MANIFESTS="0", ICEKEEPER_SMALL_ORPHANS="0")
     item, _ = pipeline.begin()
     shown = pipeline.gather()
@@ -291,7 +289,7 @@ def test_each_stage_gets_what_its_route_says(pipeline: Pipeline) -> None:
     assert shown["sweep"] == {**place, "count": 1}
     (listed,) = json.loads((pipeline.control / shown["sweep"]["key"]).read_text())
     assert listed == {"item": item.model_dump(mode="json"), "steps": {"expire_snapshots": "function"}}
-    # A scheduled run has time.
+    # A scheduled run may wait for cheaper workers.
     pipeline.report()
     pipeline.clock.now_ms += HOUR_MS
     (item,) = pipeline.detect("run-2")[1]
@@ -301,7 +299,7 @@ def test_each_stage_gets_what_its_route_says(pipeline: Pipeline) -> None:
     assert pipeline.gather("run-2")["compaction"]["execution_class"] == "STANDARD"
 
 
-def test_a_plan_that_was_damaged_leaves_out_its_table_alone(pipeline: Pipeline) -> None:
+def test_a_damaged_plan_leaves_out_only_its_table(pipeline: Pipeline) -> None:
     pipeline.table.create_beside("ns.u", str(pipeline.table.folder.parent / "u"))
     pipeline.table.pyiceberg.load_table("ns.u").append(pipeline.table.new_rows(0, 1))
     items = pipeline.detect()[1]
@@ -330,7 +328,7 @@ def test_orphans_are_listed_by_one_step_and_removed_by_the_next(
     assert outcomes(pipeline, item)["remove_orphans"] == ("succeeded", "removed 0 orphan file(s)")
 
     def listed(run_id: str) -> tuple[Item, str | None]:
-        """A run whose listing finds the orphan."""
+        """Begin a run whose listing finds the orphan."""
         item, _ = pipeline.begin(run_id)
         count, listed = pipeline.list_orphans(item, run_id)
         assert (count, orphan.exists()) == (1, True)
@@ -339,7 +337,7 @@ def test_orphans_are_listed_by_one_step_and_removed_by_the_next(
     def removed(item: Item, run_id: str, listed: str | None) -> str:
         return pipeline.run(item, "remove_orphans", run_id=run_id, listed=listed)["remove_orphans"]
 
-    # The state machine names the list by its digest.
+    # The state machine passes the digest of the list.
     orphan.write_bytes(b"left")
     item, found = listed("changed")
     live = pipeline.table.data_files()[0].file_path
@@ -352,7 +350,7 @@ def test_orphans_are_listed_by_one_step_and_removed_by_the_next(
     assert (orphan.exists(), local_path(live).exists()) == (True, True)
     pipeline.report("changed")
 
-    # The listing has no right to delete; a denied check would look as if the storage knew no deletion.
+    # The listing has no right to delete: its check would be denied, as if the storage supported no deletion.
     with monkeypatch.context() as patched:
         patched.setattr(Storage, "can_delete", lambda *_: False)
         item, found = listed("no-right")
@@ -375,9 +373,8 @@ def test_orphans_are_listed_by_one_step_and_removed_by_the_next(
     assert orphan.exists()
 
 
-def test_what_the_listing_leaves_to_a_person_makes_the_removal_a_refusal(pipeline: Pipeline) -> None:
-    """A copy of a missing file (rule: keep-possible-last-copies): the removal is given the other orphans only, and
-    knows of no listing."""
+def test_a_possible_last_copy_in_the_listing_makes_the_removal_refused(pipeline: Pipeline) -> None:
+    """The removal gets only the other orphans and lists nothing itself (rule: keep-possible-last-copies)."""
     live = Path(pipeline.table.table.inspect.files().column("file_path").to_pylist()[0].removeprefix("file://"))
     copy = live.rename(live.with_name("copy.parquet"))
     (live.parent / "left.parquet").write_bytes(b"left")
@@ -392,7 +389,7 @@ def test_what_the_listing_leaves_to_a_person_makes_the_removal_a_refusal(pipelin
     assert pipeline.document(item, "pass.json")["metrics"]["remove_orphans.files_like_missing"] == 1
 
 
-def test_a_listing_that_is_killed_goes_to_a_job_from_then_on(
+def test_a_killed_listing_runs_as_a_glue_job_in_the_next_run(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     item, plan = pipeline.begin()
@@ -411,8 +408,8 @@ def test_a_listing_that_is_killed_goes_to_a_job_from_then_on(
     assert pipeline.begin("run-2")[1].routes["remove_orphans"] == "glue"
 
 
-def test_steps_do_not_look_for_the_table_buckets_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run recorded where its table is; a fleet may have hundreds of buckets."""
+def test_steps_do_not_list_the_table_buckets_again(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run recorded the bucket of its table; a fleet may have hundreds of buckets."""
     item, _ = pipeline.begin()
     pipeline.deployment = pipeline.open(ICEKEEPER_TABLE_BUCKETS="all")
 
@@ -427,7 +424,7 @@ def test_steps_do_not_look_for_the_table_buckets_again(pipeline: Pipeline, monke
 
 
 def requested(pipeline: Pipeline, requested_ms: int, **settings: str) -> MaintenanceRequest:
-    """A request for the table, filed."""
+    """File a request for the table."""
     request = MaintenanceRequest(identity=pipeline.identity, requested_ms=requested_ms, settings=settings)
     pipeline.deployment.state.requests.file(request)
     return request
@@ -438,7 +435,7 @@ def pending(pipeline: Pipeline) -> tuple[MaintenanceRequest, ...]:
 
 
 def test_a_request_is_claimed_once_its_pass_is_reported(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash before that leaves it to the next run; one between report and claim is made good by the repetition."""
+    """After a crash before the report the next run serves it; after a crash before the claim the retry claims it."""
     request = requested(pipeline, 1, operations="compact")
     item, plan = pipeline.begin(operations="compact")
     assert plan.requested_ms == 1
@@ -456,7 +453,7 @@ def test_a_request_is_claimed_once_its_pass_is_reported(pipeline: Pipeline, monk
 
 
 def test_a_pass_serves_the_requests_from_before_its_newest_plan(pipeline: Pipeline) -> None:
-    """Unless it has other settings."""
+    """Unless its settings differ."""
     requested(pipeline, 1)
     item, plan = pipeline.begin()
     newer = requested(pipeline, 2)
@@ -475,7 +472,7 @@ def test_a_pass_serves_the_requests_from_before_its_newest_plan(pipeline: Pipeli
 
 
 def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline) -> None:
-    """A request filed after the mistake was found stays: the mistake may be corrected by now."""
+    """A request filed after the mistake was found stays, because the mistake may be corrected since."""
     request = requested(pipeline, 1, min_input_files="2")
     (item,) = pipeline.detect(table="ns.t", settings={"min_input_files": "2"})[1]
     with pipeline.table.table.transaction() as transaction:
@@ -500,7 +497,7 @@ def test_a_request_that_cannot_be_served_is_answered_once(pipeline: Pipeline) ->
 # Which step runs as a Glue job: large work, and work that a function did not finish before.
 
 
-def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pipeline) -> None:
+def test_a_step_that_a_function_did_not_finish_becomes_a_glue_job(pipeline: Pipeline) -> None:
     """The step began and left no outcome: it ran out of time or memory."""
     in_functions(pipeline)
     item, plan = pipeline.begin()
@@ -526,7 +523,7 @@ def test_what_was_too_much_for_a_function_goes_to_glue_from_then_on(pipeline: Pi
 def test_a_scan_continues_where_the_last_scan_of_the_same_part_stopped(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a cursor, or with a damaged one, it begins anew."""
+    """Without a cursor, or with a damaged cursor, it begins at the start."""
     given: list[tuple[str, str] | None] = []
     stopped: list[tuple[str, str] | None] = [("local", "ns.a"), ("local", "ns.b"), None, ("local", "ns.c")]
 
@@ -554,7 +551,7 @@ def test_a_catalog_that_does_not_answer_does_not_stop_the_others(pipeline: Pipel
     assert [item.catalog for item in items] == ["local"]
 
 
-# One moment for a whole pass: what ``now()`` in its filter means does not change from step to step.
+# ``now()`` in a filter means the start of the run in every step.
 
 TODAY = date(2096, 10, 2)
 YESTERDAY = TODAY - timedelta(days=1)
@@ -569,7 +566,7 @@ class DatedTable(MaintainedTable):
             self.table.append(pa.table({"id": pa.array([number], pa.int64()), "day": pa.array([day], pa.date32())}))
 
     def files_by_day(self) -> dict[date, int]:
-        """How many files each day has."""
+        """Count the files of each day."""
         days = [date(1970, 1, 1) + timedelta(days=int(file.partition[0] or 0)) for file in self.data_files()]
         return {day: days.count(day) for day in days}
 
@@ -594,7 +591,7 @@ def test_a_step_after_midnight_works_on_the_day_of_its_run(pipeline_of_days: Pip
     work = replace(pipeline_of_days.work(item), started_ms=started_ms)
     assert run_steps(work, ["compact"]) == {"compact": "succeeded: compacted 2 files into 1 (across 1 bins)"}
     assert table.files_by_day() == {YESTERDAY: 1, TODAY: 2}
-    # The next run has a moment of its own.
+    # The next run starts on the next day.
     pipeline_of_days.report()
     item, _ = pipeline_of_days.begin("run-2", **wanted)
     pipeline_of_days.run(item, "compact", run_id="run-2")

@@ -1,4 +1,4 @@
-"""The report page in a headless Chromium: what it shows, and that nothing on it is more than text."""
+"""The report page in a headless Chromium: what it shows, and that hostile names stay text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two catalogs, with names as an attacker chooses them."""
+    """Two catalogs with an attacker's names."""
     facts = [fleet(120, hostile=True), fleet(3, f"crm {HOSTILE}")]
     page = tmp_path_factory.mktemp("page") / "page.html"
     page.write_text(render_page([catalog_document(item, NOW_MS) for item in facts], NOW_MS))
@@ -35,7 +35,7 @@ def hostile_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def open_tables(browser: Browser, most: int = 50) -> int:
-    """Fold tables out; the number of charts."""
+    """Expand tables and return the number of charts."""
     script = "[...document.querySelectorAll('.name button')].slice(0, arguments[0]).forEach((one) => one.click())"
     browser.run(script, most)
     return int(browser.run("return document.querySelectorAll('figure svg').length"))
@@ -84,7 +84,7 @@ def test_the_page_is_accessible_and_fits_its_width_in_both_colour_schemes(
     assert browser.run("return document.documentElement.scrollWidth") <= width
 
 
-def test_the_list_is_searched_filtered_sorted_and_turned(browser: Browser, hostile_page: Path) -> None:
+def test_the_list_is_searched_filtered_sorted_and_paged(browser: Browser, hostile_page: Path) -> None:
     browser.look()
     browser.open(hostile_page)
     document = catalog_document(fleet(120, hostile=True), NOW_MS)
@@ -125,7 +125,7 @@ def test_the_list_is_searched_filtered_sorted_and_turned(browser: Browser, hosti
     assert browser.run("return document.querySelector('.pager span').textContent") == "page 2 of 3"
 
 
-def test_a_page_of_so_many_tables_that_details_are_left_out_is_drawn(
+def test_a_page_of_too_many_tables_for_details_is_drawn(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``benchmarks/report_page.py`` measures a page of 10,000 tables, which reaches the real bound."""
@@ -138,10 +138,10 @@ def test_a_page_of_so_many_tables_that_details_are_left_out_is_drawn(
     assert open_tables(browser, 1) >= 1
 
 
-# A real lake: every number is that of ``health --json``.
+# Every number of a real lake equals that of ``health --json``.
 
 
-def test_every_number_is_that_of_health(browser: Browser, command: Command, tmp_path: Path) -> None:
+def test_every_number_equals_that_of_health(browser: Browser, command: Command, tmp_path: Path) -> None:
     for name, appends in (("messy", 6), ("calm", 1), ("empty", 0)):
         command.table(f"ns.{name}", appends=appends)
     page = tmp_path / "lake.html"
@@ -181,7 +181,7 @@ def test_every_number_is_that_of_health(browser: Browser, command: Command, tmp_
         assert reported == {key: str(counters[key]) for key, _ in facts if key in counters}
 
 
-# What is committed from elsewhere.
+# Vendored libraries.
 
 VENDORED = {
     "d3.min.js": ("7.9.2", "912111098ea99503a6f4967361d2bbdc9dbf58cf9c678c8e27e5b02d1a07f0c1"),
@@ -189,7 +189,7 @@ VENDORED = {
 }
 
 
-def test_vendored_libraries_are_the_published_ones() -> None:
+def test_vendored_libraries_equal_the_published_files() -> None:
     folder = files("icekeeper.report").joinpath("vendor")
     for name, (version, checksum) in VENDORED.items():
         data = folder.joinpath(name).read_bytes()

@@ -1,4 +1,4 @@
-"""``icekeeper request``: how a request is filed, listed, withdrawn, and claimed."""
+"""``icekeeper request`` files, lists and withdraws requests; a pass claims them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from support.command import Command, one_sentence
 
 MAINTAIN = ("maintain", "ns.t", "--engine", "local")
 
-# ``icekeeper request`` on a laptop: what is checked before anything is filed, and what is filed.
+# ``icekeeper request`` checks a request before it files it.
 
 
 def pending(command: Command) -> tuple[MaintenanceRequest, ...]:
     return SqliteStateStore(command.state).requests.pending()
 
 
-def test_a_request_is_filed_for_the_very_table(command: Command) -> None:
+def test_a_request_is_filed_with_the_uuid_of_its_table(command: Command) -> None:
     table = command.table(appends=1)
     before = command.contents()
     answer = command("request", "ns.t", "--operations", "compact,expire_snapshots", "--set", "branch=main", "--json")
@@ -45,7 +45,7 @@ def test_a_request_is_filed_for_the_very_table(command: Command) -> None:
     assert command.contents() == before
 
 
-def test_a_repeat_refreshes_what_is_pending(command: Command) -> None:
+def test_a_repeated_request_replaces_the_pending_request(command: Command) -> None:
     command.table(appends=1)
     assert command("request", "ns.t", "--operations", "compact").code == 0
     answer = command("request", "ns.t", "--no-wait")
@@ -71,7 +71,7 @@ WRONG = {
 }
 
 
-def test_of_a_wrong_call_nothing_is_filed(command: Command) -> None:
+def test_a_wrong_call_files_nothing(command: Command) -> None:
     command.table(appends=1)
     for message, arguments in WRONG.items():
         answer = command("request", *arguments)
@@ -89,7 +89,7 @@ def test_of_a_wrong_call_nothing_is_filed(command: Command) -> None:
     assert pending(command) == ()
 
 
-def test_waiting_in_vain_ends_with_an_error(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_no_run_ends_is_an_error(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table(appends=1)
     times_ms = iter(range(0, 10_000, 600))
     in_no_time = partial(Waiting, clock=lambda: next(times_ms), sleep=lambda _: None)
@@ -101,14 +101,14 @@ def test_waiting_in_vain_ends_with_an_error(command: Command, monkeypatch: pytes
     assert len(pending(command)) == 1
 
 
-# Pending requests: the answer says which run takes them, they are listed and withdrawn, and a pass claims them.
+# Pending requests are listed and withdrawn, and a pass claims them.
 
 
 def listed() -> tuple[MaintenanceRequest, ...]:
     return open_state(os.environ).requests.pending()
 
 
-def test_the_answer_says_whether_a_run_is_scheduled_that_takes_the_request(command: Command) -> None:
+def test_the_answer_states_whether_a_scheduled_run_takes_the_request(command: Command) -> None:
     command.table(appends=1)
     next_run = "ns.t: requested: the next scheduled run takes it first\n"
     for call, hours_ago, expected in (
@@ -123,10 +123,8 @@ def test_the_answer_says_whether_a_run_is_scheduled_that_takes_the_request(comma
     assert command("request", "--json", "ns.t").code == 0  # an option may come first
 
 
-def test_a_cycle_of_this_machine_takes_the_requests_of_its_own_state(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without ICEKEEPER_STATE a request is refused, unless a run of this machine looks there."""
+def test_a_cycle_takes_the_requests_of_this_machines_state(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ICEKEEPER_STATE a request is refused, unless a run of this machine has read the local state."""
     command.table(appends=1)
     monkeypatch.delenv("ICEKEEPER_STATE")
     refused = command("request", "ns.t", "--json")
@@ -183,7 +181,7 @@ def test_a_request_is_withdrawn_once(command: Command) -> None:
     assert len(listed()) == 1
 
 
-def test_a_request_for_a_table_that_is_gone_is_withdrawn_by_its_name(command: Command) -> None:
+def test_a_request_for_a_dropped_table_is_withdrawn_by_name(command: Command) -> None:
     command.table(appends=1)
     command("request", "ns.t")
     command.catalog.drop_table("ns.t")
@@ -191,12 +189,12 @@ def test_a_request_for_a_table_that_is_gone_is_withdrawn_by_its_name(command: Co
     assert listed() == ()
 
 
-def test_a_pass_claims_the_request_if_it_does_what_was_asked_for(command: Command) -> None:
+def test_a_pass_claims_a_request_if_it_does_all_that_it_requests(command: Command) -> None:
     command.table(appends=1)
     command.table("ns.other", appends=1)
     compact, rewrite = ("--operations", "compact"), ("--set", "rewrite_all=true")
     command("request", "ns.other")
-    for asked, given, is_claimed in (
+    for requested, given, is_claimed in (
         ((), ("--dry-run",), False),
         ((), compact, False),
         ((), (), True),
@@ -205,10 +203,10 @@ def test_a_pass_claims_the_request_if_it_does_what_was_asked_for(command: Comman
         (compact, (), True),
         (rewrite, (), False),
     ):
-        command("request", "ns.t", *asked)
+        command("request", "ns.t", *requested)
         assert command(*MAINTAIN, *given).code == 0
         left = ["ns.other", *([] if is_claimed else ["ns.t"])]
-        assert [str(request.identity.table) for request in listed()] == left, (asked, given)
+        assert [str(request.identity.table) for request in listed()] == left, (requested, given)
 
 
 def test_a_pass_that_cannot_begin_leaves_the_request(command: Command) -> None:

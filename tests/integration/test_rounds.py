@@ -1,4 +1,4 @@
-"""Groups are committed as they finish, whatever the time: deadlines, deaths and other commits in between."""
+"""Compaction commits groups as they finish: deadlines, killed jobs and other commits in between."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def table(tmp_path: Path) -> Iterator[MaintainedTable]:
 
 @pytest.fixture
 def each_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small groups are not put together."""
+    """Small groups do not share a task."""
     monkeypatch.setattr(rounds, "_SMALL_BYTES", 0)
 
 
 @pytest.fixture
 def small_rounds(each_alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each group has a round and a commit of its own."""
+    """Each group has its own round and its own commit."""
     monkeypatch.setattr(rounds, "_ROUND_BYTES", 1)
     monkeypatch.setattr(rounds, "_ROUND_BYTES_PER_SLOT", 1)
 
 
 def fill(table: MaintainedTable, partitions: int) -> None:
-    """So many more partitions of three files."""
+    """Append partitions of three files each."""
     written = table.pyiceberg.load_table("ns.t")
     for n in range(3):
         files = [rows_of(10_000 * (number + 1) + n * 100, 10, f"r{number}") for number in range(partitions)]
@@ -64,13 +64,13 @@ def fill(table: MaintainedTable, partitions: int) -> None:
 
 
 class SlowEngine(ScriptedEngine):
-    """Needs the same time for every group, by the clock of its table."""
+    """Advances the table's clock by the same time for every group."""
 
     def __init__(self, table: MaintainedTable, group_s: float) -> None:
         super().__init__()
         self._waits, self._group_s = table.waits, group_s
         self.rounds: list[int] = []
-        """The number of groups of each round."""
+        """Groups in each round."""
 
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
@@ -82,7 +82,7 @@ class SlowEngine(ScriptedEngine):
 
 
 def compact(table: MaintainedTable, engine: ScriptedEngine, limit_s: float | None, **settings: str) -> OperationOutcome:
-    """By a job that is killed after ``limit_s`` seconds of the table's clock."""
+    """Compact in a job that is killed after ``limit_s`` seconds of the table's clock."""
     ends_s = sum(table.waits) + (limit_s or 0)
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact", **settings}, unsafe=True)
     context = table.runtime.context(table.loaded, resolved, engine)
@@ -95,9 +95,9 @@ def compact(table: MaintainedTable, engine: ScriptedEngine, limit_s: float | Non
 
 @pytest.mark.usefixtures("each_alone")
 def test_a_table_larger_than_a_job_converges_and_every_job_keeps_its_work(table: MaintainedTable) -> None:
-    """Of 30 s a quarter is kept for the commit, and a group of 5 s begins with 10 s more.
+    """A quarter of the 30 s is kept for the commit; a group of 5 s begins only if 10 s more are left.
 
-    Rows without ids, as of a table that was just upgraded, are no hindrance, and keep the ids of the first commit.
+    Rows without ids, as in a table that was just upgraded, keep the ids that the first commit assigns.
     """
     fill(table, 8)
     upgrade(table)
@@ -122,7 +122,7 @@ def test_a_table_larger_than_a_job_converges_and_every_job_keeps_its_work(table:
 
 
 def test_groups_without_time_wait_and_are_reported(table: MaintainedTable, each_alone: None) -> None:
-    """With time for all there is one commit."""
+    """With enough time for all groups there is one commit."""
     outcome = compact(table, SlowEngine(table, 10.0), 30)
     assert outcome.summary == f"compacted 3 files into 1 (across 1 bins); 1 {WAIT}"
     assert (outcome.status, outcome.reason, outcome.leaves_work) == (Status.SUCCEEDED, None, True)
@@ -134,7 +134,7 @@ def test_groups_without_time_wait_and_are_reported(table: MaintainedTable, each_
 
 
 def test_small_groups_share_a_round_and_none_begins_after_the_deadline(table: MaintainedTable) -> None:
-    """Each alone would write to the state and have a client whose requests wait for one another."""
+    """A round for each group would write to the state and open a client for each group."""
     engine = SlowEngine(table, 1.0)
     outcome = compact(table, engine, 0)
     assert outcome.summary == f"compacted 0 files into 0 (across 0 bins); 2 {WAIT}"
@@ -149,7 +149,7 @@ def test_small_groups_share_a_round_and_none_begins_after_the_deadline(table: Ma
 def test_groups_are_committed_every_few_minutes(
     table: MaintainedTable, limit_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With and without a deadline; the first round, whose speed is unknown, has one group here."""
+    """With and without a deadline; the first round has one group here, because the speed is unknown."""
     fill(table, 5)
     monkeypatch.setattr(rounds, "_ROUND_BYTES_PER_SLOT", 1)
     monkeypatch.setattr(rounds, "_ROUND_BYTES", 1)
@@ -170,7 +170,7 @@ def test_groups_are_committed_every_few_minutes(
 
 
 @pytest.mark.usefixtures("small_rounds")
-def test_partial_progress_alone_says_how_many_groups_a_commit_has(table: MaintainedTable) -> None:
+def test_partial_progress_sets_the_number_of_groups_in_a_commit(table: MaintainedTable) -> None:
     fill(table, 3)
     engine = SlowEngine(table, 400.0)
     outcome = compact(table, engine, None, partial_progress="2")
@@ -180,8 +180,8 @@ def test_partial_progress_alone_says_how_many_groups_a_commit_has(table: Maintai
 
 
 @pytest.mark.usefixtures("each_alone")
-def test_many_small_commits_are_ten_a_minute(table: MaintainedTable) -> None:
-    """Each makes other writers commit again; 4 s a group, so the eleventh commit comes once the first is 60 s old."""
+def test_at_most_ten_small_commits_land_in_a_minute(table: MaintainedTable) -> None:
+    """Each commit makes other writers retry; a group takes 4 s: the eleventh waits until the first is 60 s old."""
     fill(table, 18)
     outcome = compact(table, SlowEngine(table, 4.0), None, partial_progress="1")
     heads = [table.loaded.metadata.snapshots[i] for i in outcome.snapshot_ids]
@@ -190,7 +190,7 @@ def test_many_small_commits_are_ten_a_minute(table: MaintainedTable) -> None:
 
 @pytest.mark.usefixtures("small_rounds")
 def test_after_an_upgrade_rows_get_their_ids_from_the_first_commit_and_keep_them(table: MaintainedTable) -> None:
-    """Groups without ids can only be in the first commit: later ones are rewritten with the ids that it gives
+    """Only the first commit may have groups without ids: later groups are rewritten with the ids that it assigns
     (rule: rows-keep-their-lineage)."""
     upgrade(table)
     before, seen = region_rows(table), []
@@ -207,7 +207,7 @@ def test_after_an_upgrade_rows_get_their_ids_from_the_first_commit_and_keep_them
 
 @pytest.mark.usefixtures("small_rounds")
 def test_after_an_upgrade_a_group_that_another_commit_changes_is_dropped(table: MaintainedTable) -> None:
-    """It would begin without ids, while others already have theirs."""
+    """Its inputs had no ids when it was planned, and the other commit has assigned them since."""
     upgrade(table)
     table.catalog.after_commit = once(partial(rewritten_elsewhere, table))
     engine = SlowEngine(table, 1.0)
@@ -223,7 +223,7 @@ def rewritten_elsewhere(table: MaintainedTable) -> None:
 
 @pytest.mark.parametrize("partial_progress", ["0", "1"])
 @pytest.mark.usefixtures("small_rounds")
-def test_groups_behind_the_end_are_left_and_what_is_ready_is_committed(
+def test_at_the_job_timeout_finished_groups_are_committed_and_others_wait(
     table: MaintainedTable, partial_progress: str
 ) -> None:
     before, engine = region_rows(table), SlowEngine(table, 1.0)
@@ -241,7 +241,7 @@ def test_groups_behind_the_end_are_left_and_what_is_ready_is_committed(
 
 @pytest.mark.usefixtures("small_rounds")
 def test_an_interrupted_round_commits_the_groups_of_earlier_rounds(table: MaintainedTable) -> None:
-    """And removes the files of the interrupted one."""
+    """It removes the files of the interrupted round."""
     before, engine = region_rows(table), SlowEngine(table, 1.0)
 
     def interrupt() -> None:
@@ -261,7 +261,7 @@ def test_an_interrupted_round_commits_the_groups_of_earlier_rounds(table: Mainta
 
 @pytest.mark.usefixtures("small_rounds")
 def test_a_pause_between_two_rounds_stops_the_next_round(table: MaintainedTable) -> None:
-    """What has landed stays; what is ready is not committed, and its files go (rule: switches-stop-at-once)."""
+    """Earlier commits stay; the files of finished, uncommitted groups are removed (rule: switches-stop-at-once)."""
     until = "2099-01-01T00:00:00Z"
     why = (
         f"the table is paused until {until} (table property icekeeper.paused_until); "
@@ -293,7 +293,6 @@ def test_a_pause_between_two_rounds_stops_the_next_round(table: MaintainedTable)
 def test_groups_finished_before_the_engine_broke_are_committed(
     table: MaintainedTable, small_rounds: None, limit_s: float | None, commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was committed before stays, and what is ready is committed."""
     monkeypatch.setattr(rounds, "_ROUND_BYTES", 10**12 if limit_s else 1)
     fill(table, 2)
     before, engine = region_rows(table), SlowEngine(table, 1.0)
@@ -313,8 +312,8 @@ def test_groups_finished_before_the_engine_broke_are_committed(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_rounds")
-def test_a_job_killed_at_any_moment_loses_at_most_the_groups_at_hand(tmp_path: Path) -> None:
-    """Of three groups, each with a commit of its own; a later pass cleans up and does the rest."""
+def test_a_job_killed_at_any_moment_loses_at_most_one_group(tmp_path: Path) -> None:
+    """Each of the three groups has its own commit; a later pass cleans up and does the rest."""
     template, folder, done = tmp_path / "template", tmp_path / "table", tmp_path / "rounds"
     with maintained_table(folder) as made:
         create_by_region(made, 3)
@@ -338,7 +337,7 @@ def test_a_job_killed_at_any_moment_loses_at_most_the_groups_at_hand(tmp_path: P
             table.assert_sound()
             found.add(committed)
             if number % 3 == 0:
-                table.late_ms = 3 * HOUR_MS  # the record of the killed job has run out
+                table.late_ms = 3 * HOUR_MS  # the record of the killed job has expired
                 assert table.maintain().status is PassStatus.SUCCEEDED
                 assert (len(table.data_files()), region_rows(table)) == (3, before)
                 assert {path for path in table.unreferenced() if not path.endswith(".metadata.json")} == set()
@@ -346,10 +345,10 @@ def test_a_job_killed_at_any_moment_loses_at_most_the_groups_at_hand(tmp_path: P
     assert found == {0, 1, 2, 3}
 
 
-# In a function.
+# Rounds in a Lambda function.
 
 
-def test_a_function_commits_what_is_ready_and_the_rest_is_due_again(
+def test_a_function_commits_finished_groups_and_leaves_the_table_due(
     table: MaintainedTable, each_alone: None, tmp_path: Path
 ) -> None:
     regions, before, left_s = Pipeline(table, tmp_path), region_rows(table), [900.0, 900.0]
@@ -367,8 +366,8 @@ def test_a_function_commits_what_is_ready_and_the_rest_is_due_again(
     assert (len(table.data_files()), region_rows(table)) == (2, before)
 
 
-def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_for(table: MaintainedTable) -> None:
-    """It keeps half a minute for removing what it wrote and for its report (rule: commit-on-newest-head)."""
+def test_a_function_retries_its_commit_only_while_it_has_time(table: MaintainedTable) -> None:
+    """It keeps half a minute to remove its files and to report (rule: commit-on-newest-head)."""
     numbers = iter(range(1000, 2000))
     table.catalog.before_commit = lambda: table.table.append(rows_of(next(numbers), 1, "us"))
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact"}, unsafe=True)
@@ -381,7 +380,7 @@ def test_a_function_that_is_about_to_end_loses_no_more_swaps_than_it_has_time_fo
 
 
 @pytest.mark.usefixtures("small_rounds")
-def test_rounds_commit_by_bytes_and_progress_counts_those_of_all_rounds(table: MaintainedTable) -> None:
+def test_rounds_commit_by_bytes_and_progress_counts_the_bytes_of_all_rounds(table: MaintainedTable) -> None:
     messages: list[tuple[str, int, int]] = []
     inputs = table.data_files()
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "compact"}, unsafe=True)

@@ -1,4 +1,4 @@
-"""``icekeeper run``: what needs maintenance is detected and maintained, table by table, until it is stopped."""
+"""``icekeeper run`` detects tables that need maintenance and maintains them until it is stopped."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Blocking(LocalEngine):
 
 
 def without_time(lines: Sequence[str]) -> list[str]:
-    """The lines without when, and how long it took."""
+    """The sorted lines without time and duration."""
     return sorted(line.partition(" ")[2].partition(" in ")[0] for line in lines)
 
 
@@ -77,9 +77,9 @@ def identity(name: str = "t") -> TableIdentity:
     return identity_of(catalog, catalog.load(TableName(("ns",), name)))
 
 
-def eventually(is_so: Callable[[], object]) -> None:
+def eventually(holds: Callable[[], object]) -> None:
     deadline_s = time.monotonic() + STARTED_S
-    while not is_so():
+    while not holds():
         assert time.monotonic() < deadline_s
         time.sleep(0.02)
 
@@ -90,7 +90,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield made
 
 
-def test_one_cycle_maintains_what_needs_it_one_line_a_table(command: Command) -> None:
+def test_one_cycle_maintains_the_tables_that_need_it_and_prints_a_line_for_each(command: Command) -> None:
     for name in ("ns.a", "ns.b"):
         command.table(name)
     command.table("ns.quiet", appends=1)
@@ -109,7 +109,7 @@ def test_one_cycle_maintains_what_needs_it_one_line_a_table(command: Command) ->
     assert again.out.rstrip().endswith("3 tables scanned, 0 need maintenance")
 
 
-def test_one_table_that_cannot_be_read_stops_nothing_and_shows_in_the_exit_code(command: Command) -> None:
+def test_an_unreadable_table_stops_no_other_and_sets_the_exit_code(command: Command) -> None:
     command.table("ns.a")
     command.register("file:///nowhere/metadata.json", "ns.broken")
     answer = command("run", "--once", "--engine", "local", "--set", "min_input_files=2")
@@ -119,7 +119,7 @@ def test_one_table_that_cannot_be_read_stops_nothing_and_shows_in_the_exit_code(
     assert any(line.split()[1:4] == ["C", "ns.broken", "failed:"] for line in answer.out.splitlines())
 
 
-def test_a_wrong_call_ends_before_it_begins(command: Command) -> None:
+def test_a_wrong_call_fails_before_the_first_cycle(command: Command) -> None:
     for given, expected in (
         (["--catalog", "nowhere"], "there is no catalog 'nowhere'"),
         (["--interval", "1"], "--interval takes a time like"),
@@ -131,7 +131,7 @@ def test_a_wrong_call_ends_before_it_begins(command: Command) -> None:
 
 
 def test_a_long_pass_stops_neither_detection_nor_other_tables(command: Command, pool: ThreadPoolExecutor) -> None:
-    """Its table alone is left out while it is at work."""
+    """Detection leaves out only the table of the long pass."""
     command.table("ns.long")
     lines: list[str] = []
     engine = Blocking()
@@ -150,8 +150,8 @@ def test_a_long_pass_stops_neither_detection_nor_other_tables(command: Command, 
     assert sorted(maintained) == ["ns.long", "ns.new"]
 
 
-def test_no_more_tables_are_maintained_than_all_processes_may(command: Command, pool: ThreadPoolExecutor) -> None:
-    """Two processes of two workers share three slots; the fourth table waits for one."""
+def test_processes_share_the_limit_of_concurrent_jobs(command: Command, pool: ThreadPoolExecutor) -> None:
+    """Two processes of two workers share three slots; the fourth table waits for a slot."""
     for name in ("a", "b", "c", "d"):
         command.table(f"ns.{name}", appends=3)
     lines: list[str] = []
@@ -165,7 +165,7 @@ def test_no_more_tables_are_maintained_than_all_processes_may(command: Command, 
         return {lease.holder for lease in found if lease is not None}
 
     try:
-        # Who finds that the other process has the table gives the slot back at once.
+        # A worker that finds its table leased by the other process gives its slot back at once.
         eventually(lambda: len(holders()) == 3)
     finally:
         for engine in engines:
@@ -176,8 +176,8 @@ def test_no_more_tables_are_maintained_than_all_processes_may(command: Command, 
     assert not any(state.leases.current(key, now_ms=system_clock()) for key in slot_keys(3))
 
 
-def test_a_stop_ends_the_pass_after_the_operation_it_is_in(command: Command, pool: ThreadPoolExecutor) -> None:
-    """What is left is not taken for done: the next detection proposes the table again."""
+def test_a_stop_ends_the_pass_after_its_current_operation(command: Command, pool: ThreadPoolExecutor) -> None:
+    """The table does not count as done: the next detection proposes it again."""
     command.table("ns.t", appends=3)
     command.table("ns.u", appends=3)
     lines: list[str] = []
@@ -202,9 +202,9 @@ def test_a_stop_ends_the_pass_after_the_operation_it_is_in(command: Command, poo
 
 
 def request(settings: Mapping[str, str]) -> MaintenanceRequest:
-    asked = MaintenanceRequest(identity=identity(), requested_ms=1, settings=settings)
-    open_state(os.environ).requests.file(asked)
-    return asked
+    filed = MaintenanceRequest(identity=identity(), requested_ms=1, settings=settings)
+    open_state(os.environ).requests.file(filed)
+    return filed
 
 
 def test_a_request_that_cannot_be_served_is_reported_once(command: Command) -> None:
@@ -217,7 +217,7 @@ def test_a_request_that_cannot_be_served_is_reported_once(command: Command) -> N
 
 
 def test_a_request_for_more_than_the_policy_is_refused(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """(rule: requests-never-exceed-policy): the operator's own settings are no request's."""
+    """A request must not use the operator's settings (rule: requests-never-exceed-policy)."""
     command.table(appends=3)
     greed = {"operations": "expire_snapshots", "snapshot_retention_hours": "0", "max_snapshots_to_keep": "1"}
     catalog = Runtime.open(CATALOG).catalog
@@ -245,7 +245,7 @@ def test_a_request_for_more_than_the_policy_is_refused(command: Command, monkeyp
     assert snapshots() == 1
 
 
-def test_a_pass_that_failed_is_tried_once_more(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_pass_is_retried_once(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table(appends=3)
     monkeypatch.setattr(run_pass, "_RETRY_PAUSE_S", 0)
     attempts: list[int] = []
@@ -266,7 +266,7 @@ def test_a_pass_that_failed_is_tried_once_more(command: Command, monkeypatch: py
 def test_a_table_that_another_run_maintained_since_detection_is_skipped(
     command: Command, pool: ThreadPoolExecutor
 ) -> None:
-    """It waited for a slot; when it has one, the table is looked up once more."""
+    """The table waited for a slot; once it has the slot, its state is read again."""
     command.table(appends=3)
     lines: list[str] = []
     state = open_state(os.environ)
@@ -279,8 +279,8 @@ def test_a_table_that_another_run_maintained_since_detection_is_skipped(
     assert lines[1].endswith(": another run has maintained ns.t since it was detected")
 
 
-def test_a_terminated_process_ends_well(command: Command) -> None:
-    """Nor does it import modules of the current folder (rule: no-imports-from-current-folder)."""
+def test_a_terminated_process_exits_with_zero(command: Command) -> None:
+    """It does not import modules of the current folder (rule: no-imports-from-current-folder)."""
     command.table()
     (command.folder / "json.py").write_text("raise SystemExit('somebody else has written this')")
     script = [str(Path(sys.executable).parent / "icekeeper"), "run", "--catalog", CATALOG, "--engine", "local"]
@@ -307,19 +307,19 @@ def test_a_terminated_process_ends_well(command: Command) -> None:
 
 
 @pytest.mark.parametrize("once", [True, False])
-def test_a_service_without_an_output_ends(command: Command, *, once: bool) -> None:
-    """The pass that runs is finished."""
+def test_a_service_ends_when_its_output_is_lost(command: Command, *, once: bool) -> None:
+    """It finishes the running pass."""
     command.table(appends=3)
     shown: list[str] = []
 
-    def tell(line: str) -> None:
+    def print_line(line: str) -> None:
         shown.append(line)
         raise OutputLost("No space left on device")
 
     running = Service(
         open_state(os.environ),
         in_this_process(LocalEngine(1)),
-        tell,
+        print_line,
         catalogs=[CATALOG],
         environment=os.environ,
         schedule={"detection_interval_s": "1"},

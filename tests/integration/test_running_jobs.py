@@ -1,4 +1,4 @@
-"""Jobs that still run, were killed, or lost their lease: what others leave alone, and what they clean."""
+"""Jobs that run, were killed or lost their lease: which files other passes keep, and which they clean."""
 
 from __future__ import annotations
 
@@ -36,8 +36,6 @@ from support.maintained_table import EAGER, NAME, MaintainedTable, maintained_ta
 from support.moments import Moment, at
 from support.scripted_catalog import ScriptedCatalog
 
-# Rewrites that are interrupted, what they have recorded, and the passes that come later.
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 LEASE_MS = 2 * HOUR_MS
@@ -45,7 +43,7 @@ LATER_MS = LEASE_MS + 24 * HOUR_MS
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Stands for a kill of the process."""
 
 
 class Interrupting(LocalEngine):
@@ -73,7 +71,7 @@ def loads(table: MaintainedTable) -> tuple[StagedLoad, ...]:
 
 
 def recorded(table: MaintainedTable) -> list[str]:
-    """What the loads of the table may have written, by all attempts at their tasks."""
+    """Files that the table's loads may have written, by all attempts at their tasks."""
     memory = handle_of(table).memory(table.loaded)
     return [normalise(path) for load in memory.staged_loads() for path in recorded_files(memory, load)]
 
@@ -85,7 +83,7 @@ def handle_of(table: MaintainedTable) -> TableHandle:
 def later(
     table: MaintainedTable, operations: str = "rewrite_position_deletes", *, by_ms: int = LATER_MS
 ) -> PassOutcome:
-    """A pass with a grace period of a day, so much later."""
+    """Run a pass with a grace period of a day, ``by_ms`` later."""
     settings = {**EAGER, "orphan_older_than_hours": "24", "operations": operations}
     runtime = table.runtime_with(clock=lambda: system_clock() + by_ms)
     return runtime.maintain(NAME, settings, LocalEngine(1))
@@ -100,7 +98,7 @@ def kill() -> None:
     raise Killed
 
 
-# While a rewrite runs, others leave alone what it reads and what it writes; how it ends decides about its record.
+# While a rewrite runs, other passes keep its inputs and outputs; its outcome settles its record.
 
 
 @pytest.fixture
@@ -111,8 +109,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 
 def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: MaintainedTable) -> None:
-    """A running rewrite pins what it reads and records what it writes, before it does so
-    (rule: rewrites-pin-and-record)."""
+    """It pins before it reads, and records before it writes (rule: rewrites-pin-and-record)."""
     seen: list[tuple[tuple[Pin, ...], tuple[StagedLoad, ...], list[str]]] = []
     planned = table.loaded
     assert planned.metadata.current_snapshot is not None
@@ -140,7 +137,7 @@ def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table
     assert outcome.status is Status.SUCCEEDED
     assert (pins(table), loads(table)) == ((), ())
 
-    # A step that was taken for dead is repeated under its run's name; the first to end takes nothing from the other.
+    # A step that seemed dead is repeated under its run's name; the first attempt to end removes nothing of the other.
     table.fill(4, start=10)
     counted: list[tuple[int, int]] = []
 
@@ -153,9 +150,8 @@ def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table
     assert (pins(table), loads(table)) == ((), ())
 
 
-def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: MaintainedTable) -> None:
-    """The others overwrite the table and expire, while the rewrite is about to read; and remove orphans when it has
-    written."""
+def test_other_passes_keep_inputs_and_outputs_of_a_running_rewrite(table: MaintainedTable) -> None:
+    """Others overwrite the table and expire before the rewrite reads, and remove orphans after it has written."""
     ids = table.ids()
     swept: list[OperationOutcome] = []
     engine = Interrupting(after=lambda: swept.append(table.run(Operation.REMOVE_ORPHANS, run_id="other")))
@@ -170,15 +166,15 @@ def test_an_expiry_of_another_pass_takes_nothing_that_a_rewrite_reads(table: Mai
     read = {normalise(file.file_path) for file in table.data_files()}
     others: list[OperationOutcome] = []
 
-    def meanwhile() -> None:
+    def overwrite_and_expire() -> None:
         table.table.overwrite(table.table.scan().to_arrow())
         others.append(table.run(Operation.EXPIRE_SNAPSHOTS, run_id="other"))
         assert read <= table.files()
 
-    table.run(Operation.COMPACT, engine=Interrupting(meanwhile))
+    table.run(Operation.COMPACT, engine=Interrupting(overwrite_and_expire))
     assert others[0].metrics["expire_snapshots.snapshots_expired"] == snapshots - 1
     assert table.ids() == ids
-    # Nothing holds them any more.
+    # The pin ended with the rewrite.
     assert table.run(Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
     assert read.isdisjoint(table.files())
     assert table.verify().ok
@@ -207,7 +203,7 @@ def test_position_delete_outputs_are_recorded(tmp_path: Path) -> None:
         assert made.reachable().isdisjoint(others)
 
 
-def test_a_failed_commit_leaves_a_record_only_of_what_it_could_not_remove(
+def test_a_failed_commit_records_only_files_that_it_could_not_remove(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def overtake() -> None:
@@ -226,9 +222,9 @@ def test_a_failed_commit_leaves_a_record_only_of_what_it_could_not_remove(
     assert set(deleted(later(table))) == left
 
 
-def test_an_attempt_that_failed_leaves_a_record(table: MaintainedTable) -> None:
-    """What it wrote may be kept for inspection; the record takes it away after the grace period.  The group itself was
-    merged without the damaged file."""
+def test_a_failed_attempt_leaves_a_record(table: MaintainedTable) -> None:
+    """Its output may be kept for inspection; a later pass removes it after the grace period.  The group was merged
+    without the damaged file."""
     Path(normalise(table.data_files()[0].file_path)).write_bytes(b"damaged")
     outcome = table.run(Operation.COMPACT, orphan_older_than_hours="24")
     assert outcome.status is Status.SUCCEEDED
@@ -239,7 +235,7 @@ def test_an_attempt_that_failed_leaves_a_record(table: MaintainedTable) -> None:
 
 
 def test_an_unknown_outcome_keeps_files_and_record(table: MaintainedTable) -> None:
-    """The commit may yet land: the files are neither removed nor taken for those of a failed job, until the lease."""
+    """The commit may still land: its files are kept and do not count as a failed job's until the lease expires."""
     catalog = _Lost(table.catalog)
     ids = table.ids()
     outcome = table.run(Operation.COMPACT, catalog=catalog)
@@ -259,7 +255,7 @@ def test_an_unknown_outcome_keeps_files_and_record(table: MaintainedTable) -> No
 
 
 def test_an_unknown_outcome_after_commits_that_landed_keeps_the_record(table: MaintainedTable) -> None:
-    """The operation reports what landed, but the record must not say that the rest failed."""
+    """The operation reports the commits that landed; the record must not mark the rest as failed."""
     table.append(50, part="q")
     table.append(51, part="q")
     table.table.update_spec().add_identity("part").commit()
@@ -324,18 +320,18 @@ def test_a_record_that_cannot_be_settled_does_not_undo_a_success(
     assert (loads(table), table.verify().ok) == ((), True)
 
 
-def test_a_pass_expires_what_its_own_rewrite_had_pinned(table: MaintainedTable) -> None:
-    """The pin ends with the operation, so that the same pass frees what compaction replaced."""
+def test_a_pass_expires_snapshots_that_its_own_rewrite_had_pinned(table: MaintainedTable) -> None:
+    """The pin ends with the operation, so that the same pass deletes the files that compaction replaced."""
     outcome = table.maintain("compact,expire_snapshots")
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 4
     assert len(table.data_files()) == len([path for path in table.files() if path.endswith(".parquet")]) == 1
 
 
-# The lease of a job: progress prolongs it, and who slept beyond it may have been cleaned up after.
+# The lease of a job: progress renews it; files of a job that slept beyond it may have been cleaned.
 
 
-def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: MaintainedTable) -> None:
-    """Whatever it says next would be recorded anew, and its commit would name files that are gone."""
+def test_a_job_that_slept_until_its_files_were_cleaned_cannot_continue(table: MaintainedTable) -> None:
+    """It would record its next files anew and commit files that no longer exist."""
     first, second = str(table.folder / "data/first.parquet"), str(table.folder / "data/second.parquet")
     now_ms = [system_clock()]
     memory = TableMemory(table.state, identity_of(table.catalog, table.loaded), lambda: now_ms[0])
@@ -350,8 +346,8 @@ def test_a_job_that_slept_until_its_files_were_cleaned_cannot_go_on(table: Maint
             job.will_write([second])
 
 
-def test_progress_prolongs_pin_and_record(table: MaintainedTable) -> None:
-    """Each step takes an hour; three of them are longer than the lease was."""
+def test_progress_renews_pin_and_record(table: MaintainedTable) -> None:
+    """Each step takes an hour; three steps are longer than the lease."""
     now = [system_clock()]
     table.append(50, part="q")
     table.append(51, part="q")
@@ -383,7 +379,7 @@ def _identity(table: MaintainedTable) -> Any:
 
 
 def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(table: MaintainedTable) -> None:
-    """Stopped for days, taken for dead, cleaned up after, woken up: it must plan again."""
+    """A job that wakes up after days, when its files have been cleaned, must plan again."""
     now = [system_clock()]
     ids = table.ids()
 
@@ -403,7 +399,7 @@ def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(tabl
     assert table.readers_agree() == ids
     assert table.verify().ok
 
-    # The first swap is lost to another writer; a job that was stopped then asks again before the second swap.
+    # Another writer wins the first swap; a job that was stopped then checks its record before the second swap.
     class Stopped(ScriptedCatalog):
         def commit(self, base: Any, requirements: Any, updates: Any) -> Any:
             if not self.commits:
@@ -423,7 +419,7 @@ def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(tabl
     assert sorted(table.readers_agree()) == sorted([*ids, 77])
     assert table.verify().ok
 
-    # A job that overslept its lease but was not cleaned commits.
+    # A job that slept beyond its lease commits if its files were not cleaned.
     def sleep_a_little() -> None:
         now[0] += LEASE_MS + 1
 
@@ -431,14 +427,14 @@ def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(tabl
     assert (loads(table), table.verify().ok) == ((), True)
 
 
-# What a job leaves behind that was killed or could not settle its record, and how it is cleaned.
+# Later passes clean the files of jobs that were killed or could not settle their record.
 
 
-def test_what_a_killed_rewrite_left_is_cleaned_from_its_record(
+def test_files_of_a_killed_rewrite_are_cleaned_from_its_record(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed when every file is written: protected as long as the lease, then cleaned after the grace period; also
-    what the many workers of a group wrote that is too large for one of them."""
+    """Killed after it has written every file: the lease protects them; after the grace period they are cleaned, also
+    the files of a group that is too large for one worker."""
 
     class Dying(LocalEngine):
         def exchange(self, *args: Any) -> Any:
@@ -459,7 +455,7 @@ def test_what_a_killed_rewrite_left_is_cleaned_from_its_record(
         assert len(left) == 1
         assert left < set(recorded(table))
         assert table.run(Operation.REMOVE_ORPHANS).files_deleted == ()
-        # Metadata of another table would make a listing refuse; the record needs none.
+        # The metadata of another table would make a listing refuse; the record needs no listing.
         assert later(table, by_ms=LATER_MS - HOUR_MS).staged is None
         assert set(deleted(later(table))) == left
         assert loads(table) == ()
@@ -468,7 +464,7 @@ def test_what_a_killed_rewrite_left_is_cleaned_from_its_record(
 
 
 def test_a_rewrite_killed_after_its_commit_loses_nothing(table: MaintainedTable) -> None:
-    """Its record still says pending, and names files that are the table by now."""
+    """Its record is still pending and names files that the table references."""
     ids = table.ids()
     with pytest.raises(Killed), at(Moment.AFTER_COMMIT, kill):
         table.run(Operation.COMPACT)
@@ -482,7 +478,7 @@ def test_a_rewrite_killed_after_its_commit_loses_nothing(table: MaintainedTable)
 
 
 def test_a_pass_removes_the_pin_of_a_killed_job_a_week_after_it_expired(table: MaintainedTable) -> None:
-    """A process that is killed removes nothing; a clock that is ahead by less removes no pin that holds."""
+    """A clock that is ahead by less than a week removes no valid pin."""
     memory = handle_of(table).memory(table.loaded)
     now_ms, day_ms = system_clock(), 24 * HOUR_MS
     for name, expires_ms in (("dead", now_ms), ("reader", now_ms + 9 * day_ms)):
@@ -504,7 +500,7 @@ def test_a_pass_removes_the_pin_of_a_killed_job_a_week_after_it_expired(table: M
 def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark had begun the task several times when the driver died: the record knows them all by their stem."""
+    """Spark began the task several times before the driver died: the record covers all attempts by their stem."""
     ids = table.ids()
     with pytest.raises(Killed):
         table.run(Operation.COMPACT, engine=Interrupting(after=kill))
@@ -532,7 +528,7 @@ def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
 
 
 def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: MaintainedTable, tmp_path: Path) -> None:
-    """Killed for good, in the middle of its work: nothing of it runs any more."""
+    """SIGKILL ends the process during its rewrite."""
     script = textwrap.dedent(
         """
         import os, signal, sys
@@ -565,8 +561,8 @@ def test_a_process_that_is_killed_leaves_a_record_that_is_cleaned(table: Maintai
     assert (loads(table), table.unreferenced()) == ((), set())
 
 
-def test_what_other_rewrites_left_is_cleaned_from_their_records(table: MaintainedTable) -> None:
-    """Of manifests those that were rewritten; what is written for one attempt to commit is left to the orphan pass."""
+def test_files_of_other_killed_rewrites_are_cleaned_from_their_records(table: MaintainedTable) -> None:
+    """The record names rewritten manifests; files of a single commit attempt are left to the removal of orphans."""
     ids = table.ids()
     for operation in (Operation.REWRITE_MANIFESTS, Operation.COMPUTE_STATISTICS):
         with pytest.raises(Killed), at(Moment.BEFORE_COMMIT, kill):
@@ -582,10 +578,10 @@ def test_what_other_rewrites_left_is_cleaned_from_their_records(table: Maintaine
         assert (pins(table), loads(table), table.readers_agree()) == ((), (), ids)
 
 
-def test_a_dead_job_is_declared_failed_before_its_files_go(
+def test_a_dead_job_is_marked_failed_before_its_files_are_deleted(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Should it wake up just then, it must find out before it commits."""
+    """If it wakes up at that moment, it must see this before it commits."""
     with pytest.raises(Killed):
         table.run(Operation.COMPACT, engine=Interrupting(after=kill))
     seen: list[LoadState] = []

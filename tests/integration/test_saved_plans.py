@@ -1,4 +1,4 @@
-"""A plan that is saved, reviewed and applied; and what a dry run says by its exit code."""
+"""Plans that are saved, reviewed and applied; exit codes of dry runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def apply(command: Command, path: Path, *arguments: str) -> Answer:
 
 
 def forge(path: Path, change: Callable[[dict[str, Any]], object], *, is_sealed: bool = True) -> None:
-    """Change a plan, and give it the digest of the changed one."""
+    """Change a plan; if ``is_sealed``, give it the digest of the changed plan."""
     document = json.loads(path.read_text())
     digest = document.pop("digest")
     change(document)
@@ -55,8 +55,7 @@ def live_files(command: Command) -> set[str]:
 
 
 def test_a_plan_is_applied_to_its_files_only(command: Command) -> None:
-    """What others append after the review waits for another plan; the head may have moved
-    (rule: apply-only-what-was-reviewed)."""
+    """Files that others append after the review wait for another plan (rule: apply-only-what-was-reviewed)."""
     table = command.table(appends=6)
     path, plan = save(command, "--operations", "compact")
     planned = live_files(command)
@@ -85,7 +84,7 @@ def test_a_plan_is_applied_to_its_files_only(command: Command) -> None:
     assert command.contents() == seen
 
 
-def test_a_pass_by_a_plan_does_not_hide_what_is_due(command: Command) -> None:
+def test_detection_proposes_files_that_an_applied_plan_left(command: Command) -> None:
     table = command.table(appends=6)
     path, _ = save(command, "--operations", "compact")
     for _ in range(8):
@@ -94,8 +93,8 @@ def test_a_pass_by_a_plan_does_not_hide_what_is_due(command: Command) -> None:
     assert [item["table"] for item in command("detect", "--json").json["proposals"]] == ["ns.t"]
 
 
-def test_an_expiry_keeps_to_the_snapshots_of_the_plan(command: Command) -> None:
-    """One more falls beyond the count with each append (rule: apply-only-what-was-reviewed)."""
+def test_a_plan_expires_only_its_own_snapshots(command: Command) -> None:
+    """Each append makes one more snapshot due (rule: apply-only-what-was-reviewed)."""
     table = command.table(appends=3, properties=OLD)
     planned = [snapshot.snapshot_id for snapshot in table.snapshots()[:2]]
     path, plan = save(command, "--operations", "expire_snapshots")
@@ -124,7 +123,7 @@ def test_an_expiry_keeps_to_the_snapshots_of_the_plan(command: Command) -> None:
     assert len(command.catalog.load_table("ns.t").snapshots()) == 1
 
 
-def test_a_ref_that_has_become_due_keeps_its_snapshots_from_a_plan(tmp_path: Path) -> None:
+def test_a_plan_keeps_a_ref_that_became_due_after_it(tmp_path: Path) -> None:
     """A catalog drops a ref together with its snapshot, so an unreviewed tag would be lost."""
     settings: dict[str, Any] = {key: EAGER[key] for key in ("snapshot_retention_hours", "max_snapshots_to_keep")}
     with maintained_table(tmp_path) as made:
@@ -146,15 +145,15 @@ def test_a_ref_that_has_become_due_keeps_its_snapshots_from_a_plan(tmp_path: Pat
         made.assert_sound()
 
 
-def test_metadata_files_that_the_plans_own_commits_leave_wait_for_another_plan(tmp_path: Path) -> None:
-    """Each commit drops one from the log, and without a grace it is an orphan at once."""
+def test_metadata_files_that_the_commits_of_a_plan_drop_wait_for_another_plan(tmp_path: Path) -> None:
+    """Each commit drops a metadata file from the log; without a grace period it is an orphan at once."""
     log = {"write.metadata.previous-versions-max": "1"}
     with maintained_table(tmp_path) as made:
         made.create(properties={f"icekeeper.{key}": value for key, value in EAGER.items()} | log)
         made.fill(6)
         made.plant("data/orphan.parquet")
-        asked = {"operations": "compact,expire_snapshots,remove_orphans"}
-        saved, _ = made.runtime.plan_to_save(NAME, asked, made.engine, unsafe=True)
+        settings = {"operations": "compact,expire_snapshots,remove_orphans"}
+        saved, _ = made.runtime.plan_to_save(NAME, settings, made.engine, unsafe=True)
         planned = {*saved.operations[2].files}
         _, _, removal = made.runtime.apply(saved, made.engine, unsafe=True).operations
         assert removal.status is Status.SUCCEEDED
@@ -163,8 +162,8 @@ def test_metadata_files_that_the_plans_own_commits_leave_wait_for_another_plan(t
         made.assert_sound()
 
 
-def test_ages_count_until_the_plan_was_made(tmp_path: Path) -> None:
-    """Two of four snapshots are older than the retention; the others grow old between the plan and its pass."""
+def test_ages_are_measured_at_the_time_of_the_plan(tmp_path: Path) -> None:
+    """Two of four snapshots are older than the retention at that time; the others age before the pass."""
     settings: dict[str, Any] = {
         "operations": "expire_snapshots",
         "snapshot_retention_hours": "1",
@@ -189,7 +188,7 @@ def test_ages_count_until_the_plan_was_made(tmp_path: Path) -> None:
 
 
 def a_messy_table(made: MaintainedTable) -> None:
-    """Position deletes, snapshots, manifests and an orphan."""
+    """Create a table with position deletes, snapshots, manifests and an orphan."""
     create_by_region(made, 3)
     path = min(file.file_path for file in made.data_files() if file.partition == ("us",))
     for position in range(3):
@@ -223,7 +222,7 @@ OLD_PARTITIONS = {
         ("rewrite_manifests", a_messy_table, {}),
     ],
 )
-def test_every_operation_refuses_a_file_that_is_in_no_plan(
+def test_every_operation_refuses_a_file_that_the_plan_does_not_name(
     tmp_path: Path, operation: str, create: Callable[[MaintainedTable], None], settings: dict[str, str]
 ) -> None:
     with maintained_table(tmp_path) as made:
@@ -245,7 +244,7 @@ def test_every_operation_refuses_a_file_that_is_in_no_plan(
 
 
 def test_files_that_the_pass_itself_has_written_need_no_plan(tmp_path: Path) -> None:
-    """The manifests of the compaction have no name yet when the plan is made."""
+    """The manifests of the compaction have no name when the plan is saved."""
     with maintained_table(tmp_path) as made:
         made.create(properties={f"icekeeper.{key}": value for key, value in EAGER.items()})
         with made.table.update_spec() as update:
@@ -263,8 +262,8 @@ def test_files_that_the_pass_itself_has_written_need_no_plan(tmp_path: Path) -> 
         made.assert_sound()
 
 
-def test_a_killed_pass_is_done_to_its_end(command: Command) -> None:
-    """The second call skips what the first has committed, and knows the files that it wrote."""
+def test_a_plan_is_applied_again_after_a_killed_pass(command: Command) -> None:
+    """The second call skips the work that the first call committed, and accepts the files that it wrote."""
     command.table(appends=6, properties=OLD)
     path, plan = save(command, "--operations", "compact,expire_snapshots")
     with (
@@ -322,7 +321,7 @@ def test_a_plan_for_a_changed_table_or_policy_is_refused(
     ]
 
 
-def test_a_table_that_has_moved_stops_no_other_table_of_the_plan(command: Command) -> None:
+def test_a_dropped_table_stops_no_other_table_of_the_plan(command: Command) -> None:
     command.table(appends=6)
     command.table("ns.u", appends=6)
     path, first = save(command)
@@ -356,7 +355,7 @@ def without_grace(document: dict[str, Any]) -> None:
     document["tables"][0]["settings"] = {"orphan_older_than_hours": "0"}
 
 
-def test_a_changed_plan_does_no_more_than_the_policy(command: Command) -> None:
+def test_a_changed_plan_cannot_exceed_the_policy(command: Command) -> None:
     command.table(appends=6)
     path, plan = save(command)
     assert plan["tables"][0]["planned_ms"] <= plan["saved_ms"]
@@ -377,7 +376,7 @@ def test_a_changed_plan_does_no_more_than_the_policy(command: Command) -> None:
         assert (answer.code, sentence in one_sentence(answer.err)) == (1, True), answer.err
         assert command.contents() == seen
 
-    # Ages count until the time of the plan: with a time to come more would be old enough to delete.
+    # Ages are measured at the time of the plan: a future time would make more files old enough to delete.
     def ahead(document: dict[str, Any]) -> None:
         document["tables"][0]["planned_ms"] = document["saved_ms"] + 1
 
@@ -395,8 +394,8 @@ def test_a_changed_plan_does_no_more_than_the_policy(command: Command) -> None:
     assert (answer.code, one_sentence(answer.err)) == (2, sentence)
 
 
-def test_a_plan_is_for_its_owner_only_and_holds_no_secret(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names every file (rule: state-is-private)."""
+def test_only_its_owner_can_read_a_plan_and_it_has_no_secret(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan names every file (rule: state-is-private)."""
     secrets = {"S3__SECRET_ACCESS_KEY": "kept-secret-1", "TOKEN": "kept-secret-2", "CREDENTIAL": "kept-secret-3"}
     for key, value in secrets.items():
         monkeypatch.setenv(f"PYICEBERG_CATALOG__C__{key}", value)
@@ -417,7 +416,7 @@ def test_a_plan_is_for_its_owner_only_and_holds_no_secret(command: Command, monk
 
 
 def test_files_that_are_added_to_a_plan_are_not_deleted(command: Command) -> None:
-    """The policy decides; the list of files only narrows it."""
+    """The policy selects the files; the list in the plan only narrows the selection."""
     command.table(appends=6)
     path, _ = save(command, "--operations", "compact,remove_orphans")
     live = sorted(live_files(command))
@@ -461,19 +460,19 @@ def test_a_file_that_is_no_plan_is_a_usage_error(command: Command, text: str | N
         ),
     ],
 )
-def test_a_plan_holds_for_a_day_and_its_version(version: str, now_ms: int, expected_message: str) -> None:
+def test_a_plan_is_valid_for_a_day_and_for_its_version(version: str, now_ms: int, expected_message: str) -> None:
     plan = SavedPlan(version="0.1.0", saved_ms=0)
     plan.require("0.1.0", 24 * HOUR_MS)
     with pytest.raises(PlanStale, match=expected_message.replace("(", r"\(")):
         plan.require(version, now_ms)
 
 
-# Dry runs for scripts, and what people are warned of.
+# Exit codes of dry runs, warnings, and freed bytes.
 
 DRY = ("maintain", "ns.t", *LOCAL, "--dry-run", "--exit-code")
 
 
-def test_a_dry_run_says_by_its_exit_code_what_is_due(command: Command) -> None:
+def test_the_exit_code_of_a_dry_run_shows_whether_work_is_due(command: Command) -> None:
     command.table(appends=6)
     assert command(*DRY).code == 3
     assert command("maintain", "ns.t", *LOCAL).code == 0
@@ -505,7 +504,7 @@ def test_a_short_retention_of_a_policy_is_a_warning(command: Command) -> None:
     assert "warnings" not in command("maintain", "ns.t", *LOCAL, "--json").json
 
 
-def test_a_pass_says_what_it_freed_and_how_far_back_the_table_can_be_read(command: Command) -> None:
+def test_a_pass_reports_freed_bytes_and_the_oldest_readable_state(command: Command) -> None:
     table = command.table(appends=4, properties=OLD)
     newest = table.current_snapshot()
     assert newest is not None

@@ -36,12 +36,12 @@ from support.copied import (
 )
 from support.proxies import requests_of
 
-# One file made of several by the store itself: SeaweedFS copies the row groups, we send page indexes and a footer.
+# SeaweedFS copies the row groups of several files into one; we send page indexes and a footer.
 
 
 @functools.cache
 def files() -> list[bytes]:
-    """The seeds are fixed; the last two files are of one size."""
+    """Files of fixed seeds; the last two have the same size."""
     return [large_file(0), large_file(1_000_000, seed=1), large_file(1_000_000, seed=2)]
 
 
@@ -77,7 +77,7 @@ def uploads(storage: Storage, folder: str) -> list[Any]:
 
 
 def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder: str, inputs: list[Any]) -> None:
-    """And the bytes are those that streaming writes."""
+    """The bytes equal those of a streamed copy."""
     unread: list[int] = []
     with requests_of(storage.s3) as requests:
         made = merged_by_the_store(storage, inputs, f"{folder}/new.parquet", note_unread=unread.append)
@@ -104,7 +104,7 @@ def test_the_store_copies_and_a_reader_finds_every_row(storage: Storage, folder:
 def test_inputs_with_and_without_a_page_index_get_a_consistent_footer(
     storage: Storage, folder: str, inputs: list[Any]
 ) -> None:
-    """Assembled or streamed, byte for byte: one input has no page index, so none has."""
+    """Assembled and streamed outputs are equal; they have no page index, because one input has none."""
     bare = stored_entry(storage, f"{folder}/bare.parquet", large_file(2_000_000, seed=3, page_index=False))
     mixed = [inputs[0], *judged(storage, [bare])]
     with requests_of(storage.s3) as requests:
@@ -123,7 +123,7 @@ def test_inputs_with_and_without_a_page_index_get_a_consistent_footer(
 
 
 @pytest.mark.parametrize(("status", "code", "first"), [(403, "AccessDenied", 1), (500, "InternalError", 2)])
-def test_where_the_store_does_not_copy_the_bytes_are_streamed(
+def test_bytes_are_streamed_if_the_store_does_not_copy(
     storage: Storage, folder: str, inputs: list[Any], status: int, code: str, first: int
 ) -> None:
     """A refusal is remembered, a failure midway is not; neither leaves an upload."""
@@ -139,10 +139,10 @@ def test_where_the_store_does_not_copy_the_bytes_are_streamed(
 
 
 @pytest.mark.parametrize("in_store", [True, False])
-def test_a_file_that_was_exchanged_after_it_was_judged_is_refused(
+def test_a_file_that_was_replaced_after_its_footer_was_read_is_refused(
     storage: Storage, folder: str, inputs: list[Any], in_store: bool
 ) -> None:
-    """By one of the same size, too."""
+    """Also if its replacement has the same size."""
     changed = f"{folder}/changed.parquet"
     inputs = [inputs[0], *judged(storage, [stored_entry(storage, changed, files()[1])])]
     storage.write(changed, files()[2].ljust(len(files()[1]))[: len(files()[1])])
@@ -154,8 +154,8 @@ def test_a_file_that_was_exchanged_after_it_was_judged_is_refused(
     assert uploads(storage, folder) == []
 
 
-def test_a_small_neighbour_rides_in_a_part_that_is_sent(storage: Storage, folder: str, inputs: list[Any]) -> None:
-    """Together with bytes of the file before it, which are read for that."""
+def test_a_small_file_shares_a_sent_part_with_its_neighbour(storage: Storage, folder: str, inputs: list[Any]) -> None:
+    """The bytes of the file before it are read for that."""
     small = large_file(9_000_000, 1_000)
     between = judged(storage, [stored_entry(storage, f"{folder}/small.parquet", small)])
     twice = large_file(0, 1_450_000)
@@ -169,7 +169,7 @@ def test_a_small_neighbour_rides_in_a_part_that_is_sent(storage: Storage, folder
 
 
 def test_small_files_are_streamed(storage: Storage, folder: str) -> None:
-    """More than a third of their bytes would be sent."""
+    """A copy would send more than a third of their bytes."""
     small = [stored_entry(storage, f"{folder}/s{n}.parquet", large_file(n * 1000, 1000)) for n in range(2)]
     with requests_of(storage.s3) as requests:
         made = merged_by_the_store(storage, judged(storage, small), f"{folder}/new.parquet")
@@ -177,10 +177,10 @@ def test_small_files_are_streamed(storage: Storage, folder: str) -> None:
     assert "CreateMultipartUpload" not in requests
 
 
-def test_parts_that_the_store_mixes_up_are_seen(
+def test_parts_that_the_store_mixes_up_are_detected(
     storage: Storage, folder: str, inputs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two ranges of one size, of files of one shape: the footer suits both, and both decode."""
+    """The two ranges have the same size, their files the same shape: the footer fits both, and both decode."""
 
     def mixed_up(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | str:
         first, item, other, end = parts
@@ -192,7 +192,7 @@ def test_parts_that_the_store_mixes_up_are_seen(
         merged_by_the_store(storage, inputs, f"{folder}/new.parquet")
 
 
-def test_an_object_that_is_exchanged_before_it_is_proven_is_seen(
+def test_an_object_that_is_replaced_before_its_proof_is_detected(
     storage: Storage, folder: str, inputs: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exchanged(storage: Storage, path: str, parts: Sequence[Part]) -> AssembledObject | str:
@@ -205,11 +205,11 @@ def test_an_object_that_is_exchanged_before_it_is_proven_is_seen(
         merged_by_the_store(storage, inputs[:1], f"{folder}/new.parquet")
 
 
-# A store copies the row groups of a v3 table, whose rows keep their ids: the two columns are sent behind them.
+# Rows of a v3 table keep their ids: the two lineage columns are sent after the copied row groups.
 
 
-def test_rows_keep_their_ids_in_what_the_store_copies(seaweedfs: SeaweedFSServer) -> None:
-    """Of the second file one row group of two is copied: its rows count on from their position."""
+def test_rows_keep_their_ids_in_row_groups_that_the_store_copies(seaweedfs: SeaweedFSServer) -> None:
+    """Only the second row group of the second file is copied: its row ids count from its position."""
     seaweedfs.create_table_bucket("store-copies-with-ids")
     properties = seaweedfs.catalog_properties("store-copies-with-ids")
     storage, folder = Storage(properties), f"{properties['warehouse']}ns/t{uuid.uuid4().hex}/data"

@@ -29,8 +29,6 @@ from support.moments import Moment, at
 from support.readers import duckdb_rows
 from support.state_stores import newest_look
 
-# One pass at a time over a table: ``icekeeper maintain`` holds the lease, and does nothing more without it.
-
 NAME = TableName(("ns",), "t")
 SETTINGS = {
     "min_input_files": "2",
@@ -49,7 +47,7 @@ def current(runtime: Runtime) -> Lease | None:
 
 
 def take_over(leases: LeaseStore, key: str) -> None:
-    """What another run does once the lease has run out."""
+    """Take the lease as another run does after it has expired."""
     found = leases.current(key, now_ms=system_clock())
     assert found is not None, "the pass holds no lease"
     leases.release(found)
@@ -95,7 +93,6 @@ def test_a_second_pass_is_refused_and_names_the_holder_of_the_lease(command: Com
 
 
 def test_a_second_pass_waits_and_plans_with_the_table_after_the_first_pass(command: Command) -> None:
-    """What it then plans with is the table as it is after the wait."""
     table = command.table()
     messages: list[str] = []
     runtime = Runtime(Runtime.open(CATALOG).catalog, Runtime.open(CATALOG).state, sleep=lambda _: end_of_the_first())
@@ -115,7 +112,7 @@ def test_a_second_pass_waits_and_plans_with_the_table_after_the_first_pass(comma
 
 
 def lost_during(runtime: Runtime, what: str) -> PassOutcome:
-    """A pass that loses its lease at the first progress of ``what``."""
+    """Run a pass that loses its lease at the first progress of ``what``."""
     key, is_lost = key_of(runtime), [False]
 
     def lose(progress: str, done: int, total: int) -> None:
@@ -143,10 +140,10 @@ def test_a_pass_that_loses_its_lease_commits_and_deletes_nothing_more(command: C
     assert not seen.is_done
 
 
-def test_the_lease_is_asked_for_before_every_batch_of_deletions(
+def test_the_lease_is_checked_before_every_batch_of_deletions(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two files a batch: after the first one the lease is gone, and so no second batch."""
+    """A batch has two files; the lease is lost after the first batch, so no second batch follows."""
     monkeypatch.setattr("icekeeper.deletion.delete._BATCH", 2)
     monkeypatch.setattr("icekeeper.deletion.delete._IN_FLIGHT", 1)
     outcome = outcome_of(lost_during(runtime, "expire_snapshots: files"), Operation.EXPIRE_SNAPSHOTS)
@@ -181,7 +178,7 @@ print(outcome.status.value, flush=True)
 
 
 def test_the_second_process_waits_until_the_first_ends_its_pass(command: Command) -> None:
-    """The first is stopped in the middle of its work, while the second, which is this one, asks, waits, and comes."""
+    """The first process pauses during its pass; this process is refused, waits, and then runs its own pass."""
     command.table()
     first = subprocess.Popen(
         [sys.executable, "-c", SLOW_PASS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -203,15 +200,14 @@ def test_the_second_process_waits_until_the_first_ends_its_pass(command: Command
     assert len(duckdb_rows(Runtime.open(CATALOG).catalog.load(NAME).metadata_location)) == 18
 
 
-# ``icekeeper orphans --bucket`` deletes from a table under the table's lease, as every pass does
-# (rule: lost-lease-changes-nothing).
+# ``icekeeper orphans --bucket`` deletes from a table under the table's lease (rule: lost-lease-changes-nothing).
 
 Key = Callable[[str], str]
 
 
 @pytest.fixture
 def key(command: Command) -> Key:
-    """The key of a table's lease; tables ``ns.a`` and ``ns.b`` have an old orphan each."""
+    """The key of a table's lease; tables ``ns.a`` and ``ns.b`` each have an old orphan."""
     for name in ("ns.a", "ns.b"):
         (local_path(command.table(name, appends=1).location()) / "data" / "o.parquet").write_bytes(b"x")
     grow_old(path for path in command.warehouse.rglob("*") if path.is_file())
@@ -228,7 +224,7 @@ def orphans(command: Command) -> list[str]:
     return sorted(str(path.relative_to(command.warehouse)) for path in command.warehouse.rglob("o.parquet"))
 
 
-def test_a_table_at_work_is_left_out_and_the_others_are_swept(command: Command, key: Key) -> None:
+def test_a_leased_table_is_left_out_and_the_others_are_swept(command: Command, key: Key) -> None:
     leases, now_ms = open_state(os.environ).leases, system_clock()
     held = leases.acquire(key("ns.a"), "icekeeper run on desk", now_ms=now_ms, ttl_ms=HOUR_MS, name="ns.a")
     planned = sweep(command, "--dry-run").json["tables"]
@@ -260,8 +256,7 @@ def test_a_table_is_leased_while_its_orphans_are_deleted(command: Command, key: 
 
 
 def test_a_sweep_that_loses_its_lease_deletes_nothing_more(command: Command, key: Key) -> None:
-    """Another run took the table after it was looked at, before its first batch of deletions
-    (rule: lost-lease-changes-nothing)."""
+    """Another run takes the lease before the first batch of deletions (rule: lost-lease-changes-nothing)."""
     leases = open_state(os.environ).leases
 
     def take() -> None:
@@ -278,7 +273,7 @@ def test_a_sweep_that_loses_its_lease_deletes_nothing_more(command: Command, key
 def test_deleted_files_are_reported_although_the_journal_cannot_be_written(
     command: Command, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole answer was lost: one error instead of what went from every table."""
+    """A failed journal write is a warning beside the deleted files, not an error in their place."""
 
     def broken(*_: object) -> None:
         raise StorageError("the state is full")

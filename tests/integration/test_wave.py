@@ -31,8 +31,6 @@ from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
 from support.pool_work import pool_of
 from support.state_stores import newest_look
 
-# A wave: one driver compacts many tables, each with its own lease, plan, commit and outcome.
-
 ALL = ("ns.t", "ns.u", "ns.v")
 FILES = {"ns.t": 5, "ns.u": 2, "ns.v": 2}
 ROWS = {
@@ -59,7 +57,7 @@ def wave(pipeline: Pipeline) -> Wave:
 
 
 def run_by_another(wave: Wave, name: str) -> Any:
-    """Another run is at work on the table, as long as the block runs."""
+    """Hold the table's lease for another run while the block runs."""
     return held_table(wave.deployment, "another run", wave.items[name], in_job=True)
 
 
@@ -68,28 +66,28 @@ def is_free(wave: Wave, name: str) -> bool:
         return True
 
 
-def by_pass(wave: Wave, **state: Any) -> dict[str, str]:
-    """How each table's pass ended, by its name, as the run is reported."""
+def pass_statuses(wave: Wave, **state: Any) -> dict[str, str]:
+    """Report the run and return the status of each table's pass."""
     wave.pipeline.report(**state)
     return {name: wave.pipeline.document(item, "pass.json")["status"] for name, item in wave.items.items()}
 
 
-def with_the_rest(wave: Wave) -> None:
-    """What follows compaction in each pass, and the report."""
+def run_the_other_steps(wave: Wave) -> None:
+    """Run the steps after compaction in each pass, and report the run."""
     for item in wave.items.values():
         wave.pipeline.run(item, "expire_snapshots", "remove_orphans", "rewrite_manifests", "clean_staged")
-    by_pass(wave)
+    pass_statuses(wave)
 
 
 def is_done(wave: Wave, name: str) -> bool:
-    """Whether detection leaves the table alone."""
+    """Whether detection skips the table."""
     seen = newest_look(wave.deployment.state, wave.items[name].identity)
     assert seen is not None
     return seen.is_done
 
 
-def test_every_table_of_a_wave_is_compacted_by_itself(wave: Wave) -> None:
-    """Its own snapshot, its own outcome; the lease is free again."""
+def test_each_table_of_a_wave_has_its_own_snapshot_and_outcome(wave: Wave) -> None:
+    """Afterwards its lease is free."""
     assert wave.run(LocalEngine(1)) == dict.fromkeys(ALL, End.DONE)
     for name in ALL:
         assert wave.outcome(name)["summary"] == f"compacted {FILES[name]} files into 1 (across 1 bins)"
@@ -100,7 +98,7 @@ def test_every_table_of_a_wave_is_compacted_by_itself(wave: Wave) -> None:
 def test_fewer_large_tables_run_at_the_same_time_and_small_tables_overtake_them(
     wave: Wave, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The manifests of each are in the driver's memory."""
+    """The driver holds the manifests of each table in memory."""
     monkeypatch.setattr(wave_module, "SMALL_BYTES", wave.work().tables[1].size_bytes)
     monkeypatch.setattr(wave_module, "tables_at_once", lambda *_: (2, 1))
     work = wave.work()
@@ -123,7 +121,7 @@ def test_fewer_large_tables_run_at_the_same_time_and_small_tables_overtake_them(
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), ValueError("a bug")], ids=["storage", "bug"])
-def test_one_table_that_fails_stops_no_other(wave: Wave, error: Exception) -> None:
+def test_a_table_that_fails_does_not_stop_the_others(wave: Wave, error: Exception) -> None:
     def fail(name: str) -> None:
         if name == "ns.u":
             raise error
@@ -138,7 +136,7 @@ def test_one_table_that_fails_stops_no_other(wave: Wave, error: Exception) -> No
 def test_a_table_that_never_ends_is_cut_off_and_the_others_are_maintained(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A single driver maintains one table after the other; a table that wakes up late commits nothing."""
+    """The driver maintains one table after the other; the table that wakes up late commits nothing."""
     names = ("t0", "t1", "t2")
     wave = Wave(pipeline, names)
     largest = max(table.size_bytes for table in wave.work().tables)  # ns.t, which has more files
@@ -191,7 +189,7 @@ def test_a_temporary_failure_is_retried_after_the_other_tables(wave: Wave) -> No
     assert [wave.outcome(name)["status"] for name in ALL] == ["succeeded"] * 3
 
 
-def test_a_table_that_loses_its_lease_commits_nothing_and_stops_no_other(wave: Wave) -> None:
+def test_a_table_that_loses_its_lease_commits_nothing_and_does_not_stop_the_others(wave: Wave) -> None:
     others = list[Any]()
 
     def steal(name: str) -> None:
@@ -207,8 +205,8 @@ def test_a_table_that_loses_its_lease_commits_nothing_and_stops_no_other(wave: W
     others[0].__exit__(None, None, None)
 
 
-def test_a_table_that_another_run_maintains_is_left_to_it(wave: Wave) -> None:
-    """It is due again.  The job does not wait for it even where its run was to wait: all workers would wait, too."""
+def test_a_table_that_another_run_maintains_is_left_out_and_stays_due(wave: Wave) -> None:
+    """The job ignores the run's ``wait``: otherwise all its workers could end up waiting."""
     work = wave.work()
     tables = [item.model_copy(update={"item": item.item.model_copy(update={"wait": True})}) for item in work.tables]
     with run_by_another(wave, "ns.u"):
@@ -217,7 +215,7 @@ def test_a_table_that_another_run_maintains_is_left_to_it(wave: Wave) -> None:
     assert [files_of(wave.pipeline, name) for name in ALL] == [1, 2, 1]
     left = wave.pipeline.documents(wave.items["ns.u"]).left("compact") or ""
     assert left.startswith("another run maintained the table: ns.u is leased by another run")
-    with_the_rest(wave)
+    run_the_other_steps(wave)
     assert not is_done(wave, "ns.u")
     assert is_done(wave, "ns.t")
 
@@ -233,7 +231,7 @@ def test_a_replaced_table_is_left_to_the_next_run(wave: Wave) -> None:
 
 
 class Slow:
-    """A clock by which the first look at it is the beginning, and each further one ``step_s`` later."""
+    """A clock that starts at 0 and advances by ``step_s`` at each further reading."""
 
     def __init__(self, step_s: float) -> None:
         self.now_s, self.step_s = -step_s, step_s
@@ -243,17 +241,17 @@ class Slow:
         return self.now_s
 
 
-def test_tables_that_have_no_time_left_are_due_again_and_not_failed(wave: Wave) -> None:
-    """Of an hour the first table begins after 15 minutes, the others too late."""
+def test_tables_without_time_left_stay_due_and_do_not_fail(wave: Wave) -> None:
+    """The job has an hour; each reading of its clock takes 3,200 s."""
     assert wave.run(LocalEngine(1), monotonic=Slow(3200)) == dict.fromkeys(ALL, End.LEFT_OUT)
     assert {wave.pipeline.documents(item).left("compact") for item in wave.items.values()} == {NO_TIME}
     assert [files_of(wave.pipeline, name) for name in ALL] == [5, 2, 2]
-    with_the_rest(wave)
+    run_the_other_steps(wave)
     assert [is_done(wave, name) for name in ALL] == [False] * 3
 
 
 def test_a_table_gets_its_share_of_the_time_and_a_single_table_nearly_all(wave: Wave) -> None:
-    """Of an hour; its last round begins before, so that it can end and be committed."""
+    """The job has an hour; each share leaves time to finish and commit the last round."""
     found = dict[str, float]()
 
     def reported(work: Any, steps: Sequence[str]) -> Any:
@@ -269,10 +267,10 @@ def test_a_table_gets_its_share_of_the_time_and_a_single_table_nearly_all(wave: 
     assert found[alone.tables[0].item.table] == 0.95 * 3200
 
 
-def test_a_table_for_which_the_time_is_not_enough_keeps_its_work_and_is_due_again(
+def test_a_table_that_runs_out_of_time_commits_its_finished_groups(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever a round has finished is committed before the time is over; the next run does the rest."""
+    """The next run does the rest."""
     made = pipeline.table.pyiceberg.create_table("ns.u", schema=ID_AND_PART)
     with made.update_spec() as update:
         update.add_identity("part")
@@ -302,8 +300,8 @@ def test_a_table_for_which_the_time_is_not_enough_keeps_its_work_and_is_due_agai
     assert files_of(pipeline, "ns.u") == 11
 
 
-def test_a_second_attempt_does_only_what_has_no_outcome(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one was killed: after the commit of one table, in the midst of the next, before the third."""
+def test_a_second_attempt_maintains_only_tables_without_an_outcome(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt was killed after the commit of one table, during the next, before the third."""
     done: list[str] = []
 
     class Killed(BaseException):
@@ -330,7 +328,7 @@ def test_a_second_attempt_does_only_what_has_no_outcome(wave: Wave, monkeypatch:
     }
 
 
-def test_a_step_that_the_wave_broke_off_is_reported_as_failed(wave: Wave) -> None:
+def test_a_step_that_a_killed_wave_began_is_reported_as_failed(wave: Wave) -> None:
     class Killed(BaseException):
         pass
 
@@ -340,12 +338,12 @@ def test_a_step_that_the_wave_broke_off_is_reported_as_failed(wave: Wave) -> Non
     with pytest.raises(Killed):
         wave.run(Meddled(kill))
     for item in wave.items.values():
-        give_back(wave.deployment, RUN, item)  # as the lease of a killed process runs out
-    assert by_pass(wave) == dict.fromkeys(ALL, "failed")
+        give_back(wave.deployment, RUN, item)  # the lease of a killed process expires
+    assert pass_statuses(wave) == dict.fromkeys(ALL, "failed")
     assert {name: ids_of(wave.pipeline, name) for name in ALL} == ROWS
 
 
-def test_an_end_that_cannot_be_written_is_not_taken_for_done(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_whose_outcome_cannot_be_stored_is_not_done(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
     write, folder = ControlBucket.write, wave.pipeline.documents(wave.items["ns.u"]).folder
 
     def broken(self: Any, key: str, document: Any) -> str:
@@ -360,8 +358,8 @@ def test_an_end_that_cannot_be_written_is_not_taken_for_done(wave: Wave, monkeyp
     assert "committed by an earlier attempt" in wave.outcome("ns.u")["summary"]
 
 
-def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is due again; the job is not run anew for it."""
+def test_a_table_whose_lease_is_lost_before_a_step_is_left_out(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays due; the job is not retried for it."""
 
     def lost(work: Any, steps: Sequence[str]) -> Any:
         if work.item.table == "ns.u":
@@ -371,15 +369,15 @@ def test_a_lease_that_is_lost_before_a_step_leaves_its_table_out(wave: Wave, mon
     monkeypatch.setattr(wave_module, "run_steps", lost)
     assert wave.run(LocalEngine(1)) == {"ns.t": End.DONE, "ns.u": End.LEFT_OUT, "ns.v": End.DONE}
     assert wave.pipeline.documents(wave.items["ns.u"]).left("compact") == "run-9 took it"
-    with_the_rest(wave)
+    run_the_other_steps(wave)
     assert not is_done(wave, "ns.u")
 
 
-# A table that is named twice in a wave is maintained once: its rows stay, and its lease becomes free.
+# A table that a wave lists twice is maintained once, keeps its rows and frees its lease.
 
 
-def test_a_table_that_is_compacted_twice_in_a_wave_loses_no_row(wave: Wave) -> None:
-    """All six works are under way at the same time: both of a table are planned before either rewrites."""
+def test_a_table_that_a_wave_lists_twice_loses_no_row(wave: Wave) -> None:
+    """All six items run at the same time: both items of a table are planned before either rewrites."""
     planned, work = threading.Barrier(6), wave.work()
     twice = work.model_copy(update={"tables": (*work.tables, *work.tables)})
     ends = run_work(wave.deployment, twice, Meddled(lambda _: planned.wait(20)))
@@ -389,10 +387,10 @@ def test_a_table_that_is_compacted_twice_in_a_wave_loses_no_row(wave: Wave) -> N
         assert is_free(wave, name)
 
 
-# Every large stage is such a job: one of many tables, or, where somebody asked for it, of one.
+# Each large stage is a job over many tables, or over a single table on request.
 
 
-def test_large_manifests_and_orphans_have_jobs_of_their_own(pipeline: Pipeline) -> None:
+def test_large_manifests_and_orphans_get_separate_jobs(pipeline: Pipeline) -> None:
     pipeline.deployment = pipeline.open()
     orphan = pipeline.table.plant("data/orphan.parquet")
     item, _ = pipeline.begin(in_job=True)
@@ -421,10 +419,10 @@ def test_large_manifests_and_orphans_have_jobs_of_their_own(pipeline: Pipeline) 
     assert not Path(orphan).exists()
 
 
-# The Glue script carries a wave out in one Spark session, with jobs kept apart by table.
+# The Glue script runs a wave in one Spark session, with separate jobs for each table.
 
 
-def test_works_that_share_a_session_have_pools_and_errors_of_their_own(spark_session: SparkSession) -> None:
+def test_tables_that_share_a_session_have_separate_pools_and_errors(spark_session: SparkSession) -> None:
     engine, together = SparkEngine(spark_session.sparkContext), threading.Barrier(3)
 
     def work(name: str) -> Sequence[tuple[str, str | None]] | str:
@@ -443,7 +441,7 @@ def test_works_that_share_a_session_have_pools_and_errors_of_their_own(spark_ses
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("spark_session")
-def test_a_glue_job_carries_out_a_wave(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_glue_job_runs_a_wave(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
     wave = Wave(pipeline, by_real_clock=True)
     rows, reported = {name: ids_of(pipeline, name) for name in ALL}, wave.answer["compaction"]
     assert (reported["workers"], reported["execution_class"]) == (2, "FLEX")
@@ -456,11 +454,11 @@ def test_a_glue_job_carries_out_a_wave(pipeline: Pipeline, caplog: pytest.LogCap
     assert {name: ids_of(pipeline, name) for name in ALL} == rows
 
 
-# Little work of several tables shares a task of the workers.
+# Small groups of several tables share one task of the workers.
 
 
 class OneSlot(LocalEngine):
-    """Does one task at a time, and each in its own process's thread; remembers how many tables each had."""
+    """Runs one task at a time in this process; records how many tables each task had."""
 
     def __init__(self, fails: Callable[[int], object] = lambda _: None) -> None:
         super().__init__(1)
@@ -477,13 +475,13 @@ class OneSlot(LocalEngine):
         return super().map(function, tasks, on_done)
 
 
-def test_while_workers_are_busy_small_tables_wait_for_a_task_together(wave: Wave) -> None:
-    """Each has its own outcome and its own count of requests."""
+def test_while_workers_are_busy_small_tables_wait_to_share_a_task(wave: Wave) -> None:
+    """Each table has its own outcome."""
 
     def first_waits(number: int) -> None:
-        """Until all others wait; two that came at once share the first task, too."""
+        """Wait until all other tables wait; two tables that arrive at once share the first task."""
         ends_s = time.monotonic() + 60
-        while number == 1 and engine.tables[0] + len(shared._waiting) < len(ALL):  # only it knows which tables wait
+        while number == 1 and engine.tables[0] + len(shared._waiting) < len(ALL):  # no public list of waiting tables
             assert time.monotonic() < ends_s
             time.sleep(0.01)
 
@@ -497,8 +495,8 @@ def test_while_workers_are_busy_small_tables_wait_for_a_task_together(wave: Wave
         assert (files_of(wave.pipeline, name), ids_of(wave.pipeline, name)) == (1, ROWS[name])
 
 
-def test_tables_whose_shared_task_failed_are_tried_again_each_alone(wave: Wave) -> None:
-    """A worker that dies of one table's file takes the others' work with it, once."""
+def test_tables_whose_shared_task_failed_are_retried_alone(wave: Wave) -> None:
+    """A worker that dies of one table's file loses the work of the other tables once."""
 
     def fail(number: int) -> None:
         if number == 1:

@@ -1,4 +1,4 @@
-"""Bad input of every kind: one sentence, the right exit code, and nothing changed."""
+"""Wrong calls and damaged inputs: one error sentence, the right exit code, and no change."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from icekeeper.model import TableName
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path, one_sentence
 from support.proxies import closed_port
 from support.scans import PreparedCatalog
-
-# Bad input of every kind: one sentence on standard error, the right exit code, nothing written, nothing deleted.
 
 MAINTAIN = ("maintain", "ns.t", "--engine", "local")
 THOROUGH = (*MAINTAIN, *EVERYTHING_IS_OLD)
@@ -67,7 +65,7 @@ WRONG_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 def test_a_wrong_call_is_one_error_sentence(as_json: bool, command: Command) -> None:
-    """One table for all of them: none may change it."""
+    """All calls share one table, and no call may change it."""
     command.table()
     before = command.contents()
     for wrong, (arguments, expected) in WRONG_CALLS.items():
@@ -96,7 +94,7 @@ def test_an_unknown_catalog_is_an_error_with_the_configured_catalogs(command: Co
     assert answer.err.endswith(" (icekeeper docs catalogs)\n")
 
 
-def test_a_call_without_a_catalog_is_wrong_where_there_are_several(
+def test_a_call_must_name_the_catalog_if_several_are_configured(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYICEBERG_CATALOG__SECOND__TYPE", "sql")
@@ -105,7 +103,7 @@ def test_a_call_without_a_catalog_is_wrong_where_there_are_several(
     assert one_sentence(answer.err) == "name the catalog with --catalog or ICEKEEPER_CATALOG: there are c, second"
 
 
-def test_the_policy_of_a_table_may_be_wrong(command: Command) -> None:
+def test_a_wrong_table_property_is_an_error(command: Command) -> None:
     command.table(properties={"icekeeper.min_input_files": "many"})
     before = command.contents()
     answer = command(*THOROUGH)
@@ -114,7 +112,9 @@ def test_the_policy_of_a_table_may_be_wrong(command: Command) -> None:
     assert command.contents() == before
 
 
-def test_an_endpoint_that_does_not_answer(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_does_not_answer_is_an_error_within_seconds(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for arguments in (MAINTAIN, ("detect",), ("verify", "ns.t"), ("policy", "show", "ns.t")):
         with closed_port() as uri:
             monkeypatch.setenv("PYICEBERG_CATALOG__FAR__TYPE", "rest")
@@ -127,7 +127,7 @@ def test_an_endpoint_that_does_not_answer(command: Command, monkeypatch: pytest.
         assert one_sentence(answer.err) == f"catalog far cannot be reached: nothing answers at {uri}"
 
 
-def test_a_damaged_or_missing_metadata_file(command: Command) -> None:
+def test_a_damaged_or_missing_metadata_file_is_an_error(command: Command) -> None:
     path = local_path(command.table().metadata_location)
     for content in (b"", b"{", b"[]", b"not json"):
         path.write_bytes(content)
@@ -148,15 +148,15 @@ def test_a_damaged_or_missing_metadata_file(command: Command) -> None:
 
 
 @pytest.mark.parametrize("damaged", ["manifest", "manifest list"])
-def test_a_manifest_that_cannot_be_read_deletes_nothing(damaged: str, command: Command) -> None:
-    """Cut within its header, its middle or its end, empty, or missing."""
+def test_nothing_is_deleted_if_a_manifest_is_unreadable(damaged: str, command: Command) -> None:
+    """The file is cut in its header, middle or end, empty, or missing."""
     table = command.table()
     snapshot = table.current_snapshot()
     assert snapshot is not None
     is_list = damaged == "manifest list"
     path = local_path(snapshot.manifest_list if is_list else snapshot.manifests(table.io)[0].manifest_path)
     data = path.read_bytes()
-    # Without delete manifests there is nothing for it to read.
+    # The table has no delete manifests that this operation would read.
     skipped = [] if is_list else ["rewrite_position_deletes"]
     for share in (0.0, 0.02, 0.5, 0.99, None):
         path.unlink() if share is None else path.write_bytes(data[: int(len(data) * share)])
@@ -182,7 +182,7 @@ def test_a_manifest_that_cannot_be_read_deletes_nothing(damaged: str, command: C
 def test_a_state_that_cannot_be_used_stops_a_pass_before_it_changes_anything(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below a file, in a folder that is not there, no database, and a database of others or of a later version."""
+    """Below a file, in a missing folder, a text file, a database of another application or of a later version."""
     command.table()
     in_the_way, text, theirs, future = (
         command.folder / name for name in ("file", "notes.txt", "theirs.db", "future.db")
@@ -206,7 +206,7 @@ def test_a_state_that_cannot_be_used_stops_a_pass_before_it_changes_anything(
         assert not (command.folder / "volume").exists()
 
 
-# What has no tables says so, names what is near, and is not created by the asking.
+# Empty catalogs and filters without a match name what is near; a missing database is not created.
 
 
 def test_an_error_names_the_spelling_of_the_catalog_in_its_database(command: Command) -> None:
@@ -220,7 +220,7 @@ def test_an_error_names_the_spelling_of_the_catalog_in_its_database(command: Com
         )
 
 
-def test_a_database_that_is_not_there_is_not_created(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_database_is_not_created(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     path = command.folder / "catalogg.db"
     monkeypatch.setenv(f"PYICEBERG_CATALOG__{CATALOG}__URI", f"sqlite:///{path}")
     answer = command("detect", "--json")
@@ -267,13 +267,13 @@ def test_a_filter_without_a_match_names_the_nearest_tables(command: Command) -> 
     assert "note" not in command("detect", "--json", "--set", "table_filter=t").json
 
 
-# What the command says as a process where its output takes nothing, or its arguments are no text.
+# The command as a process: its output is closed or full, or an argument is not text.
 
 ICEKEEPER = f"{Path(sys.executable).parent}/icekeeper"
 
 
 def called(arguments: str, output: str, **environment: str) -> tuple[int, str]:
-    """Exit code and standard error; ``output`` is how a shell redirects standard output."""
+    """Return exit code and standard error; ``output`` is the shell's redirection of standard output."""
     done = subprocess.run(
         ["bash", "-c", f"{ICEKEEPER} {arguments} {output}"],
         env={"PATH": os.environ["PATH"], **environment},
@@ -302,7 +302,7 @@ def test_an_argument_that_the_locale_cannot_decode_is_a_wrong_call(tmp_path: Pat
     assert len(found.splitlines()) == 1
 
 
-# A table name that a catalog does not have: near names are offered, and a listing that fails changes nothing.
+# The error about a missing table offers near names; a listing that fails does not change it.
 
 ABSENT = "there is no table sales.order in catalog C"
 CALLS = (
@@ -314,7 +314,7 @@ CALLS = (
 
 
 class Listed(PreparedCatalog):
-    """A catalog that fails after its tables are listed."""
+    """A catalog that raises ``failure`` after it has listed its tables."""
 
     def __init__(self, *names: str, failure: Exception | None = None) -> None:
         super().__init__(dict.fromkeys(names, StorageError("not loaded here")))
@@ -355,7 +355,7 @@ def test_a_failed_listing_changes_neither_sentence_nor_exit_code(
     assert (answer.code, one_sentence(answer.err)) == (2, ABSENT)
 
 
-def test_which_names_are_near() -> None:
+def test_a_hint_names_the_nearest_tables() -> None:
     assert hint(Listed("sales.customers", "ns.t")) == ""
     assert hint(Listed("Sales.Order", "ns.t")) == " (did you mean 'Sales.Order'?)"
     assert hint(Listed("sales.customers", "a_long_namespace.order")) == " (did you mean 'a_long_namespace.order'?)"
@@ -363,12 +363,12 @@ def test_which_names_are_near() -> None:
     assert hint(near) == " (did you mean 'sales.orders' or 'sales.orders3' or 'sales.orders2'?)"
 
 
-def test_what_may_be_listed_is_offered() -> None:
+def test_a_partial_listing_still_offers_names() -> None:
     partly = Listed("sales.orders", failure=PartlyListed("others must not be listed"))
     assert hint(partly) == " (did you mean 'sales.orders'?)"
 
 
-def test_a_long_listing_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_listing_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter((0.0, 1.0, 4.0))
     monkeypatch.setattr(room, "steady_s", lambda: next(seconds))
     catalog = Listed("sales.orders", "ns.a", "ns.b")

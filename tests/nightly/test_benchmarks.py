@@ -18,10 +18,10 @@ from benchmarks.run_store_rows import run_store_row
 from benchmarks.suite import rows_named
 from benchmarks.tables.datasets import WARM_UP
 
-# The suite's rows on a table bucket: SeaweedFS's own worker and ours on the same store, each proven by DuckDB.
+# Rows of the suite on a table bucket: SeaweedFS's worker and Icekeeper on the same store; DuckDB checks both results.
 
 
-def test_the_stores_own_worker_is_a_contestant_and_is_proven(tmp_path: Path) -> None:
+def test_the_worker_of_seaweedfs_is_measured_and_its_result_is_checked(tmp_path: Path) -> None:
     (row,) = rows_named(["seaweedfs_worker"])
     rest = RestCatalogServer(tmp_path / "rest")
     try:
@@ -30,18 +30,18 @@ def test_the_stores_own_worker_is_a_contestant_and_is_proven(tmp_path: Path) -> 
     finally:
         rest.close()
 
-    told = as_json(found)
-    for entrant in told["entrants"].values():
+    document = as_json(found)
+    for entrant in document["entrants"].values():
         assert entrant.get("proof") == "DuckDB: 8,000 rows, checksum as before; 1 data file(s)"
         assert entrant["median"]["cpu_s"] > 0
         assert 0.1 < entrant["median"]["output_ratio"] < 2
-    assert [target["measured"] for target in told["targets"]] == [pytest.approx(v) for v in _expected(told)]
-    assert any("output ratio" in line for line in contest_table(told))
+    assert [target["measured"] for target in document["targets"]] == [pytest.approx(v) for v in _expected(document)]
+    assert any("output ratio" in line for line in contest_table(document))
     assert not (tmp_path / "scratch").exists(), "the next row would find what this one left"
 
 
-def _expected(told: dict[str, dict[str, dict[str, dict[str, float]]]]) -> list[float]:
-    ours, theirs = (told["entrants"][name]["median"] for name in ("icekeeper", "seaweedfs"))
+def _expected(document: dict[str, dict[str, dict[str, dict[str, float]]]]) -> list[float]:
+    ours, theirs = (document["entrants"][name]["median"] for name in ("icekeeper", "seaweedfs"))
     return [round(ours["wall_s"] / theirs["wall_s"], 3), ours["output_ratio"]]
 
 
@@ -50,8 +50,8 @@ def _expected(told: dict[str, dict[str, dict[str, dict[str, float]]]]) -> list[f
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_simulated_tables_keep_their_claims() -> None:
-    """Forty days of each (rule: bounded-merge-rewrites); the year takes ten minutes."""
+def test_forty_simulated_days_keep_every_claim() -> None:
+    """A whole year takes ten minutes (rule: bounded-merge-rewrites)."""
     done = subprocess.run(
         [sys.executable, "benchmarks/layout_year.py", "--days", "40"],
         cwd=ROOT,

@@ -199,7 +199,7 @@ def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
     lake: LocalLake, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A table that fails or never ends stops no other, and the next run leaves out the endless table.  A job that is
-    killed: test_jobs_that_fail_are_repeated_once_and_reported."""
+    killed: test_jobs_that_fail_are_retried_once_and_reported."""
     rows = {name: ids(lake, name) for name in TABLES}
 
     monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 5.0)

@@ -1,4 +1,4 @@
-"""The whole pipeline over real tables and with real Glue jobs."""
+"""The whole pipeline over real tables: the state machine of template.yaml, real functions and jobs, DynamoDB."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ from local_stack.stack import LocalStack, deployed
 from support.local_lake import POLICY_FILE, LocalLake
 from support.rights_fleet import jobs_in_this_process
 
-# The whole pipeline over real tables: the state machine of template.yaml, real functions and jobs, DynamoDB.
-
 ALL = ("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests")
 
 
@@ -44,7 +42,7 @@ def lake(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) 
 
 
 def summaries(lake: LocalLake, execution: Any, *, of: str = "ns.t") -> dict[str, str]:
-    """What each operation of a table's pass said of itself."""
+    """The summary of each operation of a table's pass."""
     shown = lake.stack.document_of_pass(execution, "pass.json", of=of)
     return {part["operation"]: part["summary"] for part in shown["operations"]}
 
@@ -61,7 +59,7 @@ SWEPT = [
 
 
 def result_of(lake: LocalLake, execution: Execution, name: str = "ns.t") -> dict[str, str]:
-    """How a table of a run ended, by the run's report."""
+    """The result of a table in the run's report."""
     results = lake.stack.control(f"runs/{execution.name}/report.json")["results"]
     (found,) = [entry for entry in results if entry["table"] == name]
     return dict(found)
@@ -85,7 +83,7 @@ def test_a_scheduled_run_maintains_the_table_keeps_its_rows_and_reports(lake: Lo
     assert (record.run_id, record.status, record.engine) == (execution.name, "succeeded", "pipeline")
     assert record.metrics["compact.files_merged"] == 5
     assert record.metrics["remove_orphans.orphans_removed"] == 1
-    (total,) = lake.metrics("compact.files_merged")  # those of tables are not asked for
+    (total,) = lake.metrics("compact.files_merged")  # metrics of single tables are off
     assert (total.value, total.dimensions) == (5, {"service": lake.stack.template.stack})
     report = lake.stack.control(f"runs/{execution.name}/report.json")
     assert (report["status"], report["results"]) == (
@@ -96,7 +94,7 @@ def test_a_scheduled_run_maintains_the_table_keeps_its_rows_and_reports(lake: Lo
     assert lake.state.leases.current(lake.identity().lease_key, now_ms=system_clock()) is None
     assert note_live_run(lake.state.leases, "a later run", now_ms=system_clock()) == frozenset()
     end_live_run(lake.state.leases, "a later run", now_ms=system_clock())
-    # Manifests come after expiry: only the snapshot that they replaced is left to do.
+    # Manifests are rewritten after expiry: the snapshot that this replaced is left to the next run.
     assert lake.stack.run({}).children[0].input["item"]["reasons"] == [
         "2 snapshots exceed max_snapshots_to_keep 1",
         "2 snapshots are older than snapshot_retention_hours 0",
@@ -110,7 +108,7 @@ def test_a_scheduled_run_maintains_the_table_keeps_its_rows_and_reports(lake: Lo
 def test_a_function_killed_after_its_commit_commits_once_and_is_reported_once(
     lake: LocalLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A kill leaves no record: the attempt blocks others until its deadline."""
+    """A killed attempt leaves no record and blocks others until its deadline."""
     rows = lake.table.readers_agree()
     write, kills = ControlBucket.write, iter([True])
 
@@ -135,8 +133,8 @@ def test_a_function_killed_after_its_commit_commits_once_and_is_reported_once(
     assert "committed by an earlier attempt" in record.summary
 
 
-def test_a_run_whose_table_is_taken_commits_nothing(lake: LocalLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another run takes the table before the plan, or while a step works; then a forced pass does its operation."""
+def test_a_run_without_the_lease_commits_nothing(lake: LocalLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run takes the lease before the plan or during a step; once it is free, a forced pass succeeds."""
     leases, key = lake.state.leases, lake.identity().lease_key
     write = ControlBucket.write
 
@@ -154,7 +152,7 @@ def test_a_run_whose_table_is_taken_commits_nothing(lake: LocalLake, monkeypatch
     def release() -> None:
         held = leases.current(key, now_ms=system_clock())
         assert held is not None
-        assert held.holder == "another run"  # a run does not release the lease of another one
+        assert held.holder == "another run"  # a run does not release the lease of another run
         leases.release(held)
 
     take_over()
@@ -176,13 +174,13 @@ def test_a_run_whose_table_is_taken_commits_nothing(lake: LocalLake, monkeypatch
     assert (len(lake.table.data_files()), len(lake.table.metadata.snapshots)) == (1, 6)
 
 
-# A rhythm: a second schedule of the platform, whose input names patterns of tables, operations and settings.
+# A second schedule whose input names patterns of tables, operations and settings.
 
 MERGES = {"tables": ["ns.t", "*.orders_?"], "operations": "compact", "settings": {"strategy": "binpack"}}
 
 
 def three_tables(lake: LocalLake) -> None:
-    """Beside ``ns.t`` one more table that the patterns match, and one that they do not; each has five files."""
+    """Add to ``ns.t`` a table that the patterns match and a table that they do not; each has five files."""
     for name in ("ns.orders_1", "ns.events"):
         table = lake.pyiceberg.create_table(name, lake.table.table.schema())
         for number in range(5):
@@ -190,23 +188,23 @@ def three_tables(lake: LocalLake) -> None:
 
 
 def untouched(lake: LocalLake, name: str) -> bool:
-    """Whether a table has the five files and snapshots that it was made with, and no pass in the journal."""
+    """Whether a table has only its first five files and snapshots, and no pass in the journal."""
     table = lake.pyiceberg.load_table(name)
     return (len(table.inspect.files()), len(table.snapshots()), lake.journal(name)) == (5, 5, ())
 
 
-def test_a_run_over_a_part_of_the_fleet_does_what_its_input_says_and_serves_no_other_request(lake: LocalLake) -> None:
+def test_a_run_over_a_part_of_the_fleet_follows_its_input_and_serves_no_other_request(lake: LocalLake) -> None:
     three_tables(lake)
     rows = lake.table.readers_agree()
     for name, operations in (("ns.orders_1", "expire_snapshots"), ("ns.events", "compact")):
-        asked = MaintenanceRequest(
+        request = MaintenanceRequest(
             identity=lake.identity(name), requested_ms=system_clock(), settings={"operations": operations}
         )
-        lake.state.requests.file(asked)
+        lake.state.requests.file(request)
     execution = lake.stack.run(MERGES, name="hourly-1")
     assert (execution.status, execution.output["report"]["status"]) == ("SUCCEEDED", "succeeded")
     assert execution.output["report"]["summary"] == "2 succeeded"
-    assert execution.output["report"]["tables"] == []  # a scan answers with no list of tables
+    assert execution.output["report"]["tables"] == []  # the answer of a scan lists no tables
     planned = [child.input["item"] for child in execution.children if child.names == ["PlanTable"]]
     assert {item["table"]: (item["settings"], item["forced"]) for item in planned} == {
         "ns.orders_1": ({"operations": "expire_snapshots"}, True),
@@ -221,7 +219,7 @@ def test_a_run_over_a_part_of_the_fleet_does_what_its_input_says_and_serves_no_o
     assert lake.table.readers_agree() == rows
     detection = lake.stack.control("runs/hourly-1/detection.json")
     assert (detection["scanned"], detection["listed"], detection["warnings"]) == (2, 2, [])
-    # Only a run over the whole fleet says that requests are served; it does all that the policy says.
+    # Only a run over the whole fleet records that requests are served; it runs all operations of the policy.
     assert [str(entry.identity.table) for entry in lake.state.requests.pending()] == ["ns.events"]
     assert not is_scheduled(lake.state.leases, now_ms=system_clock())
     whole = lake.stack.run({}, name="nightly-1")
@@ -232,7 +230,7 @@ def test_a_run_over_a_part_of_the_fleet_does_what_its_input_says_and_serves_no_o
 
 
 def test_a_run_does_not_begin_with_a_wrong_input_and_warns_of_a_pattern_without_a_table(lake: LocalLake) -> None:
-    """Which inputs are wrong: tests/integration/test_pipeline_reports.py."""
+    """``tests/integration/test_pipeline_reports.py`` lists wrong inputs."""
     three_tables(lake)
     lake.stack.put_control("config/policy.yaml", POLICY_FILE.replace("retention_hours: 0", "retention_hours: 48"))
     greedy = {"max_snapshots_to_keep": "1", "snapshot_retention_hours": "1"}
@@ -246,7 +244,7 @@ def test_a_run_does_not_begin_with_a_wrong_input_and_warns_of_a_pattern_without_
         "than the table's policy; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to "
         "snapshot_retention_hours (as for 2 other tables)",
     )
-    (failed,) = lake.metrics("RunsFailed")  # so that an alarm reports a schedule whose input is wrong
+    (failed,) = lake.metrics("RunsFailed")  # an alarm on it reports a schedule whose input is wrong
     assert failed.value == 1
     execution = lake.stack.run({"tables": ["shop.*", "ns.none"], "operations": "compact"}, name="hourly-2")
     assert (execution.status, execution.names) == ("SUCCEEDED", ["Detect", "AnyTables", "NothingToDo"])
@@ -255,12 +253,12 @@ def test_a_run_does_not_begin_with_a_wrong_input_and_warns_of_a_pattern_without_
     assert all(untouched(lake, name) for name in ("ns.t", "ns.orders_1", "ns.events"))
 
 
-# ``make pipeline``, the one test with a real Glue job: a process with what it needs of Spark.
+# ``make pipeline``: the only test that runs a Glue job as a separate process.
 
 
 @contextmanager
 def deployed_with_one_real_job(*arguments: Any, **options: Any) -> Iterator[LocalStack]:
-    """The wave is a process; the job that rewrites manifests runs here, because it differs in its name alone."""
+    """The wave is a process; the job that rewrites manifests runs here, because only its name differs."""
     with deployed(*arguments, **options) as stack:
         stack.stand_in({}, {"rewrite_manifests": jobs_in_this_process(stack)["rewrite_manifests"]})
         yield stack
@@ -268,7 +266,7 @@ def deployed_with_one_real_job(*arguments: Any, **options: Any) -> Iterator[Loca
 
 @pytest.mark.slow
 @pytest.mark.seaweedfs
-def test_one_compaction_fails_and_all_else_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_failed_compaction_stops_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))
     monkeypatch.setattr(pipeline_run, "deployed", deployed_with_one_real_job)
     text = io.StringIO()
@@ -290,7 +288,7 @@ def test_one_compaction_fails_and_all_else_is_done(tmp_path: Path, monkeypatch: 
         assert re.search(expected, shown), f"{expected} is not in\n{shown}"
     assert max(map(len, shown.splitlines())) <= 120 + len("refused on purpose: ") + 60  # an address is never cut
     assert "\x1b" not in shown  # colours are for terminals
-    # What judges it sees every part of it.
+    # ``surprises`` reports a deviation in any part of the run.
     for other in (
         replace(run, report={**run.report, "status": "succeeded"}),
         replace(run, journal={}),

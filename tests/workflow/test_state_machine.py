@@ -1,4 +1,4 @@
-"""The definition of template.yaml, executed; functions and jobs are stand-ins that record their events."""
+"""Runs of the state machine of template.yaml; stand-ins for its functions and jobs record their events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from local_stack.stack import LocalStack, deployed
 from support.lambda_functions import sample
 from support.scripted_pipeline import DIGEST, ROUTES, STARTED_MS, ScriptedPipeline
 
-# The states around the stages, and those of a table, where nothing fails.
+# The states of a run and of a table in which nothing fails.
 
 BEGIN = ["Detect", "AnyTables", "PlanTables", "Gather"]
 END = ["Report", "HowItWent", "Done"]
@@ -42,7 +42,7 @@ WHOLE = ["plan", *FUNCTIONS[0], *FUNCTIONS[1], "rewrite_manifests"]
 
 
 def route(*steps: str, to: str = "function") -> dict[str, str]:
-    """Routes of a table that needs these steps only."""
+    """Routes of a table that needs only these steps."""
     return {**NONE, **dict.fromkeys(steps, to)}
 
 
@@ -53,7 +53,7 @@ def line(*stages: Stage) -> list[str]:
 
 
 def failing(*errors: BaseException) -> Any:
-    """Raise one after the other, and nothing after the last; a single one every time."""
+    """Raise the errors one after the other, then nothing; raise a single error every time."""
     rest = iter(errors)
 
     def fail(event: Any) -> None:
@@ -64,7 +64,7 @@ def failing(*errors: BaseException) -> Any:
 
 
 def of_table(table: str, happening: Any) -> Any:
-    """What happens to one table only."""
+    """Call ``happening`` for one table only."""
     return lambda event: happening(event) if event["item"]["table"] == table else None
 
 
@@ -73,10 +73,10 @@ def ways(execution: Execution, label: str) -> dict[str, list[str]]:
     return {child.table: child.names for child in execution.of_map(label)}
 
 
-# In order, and what is handed on.
+# The order of the stages, and their payloads.
 
 
-def test_a_run_takes_every_stage_in_order(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
+def test_a_run_passes_every_stage_in_order(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.tables = ("ns.small", "ns.large")
     script.own_routes = {"ns.small": EVERYTHING, "ns.large": LARGE}
     execution = scripted_stack.run(name="run-whole")
@@ -159,7 +159,7 @@ def test_a_stage_without_work_is_skipped(
     assert execution.names == line(*([] if stage is None else [stage]))
 
 
-def test_a_table_goes_through_the_states_of_its_steps(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
+def test_a_table_passes_the_states_of_its_steps(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     manifests, orphans = "rewrite_manifests", "remove_orphans"
     script.own_routes = {
         "ns.expiry": route("expire_snapshots"),
@@ -196,7 +196,7 @@ def test_a_table_goes_through_the_states_of_its_steps(scripted_stack: LocalStack
     }
 
 
-def test_without_tables_a_run_ends_and_says_why(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
+def test_a_run_without_tables_ends_with_a_reason(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.tables = ()
     execution = scripted_stack.run()
     assert (execution.status, execution.names) == ("SUCCEEDED", ["Detect", "AnyTables", "NothingToDo"])
@@ -205,7 +205,7 @@ def test_without_tables_a_run_ends_and_says_why(scripted_stack: LocalStack, scri
 
 
 @pytest.mark.parametrize("name", ["machine_schedule", "machine_rhythm", "machine_forced", "machine_forced_wait"])
-def test_a_sample_of_events_starts_a_run(scripted_stack: LocalStack, script: ScriptedPipeline, name: str) -> None:
+def test_each_sample_event_starts_a_run(scripted_stack: LocalStack, script: ScriptedPipeline, name: str) -> None:
     script.routes = NONE
     execution = scripted_stack.run(sample(name))
     assert execution.status == "SUCCEEDED"
@@ -214,10 +214,10 @@ def test_a_sample_of_events_starts_a_run(scripted_stack: LocalStack, script: Scr
     assert execution.output["forced"] == ("table" in sample(name))
 
 
-# What fails stops nothing.
+# A failure does not stop the run.
 
 
-def test_the_next_state_follows_every_failure_of_a_task(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
+def test_the_next_state_follows_every_failed_task(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.tables = ("ns.unplanned", "ns.all", "ns.removal", "ns.well")
     script.routes = EVERYTHING
     refused = failing(OperationRefused("a guard saw danger"))
@@ -242,11 +242,11 @@ def test_the_next_state_follows_every_failure_of_a_task(scripted_stack: LocalSta
         "ns.well": [*swept, "RewriteManifests"],
     }
     assert {(child.status, str(child.output)) for child in execution.children} == {("SUCCEEDED", "{}")}
-    assert script.steps_of("ns.all") == [step for step in WHOLE if step != "remove_orphans"]  # nothing is tried again
+    assert script.steps_of("ns.all") == [step for step in WHOLE if step != "remove_orphans"]  # nothing is retried
     assert script.event_of("report")["state"]["jobs"] == {}
 
 
-def test_jobs_that_fail_are_repeated_once_and_reported(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
+def test_jobs_that_fail_are_retried_once_and_reported(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.routes = {**LARGE, "expire_snapshots": "function", "clean_staged": "function"}
     jobs = ("job:compaction", "job:orphans", "job:manifests")
     script.happening = {job: failing(RuntimeError(f"{job} was killed")) for job in jobs}
@@ -265,7 +265,7 @@ def test_jobs_that_fail_are_repeated_once_and_reported(scripted_stack: LocalStac
 
 
 def test_a_task_beyond_its_time_limit_stops_no_later_state(moto_server: MotoServer) -> None:
-    """The function or job goes on; a job is not repeated, so that expiry waits for one attempt only."""
+    """The function or job continues; a job is not retried, so that expiry waits for one attempt only."""
     may_end = threading.Event()
     with deployed(moto_server, timeouts={"ExpireSnapshots": 1, "CompactDataFiles": 1}) as stack:
         bucket, s3 = stack.template.name("ControlBucket"), stack.moto.client("s3")
@@ -291,7 +291,7 @@ def test_a_task_beyond_its_time_limit_stops_no_later_state(moto_server: MotoServ
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
-def test_temporary_errors_are_tried_again(
+def test_temporary_errors_are_retried(
     scripted_stack: LocalStack, script: ScriptedPipeline, error: BaseException, attempts: int
 ) -> None:
     script.routes = route("expire_snapshots")
@@ -300,7 +300,7 @@ def test_temporary_errors_are_tried_again(
     assert script.steps == ["detect", "plan", "gather", *["expire_snapshots"] * attempts, "report"]
 
 
-# Tables that others maintain, and how many are at work.
+# Tables that another run maintains, and the number of tables at work.
 
 
 def test_a_run_that_may_wait_waits_for_the_table_and_for_a_slot(
@@ -322,7 +322,7 @@ def test_a_run_that_may_wait_waits_for_the_table_and_for_a_slot(
     assert list(PACE.waits) == [30] * 5
 
 
-def test_a_table_that_others_maintain_is_left_alone(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
+def test_a_table_that_another_run_maintains_is_skipped(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.tables, script.held["ns.t"] = ("ns.t", "ns.u"), "another run"
     script.happening["clean_staged"] = lambda event: script.held.update({"ns.u": "a third run"})
     execution = scripted_stack.run()
@@ -332,7 +332,7 @@ def test_a_table_that_others_maintain_is_left_alone(scripted_stack: LocalStack, 
     assert list(PACE.waits) == []
 
 
-def test_never_more_than_four_tables_are_at_work_and_the_neediest_begin(
+def test_at_most_four_tables_are_at_work_and_the_neediest_begin(
     scripted_stack: LocalStack, script: ScriptedPipeline
 ) -> None:
     script.tables = tuple(f"ns.t{number:02}" for number in range(12))
@@ -350,7 +350,7 @@ def test_never_more_than_four_tables_are_at_work_and_the_neediest_begin(
 
 
 def test_payloads_do_not_grow_with_the_tables_of_a_run(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
-    """A payload holds 256 KB: the names of these tables alone are longer than any payload here."""
+    """AWS allows 256 KB; the names of these tables alone are longer than any payload here."""
     script.tables = tuple(f"{'n' * 60}.{'t' * 60}{number:04}" for number in range(150))
     assert len("".join(script.tables)) > MOST_BYTES
     script.routes = {**NONE, "compact": "glue"}
@@ -363,13 +363,13 @@ def test_payloads_do_not_grow_with_the_tables_of_a_run(scripted_stack: LocalStac
 # How a run ends.
 
 
-def test_the_report_is_asked_again_until_no_table_is_left(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
+def test_the_report_is_repeated_until_no_table_is_left(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.routes, script.left = NONE, [1, 7]
     execution = scripted_stack.run()
     assert execution.status == "SUCCEEDED"
     assert execution.names[-7:] == ["Report", "HowItWent"] * 3 + ["Done"]
     assert script.steps == ["detect", "plan", "gather", *["report"] * 3]
-    parse_event(ReportEvent, script.event_of("report"))  # beside the answer of the one before
+    parse_event(ReportEvent, script.event_of("report"))  # with the answer of the previous report
 
 
 def test_a_run_fails_with_the_error_of_its_report(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
@@ -383,7 +383,7 @@ def test_a_run_fails_with_the_error_of_its_report(scripted_stack: LocalStack, sc
 
 
 @pytest.mark.parametrize("given", [{"tabel": "ns.t", "jobs": "none"}, ["ns.t"]], ids=["typo", "list"])
-def test_a_run_whose_detection_fails_is_reported_whatever_its_input(
+def test_a_run_whose_detection_fails_is_reported_with_its_input(
     scripted_stack: LocalStack, script: ScriptedPipeline, given: Any
 ) -> None:
     script.happening["detect"] = failing(ValueError("a bug"))
@@ -399,7 +399,7 @@ def test_a_run_whose_detection_fails_is_reported_whatever_its_input(
 
 
 @pytest.mark.parametrize("lost", ["proposals", "gather"])
-def test_a_run_that_gets_no_further_is_reported(
+def test_a_run_that_cannot_read_its_tables_is_reported(
     scripted_stack: LocalStack, script: ScriptedPipeline, lost: str
 ) -> None:
     script.unreadable = frozenset({lost})
@@ -411,7 +411,7 @@ def test_a_run_that_gets_no_further_is_reported(
     assert parse_event(ReportEvent, script.event_of("report")).state.failure is not None
 
 
-def test_a_stage_whose_list_cannot_be_read_stops_nothing(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
+def test_an_unreadable_list_of_a_stage_stops_nothing(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     script.unreadable = frozenset({"small", "sweep"})
     execution = scripted_stack.run()
     assert (execution.status, execution.names) == ("SUCCEEDED", line(Stage.SMALL, Stage.SWEEP, Stage.STAGED))
