@@ -1,4 +1,4 @@
-"""A pass that is killed, or whose disk or store fails, loses no row, and a later pass cleans up."""
+"""A pass that is killed, or whose disk or store fails, loses no row; a later pass cleans up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from support.proxies import Fault, WireRequest
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import counted_steps
 
-# A pass that dies or fails at any step keeps the rows, and a later pass deletes what it left.
+# A pass that dies or fails at any step keeps the rows, and a later pass deletes its leftover files.
 
 ROWS = pa.table({"id": pa.array([1, 2, None], pa.int64()), "name": ["a", "b", None]})
 APPENDS = 3
@@ -48,7 +48,7 @@ JOB_LEASE_MS = 2 * HOUR_MS
 
 
 class Killed(BaseException):
-    """The process is gone: no code that catches errors may catch this."""
+    """The process is killed: no error handling may catch this."""
 
 
 def _fails(where: str) -> BaseException:
@@ -64,25 +64,25 @@ def _prepare(folder: Path) -> None:
             made.append(ROWS)
         made.manage_snapshots().create_tag(made.snapshots()[1].snapshot_id, "kept").commit()
         (table.folder / "data" / "orphan.parquet").write_bytes(b"?")
-        table.state.require_writable()  # creates it, which takes longer than a pass over it
+        table.state.require_writable()  # creates the state file, which takes longer than a pass
 
 
 def _left_over(table: MaintainedTable) -> list[str]:
     """Metadata files newer than the oldest snapshot are never orphans (rule: orphans-outlive-the-grace-period)."""
-    found = files_below(table.folder.parent.parent) - table.reachable()  # the whole warehouse, the table is all it has
+    found = files_below(table.folder.parent.parent) - table.reachable()  # the whole warehouse: it has only this table
     return [path for path in found if not path.endswith(".metadata.json")]
 
 
 def _restore(template: Path, folder: Path) -> None:
-    """Put a folder back to what the template holds."""
+    """Restore a folder from the template."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(template, folder)
 
 
 def _left_behind(folder: Path) -> list[str]:
-    """The files of a pass by name and every row of the databases, without random ids and times.
+    """The names of all files and every row of the databases, without random ids and times.
 
-    The journal is left out: no pass reads it, and it states how long the pass took.
+    The journal is left out: no pass reads it, and it holds durations.
     """
     found: list[str] = []
     for path in folder.rglob("*"):
@@ -102,13 +102,13 @@ _JOURNAL = 'INSERT INTO "passes" '
 
 @pytest.mark.slow
 @pytest.mark.parametrize("failure", [Killed, _fails], ids=["killed", "failing"])
-def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], BaseException]) -> None:
+def test_a_death_or_failure_at_any_step_costs_no_row(tmp_path: Path, failure: Callable[[str], BaseException]) -> None:
     """A crash at any point leaves a readable table with the same rows, and at most unreferenced files
     (rule: delete-only-after-commit).
 
-    A death between two steps that find the same files and records is that at the first of them.  Every second read or
-    write fails, and every other step; a failure that leaves the same as the one before is checked now and then, because
-    the process may remember.
+    Steps that find the same files and records are killed once.  Every second read or write fails, and each step of
+    another kind; a failure that leaves the same files and records as the previous failure is checked only sometimes,
+    because the process may hold state.
     """
     template, folder = tmp_path / "template", tmp_path / "table"
     _prepare(folder)
@@ -153,7 +153,7 @@ def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], Bas
                 assert canonical(duckdb_rows(table.loaded.metadata_location)) == expected, context
             kept = table.loaded.metadata.refs["kept"].snapshot_id
             assert len(table.rows(kept)) == 2 * ROWS.num_rows, context
-            table.late_ms = JOB_LEASE_MS  # until then the records of a killed job are its own
+            table.late_ms = JOB_LEASE_MS  # until then, the records belong to the killed job
             later = table.maintain()
             if later.status.value != "succeeded" or _left_over(table) or number % 10 == 0:
                 later = table.maintain()
@@ -164,7 +164,7 @@ def test_every_step_may_be_the_last(tmp_path: Path, failure: Callable[[str], Bas
     assert tried == {*kinds} if failure is _fails else len(changed) > 20, (tried, changed)
 
 
-# A store that fails in the midst of a pass costs no row, and the next pass cleans up (rule: failures-cost-no-row).
+# A store that fails during a pass costs no row, and the next pass cleans up (rule: failures-cost-no-row).
 
 ADVICE = "failed with ExpiredToken: The provided token has expired; sign in again, or name a profile or role"
 
@@ -177,7 +177,7 @@ def passes(seaweedfs: SeaweedFSServer, tmp_path_factory: pytest.TempPathFactory)
 @pytest.mark.parametrize(
     ("fault", "kind", "ending"),
     [
-        (Fault.EXPIRED, "GET", "-a0.parquet"),  # the proof of what was written
+        (Fault.EXPIRED, "GET", "-a0.parquet"),  # the proof of the written rows
         (Fault.EXPIRED, "PUT", ".parquet"),
         (Fault.EXPIRED, "LIST", ""),
         (Fault.EXPIRED, "DELETE_MANY", ""),
@@ -186,7 +186,7 @@ def passes(seaweedfs: SeaweedFSServer, tmp_path_factory: pytest.TempPathFactory)
     ],
 )
 def test_a_store_that_fails_costs_no_row(passes: FailedPasses, fault: Fault, kind: str, ending: str) -> None:
-    """At the first request of a kind; ``make nightly`` tries all requests of a pass."""
+    """The first request of a kind fails; ``make nightly`` lets each request of a pass fail."""
 
     def begins(_: int, request: WireRequest) -> bool:
         return request.kind == kind and request.path.partition("?")[0].endswith(ending)
@@ -201,8 +201,7 @@ def test_a_store_that_fails_costs_no_row(passes: FailedPasses, fault: Fault, kin
         assert done.messages == ()
 
 
-# Commands that are killed lose no row, and the same command does afterwards what it should have done
-# (rule: one-lease-holder).
+# Killed commands lose no row, and the same command succeeds afterwards (rule: one-lease-holder).
 
 LONGEST_LEASE_MS = 180_000
 EVERY_STEP = range(1, 100)
@@ -218,7 +217,7 @@ KILLED: dict[str, tuple[tuple[str, ...], Iterable[int]]] = {
 
 
 @pytest.mark.parametrize("name", KILLED)
-def test_a_killed_command_is_called_again(
+def test_a_killed_command_succeeds_when_called_again(
     command: Command, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
     table, (given, steps) = command.table(), KILLED[name]
@@ -247,7 +246,7 @@ def test_a_killed_command_is_called_again(
 
 
 def no_lease_bars_others(state: Path) -> None:
-    """Where a death can be proven, no pass waits for the three minutes; the mark of a schedule blocks no pass."""
+    """Where a death can be proven, no pass waits the three minutes; a schedule's lease blocks no pass."""
     with closing(sqlite3.connect(state)) as connection:
         left = connection.execute(
             "SELECT json_extract(attributes, '$.holder'), json_extract(attributes, '$.until_ms') FROM items "
@@ -257,24 +256,24 @@ def no_lease_bars_others(state: Path) -> None:
     assert all(has_died(holder) for holder, _ in left), left
 
 
-# A call or a wave that is killed loses no row, and later runs leave nothing lying about (rule: failures-cost-no-row).
+# A killed Lambda call or wave loses no row, and later runs delete all leftover files (rule: failures-cost-no-row).
 
 
 @pytest.mark.parametrize(("run", "steps"), [(in_functions, (22, 35, 60)), (in_a_wave, (50,))])
-def test_a_killed_run_is_begun_again(tmp_path: Path, run: Begin, steps: tuple[int, ...]) -> None:
-    """Some of the moments; ``make nightly`` has all."""
+def test_a_new_run_completes_the_work_of_a_killed_run(tmp_path: Path, run: Begin, steps: tuple[int, ...]) -> None:
+    """These are some of the steps; ``make nightly`` kills at each step."""
     runs = KilledRuns(tmp_path, run)
     for number in steps:
         assert runs.survive(number)
 
 
-# A write to this machine's disk that ends in the middle leaves no half file.
+# An interrupted write to the local disk leaves no partial file.
 
 _WRITTEN = 4096
 
 
 def _killed_in_the_middle(path: str) -> None:
-    """A child that is killed by the kernel when its file grows beyond a few bytes (setrlimit(2), RLIMIT_FSIZE)."""
+    """Write in a child process, which the kernel kills at the file size limit (setrlimit(2), RLIMIT_FSIZE)."""
     child = os.fork()
     if child == 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -285,10 +284,10 @@ def _killed_in_the_middle(path: str) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGXFSZ
 
 
-def test_a_commit_that_is_killed_while_it_writes_stops_no_later_sweep(
+def test_a_commit_that_is_killed_while_it_writes_does_not_block_later_sweeps(
     local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:
-    """Half a metadata file had every sweep of the table refused, until a person looked after it."""
+    """A partial metadata file once made every sweep of the table refuse, until an operator removed it."""
     table = new_table(local_catalog, tmp_path)
     table.fill(2)
     rows, orphan = table.rows(), table.plant("data/orphan.parquet")
@@ -300,7 +299,7 @@ def test_a_commit_that_is_killed_while_it_writes_stops_no_later_sweep(
     assert (table.rows(), table.unreferenced()) == (rows, set())
 
 
-def test_a_write_without_room_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_write_that_fails_for_lack_of_space_keeps_the_old_file(tmp_path: Path) -> None:
     path, limits = tmp_path / "folder" / "document.json", resource.getrlimit(resource.RLIMIT_FSIZE)
     Storage({}).write(str(path), b"whole")
     resource.setrlimit(resource.RLIMIT_FSIZE, (_WRITTEN, limits[1]))  # Python ignores SIGXFSZ: the write fails
@@ -312,19 +311,19 @@ def test_a_write_without_room_leaves_the_old_file(tmp_path: Path) -> None:
     assert [found.read_bytes() for found in path.parent.iterdir()] == [b"whole"]
 
 
-# A disk of a few megabytes that can be filled up, for what happens when there is no room (Linux, as root).
+# A disk of a few megabytes that tests can fill (Linux, as root).
 
 _PAGE = 4096
 
 
 @dataclass(frozen=True)
 class SmallDisk:
-    """A file system of its own."""
+    """A separate file system."""
 
     folder: Path
 
     def fill(self, pages: int = 0) -> None:
-        """Take all room but for so many pages of 4 KiB; a small file takes one."""
+        """Fill the disk except for so many pages of 4 KiB; a small file takes one page."""
         self.empty()
         with self._ballast.open("wb") as file:
             free = os.statvfs(self.folder)
@@ -333,7 +332,7 @@ class SmallDisk:
                 os.posix_fallocate(file.fileno(), 0, size)
 
     def empty(self) -> None:
-        """Give the room back."""
+        """Free the space."""
         self._ballast.unlink(missing_ok=True)
 
     @property
@@ -343,7 +342,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder: Path, size_bytes: int = 8 << 20) -> Iterator[SmallDisk]:
-    """A tmpfs mounted at ``folder``; skips the test where nothing may be mounted."""
+    """Mount a tmpfs at ``folder``; without the right to mount, skip the test."""
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(folder)]
     try:
@@ -356,7 +355,7 @@ def small_disk(folder: Path, size_bytes: int = 8 << 20) -> Iterator[SmallDisk]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-# A disk that is full in the midst of a pass costs no row, and a pass with room cleans up (rule: failures-cost-no-row).
+# A disk that fills during a pass costs no row, and a pass with space cleans up (rule: failures-cost-no-row).
 
 
 @pytest.fixture
@@ -366,11 +365,11 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 
 def failures(done: PassOutcome) -> list[str]:
-    return [one.reason or one.summary for one in done.operations if one.status is Status.FAILED]
+    return [outcome.reason or outcome.summary for outcome in done.operations if outcome.status is Status.FAILED]
 
 
 def test_a_table_on_a_full_disk_keeps_its_rows(disk: SmallDisk, tmp_path: Path) -> None:
-    """There is room for a data file, a manifest, a manifest list, or for neither."""
+    """The free space fits a data file, a manifest, a manifest list, or none of them."""
     with maintained_table(tmp_path) as table:
         table.create()
         for pages in (0, 1, 3, 4):
@@ -389,10 +388,10 @@ def test_a_table_on_a_full_disk_keeps_its_rows(disk: SmallDisk, tmp_path: Path) 
             assert (table.rows(), table.unreferenced(), table.verify().problems) == (rows, set(), ())
 
 
-def test_rows_that_wait_on_a_full_disk_fail_their_group_and_say_where(
+def test_a_sort_that_spills_to_a_full_disk_fails_and_names_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sort that does not fit into memory, of one process: it spills to the temporary folder."""
+    """A sort by one process that exceeds its memory spills to the temporary folder."""
     limit_memory(monkeypatch)
     with small_disk(tmp_path / "scratch") as disk, maintained_table(tmp_path) as table:
         monkeypatch.setattr(tempfile, "tempdir", str(disk.folder))
@@ -414,24 +413,24 @@ def test_rows_that_wait_on_a_full_disk_fail_their_group_and_say_where(
         assert table.rows() == rows
 
 
-def test_another_error_in_a_temporary_folder_is_not_called_a_full_disk() -> None:
+def test_another_error_in_a_temporary_folder_is_not_reported_as_a_full_disk() -> None:
     with pytest.raises(OSError, match="Input/output") as caught, scratch_folder("icekeeper-test-"):
         raise OSError(errno.EIO, "Input/output error")
     assert not isinstance(caught.value, StorageError)
 
 
-def test_a_state_file_on_a_full_disk_stops_work_that_must_be_recorded(disk: SmallDisk, tmp_path: Path) -> None:
+def test_a_full_disk_under_the_state_file_stops_work_that_must_be_recorded(disk: SmallDisk, tmp_path: Path) -> None:
     with maintained_table(tmp_path / "table") as table:
         table.create()
         table.state = SqliteStateStore(disk.folder / "state.db")
         table.runtime = table.runtime_with()
-        for pages, said in ((0, "disk I/O error; if its disk is full,"), (8, "disk is full;")):
+        for pages, message in ((0, "disk I/O error; if its disk is full,"), (8, "disk is full;")):
             table.fill(3, start=pages)
             rows = table.rows()
             assert failures(table.maintain("remove_orphans")) == []
             disk.fill(pages)
             with pytest.raises(
-                StorageError, match=f"{said} free space there, or name another file with ICEKEEPER_STATE"
+                StorageError, match=f"{message} free space there, or name another file with ICEKEEPER_STATE"
             ):
                 table.maintain()
             assert (table.rows(), table.verify().problems) == (rows, ())

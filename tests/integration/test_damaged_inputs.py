@@ -1,4 +1,4 @@
-"""Data files that cannot be read, hold invalid text, or arrive cut short."""
+"""Data files that are unreadable, hold invalid text, or arrive truncated."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from support.maintained_table import NAME, MaintainedTable, maintained_table
 from support.proxies import served_by
 from support.rewrites import rows, struct, task
 
-# Files that cannot be read are named, and the others are merged.
+# A pass names unreadable files and merges the others.
 
 TWO_OF_SIX = (1, 4)
 FILES, BAD = 7, 3
 
 
 def damage(path: Path) -> None:
-    """Break the first page's header; the footer stays as it is."""
+    """Break the first page's header and keep the footer."""
     data = bytearray(path.read_bytes())
     data[4:12] = b"\xff" * 8
     path.write_bytes(bytes(data))
@@ -70,12 +70,12 @@ def short_of_a_row(path: Path) -> None:
 
 
 def without_ids(path: Path) -> None:
-    """Its columns are in another order than the table's, so that their positions do not identify them."""
+    """The columns are in another order than in the table, so their positions do not identify them."""
     overwrite(path, pa.table({"part": ["p", "p"], "id": [30, 31]}), with_ids=False)
 
 
 def overwrite(path: Path, rows: pa.Table, *, with_ids: bool) -> None:
-    """Put other rows where the table has a file."""
+    """Overwrite a data file of the table with other rows."""
     ids = {"id": b"1", "part": b"2"}
     fields = [f.with_metadata({b"PARQUET:field_id": ids[f.name]} if with_ids else {}) for f in rows.schema]
     pq.write_table(rows.cast(pa.schema(fields)), path)
@@ -86,7 +86,7 @@ def on_disk(path: str) -> Path:
 
 
 def filled(table: MaintainedTable, files: int) -> list[str]:
-    """Paths of that many files of two rows, in the order of their ids; their pages have checksums, as parquet-mr's."""
+    """Append files of two rows whose pages have checksums, as parquet-mr's; return their paths in the order of ids."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pq, "ParquetWriter", partial(pq.ParquetWriter, write_page_checksum=True))
         table.fill(files)
@@ -94,7 +94,7 @@ def filled(table: MaintainedTable, files: int) -> list[str]:
 
 
 def flip_a_bit(path: Path) -> None:
-    """The last one of the first page: its values still decode, for all that the codec knows."""
+    """Flip the last bit of the first page: the codec still decodes its values."""
     header, _, end = next(pages(path))
     assert header.crc is not None
     flipped(path, path, end * 8 - 1)
@@ -102,10 +102,10 @@ def flip_a_bit(path: Path) -> None:
 
 @pytest.mark.parametrize("spoil", [damage, flip_a_bit])
 @pytest.mark.parametrize("copied", ["1", "none"], ids=["copied", "decoded"])
-def test_a_damaged_file_does_not_stop_the_others(
+def test_the_other_files_of_a_bin_with_damaged_files_are_merged(
     table: MaintainedTable, copied: str, spoil: Callable[[Path], None]
 ) -> None:
-    """Four of six files are merged; both damaged ones stay in the table, and the summary names one
+    """Four of six files are merged; both damaged files are still in the table, and the summary names the first
     (rule: leave-out-unreadable-files)."""
     files = filled(table, 6)
     damaged = [files[number] for number in TWO_OF_SIX]
@@ -120,7 +120,7 @@ def test_a_damaged_file_does_not_stop_the_others(
     assert set(damaged) < set(left)
     (merged,) = (file for path, file in left.items() if path not in damaged)
     assert sorted(column(merged)) == [0, 1, 20, 21, 30, 31, 50, 51]
-    assert len([path for path in table.files() if path.endswith(".parquet")]) == 7  # nothing of the failed attempts
+    assert len([path for path in table.files() if path.endswith(".parquet")]) == 7  # no file of a failed attempt
 
 
 @pytest.mark.parametrize(
@@ -135,16 +135,16 @@ def test_a_damaged_file_does_not_stop_the_others(
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-def test_one_bad_file_never_holds_up_the_others(
+def test_a_bad_file_never_delays_the_others(
     table: MaintainedTable, spoil: Callable[[Path], None], expected: str
 ) -> None:
-    """Three passes by the default policy: the first merges six of seven files, the others do nothing
+    """Of three passes with the default policy, the first merges six of seven files, the others do nothing
     (rule: leave-out-unreadable-files)."""
     bad = filled(table, FILES)[BAD]
     spoil(on_disk(bad))
     outcome = table.runtime.maintain(NAME, {}, table.engine)
     assert outcome.status is PassStatus.SUCCEEDED
-    (compacted,) = (one for one in outcome.operations if one.operation is Operation.COMPACT)
+    (compacted,) = (operation for operation in outcome.operations if operation.operation is Operation.COMPACT)
     sentence = expected.format(path=bad)
     assert compacted.summary.startswith(f"compacted 6 files into 1 (across 1 bins); left 1 file(s) out: {sentence}")
     after = table.data_files()
@@ -165,14 +165,14 @@ def test_one_bad_file_never_holds_up_the_others(
 
 
 def left_out(table: MaintainedTable, **settings: str) -> tuple[int, list[str]]:
-    """Of one more pass that may merge two files: how many it merged, and the files that are remembered after it."""
+    """Run compaction; return how many files it merged, and which files the state records as unreadable."""
     outcome = table.run(Operation.COMPACT, **settings)
     known = table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded))
     return int(outcome.metrics.get("compact.files_merged", 0)), list(known)
 
 
-def test_a_file_without_ids_whose_columns_are_the_tables_is_merged(table: MaintainedTable) -> None:
-    """By position, as Iceberg-Java reads it (rule: columns-by-field-id)."""
+def test_a_file_without_field_ids_but_with_the_tables_columns_is_merged(table: MaintainedTable) -> None:
+    """Its columns are read by position, as in Iceberg-Java (rule: columns-by-field-id)."""
     bad = filled(table, 4)[BAD]
     overwrite(on_disk(bad), pa.table({"id": [30, 31], "part": ["p", "p"]}), with_ids=False)
     outcome = table.run(Operation.COMPACT, min_row_group_copy_bytes="1")
@@ -181,8 +181,8 @@ def test_a_file_without_ids_whose_columns_are_the_tables_is_merged(table: Mainta
     assert table.ids() == [0, 1, 10, 11, 20, 21, 30, 31]
 
 
-def test_unreadable_files_are_remembered_and_tried_again_weekly(table: MaintainedTable) -> None:
-    """The next passes do not touch it, also where others come; the one of a week later finds it restored
+def test_unreadable_files_are_recorded_and_retried_weekly(table: MaintainedTable) -> None:
+    """The next passes do not read it, also if new files arrive; the pass of a week later finds it restored
     (rule: leave-out-unreadable-files)."""
     bad = filled(table, 4)[BAD]
     content = on_disk(bad).read_bytes()
@@ -201,12 +201,12 @@ def test_unreadable_files_are_remembered_and_tried_again_weekly(table: Maintaine
     assert table.runtime.afresh.health(NAME).warnings == {}
 
 
-def test_a_rewrite_of_all_files_tries_at_once(table: MaintainedTable) -> None:
-    """For people who have restored a file."""
+def test_a_rewrite_of_all_files_retries_unreadable_files_at_once(table: MaintainedTable) -> None:
+    """This is for operators who have restored a file."""
     bad = filled(table, 4)[BAD]
     content = on_disk(bad).read_bytes()
     on_disk(bad).unlink()
-    on_disk(bad).mkdir()  # a local file that must not be opened stands for 403 and throttles: it is not remembered
+    on_disk(bad).mkdir()  # a local path that cannot be opened stands for 403 and throttling: it is not recorded
     outcome = table.run(Operation.COMPACT)
     assert outcome.status is Status.FAILED
     assert (outcome.reason or "").startswith("1 bin(s) failed: ")
@@ -221,8 +221,8 @@ def test_a_rewrite_of_all_files_tries_at_once(table: MaintainedTable) -> None:
     assert table.ids() == [0, 1, 10, 11, 20, 21, 30, 31]
 
 
-def test_unreadable_files_are_not_tried_in_between(table: MaintainedTable) -> None:
-    """Nothing opens it: its reason stays that of the first pass."""
+def test_unreadable_files_are_not_opened_before_the_retry(table: MaintainedTable) -> None:
+    """The reason is still that of the first pass, which shows that no pass opened the file."""
     bad = filled(table, 4)[BAD]
     damage(on_disk(bad))
     assert left_out(table) == (3, [bad])
@@ -235,7 +235,7 @@ def test_unreadable_files_are_not_tried_in_between(table: MaintainedTable) -> No
 
 
 @pytest.mark.parametrize("change", ["schema", "mapping", "other"])
-def test_a_changed_schema_or_name_mapping_has_unreadable_files_tried_again(table: MaintainedTable, change: str) -> None:
+def test_a_changed_schema_or_name_mapping_retries_unreadable_files(table: MaintainedTable, change: str) -> None:
     """A file without ids is read once the table has a name mapping (rule: leave-out-unreadable-files)."""
     bad = filled(table, 4)[BAD]
     without_ids(on_disk(bad))
@@ -260,7 +260,7 @@ def test_a_changed_schema_or_name_mapping_has_unreadable_files_tried_again(table
     assert known.why.endswith("does not exist") is (change == "schema")
 
 
-def test_files_that_left_the_table_are_forgotten_but_by_no_dry_run(table: MaintainedTable) -> None:
+def test_a_pass_but_no_dry_run_forgets_unreadable_files_that_left_the_table(table: MaintainedTable) -> None:
     bad = filled(table, 4)[BAD]
     damage(on_disk(bad))
     identity = identity_of(table.catalog, table.loaded)
@@ -273,10 +273,10 @@ def test_files_that_left_the_table_are_forgotten_but_by_no_dry_run(table: Mainta
     assert left_out(table) == (0, [])
 
 
-# Text that is no UTF-8, which some writers write and Iceberg-Java reads: its bytes go through unchanged.
+# Some writers write text that is not UTF-8, and Iceberg-Java reads it: passes keep its bytes.
 
 TEXTS = [b"\xff\xfe\x80p", b"a\x80", b"", "é€".encode(), b"zz\xed\xa0\x80"]
-"""A lead byte that is none, a lone continuation, an empty and a sound one, and a surrogate."""
+"""An invalid lead byte, a lone continuation byte, an empty text, a valid text, and a surrogate."""
 SOUND = (0, 10, 20)
 NO_BOUNDS = "write.metadata.metrics.column.part"
 
@@ -289,7 +289,7 @@ def created_table(tmp_path: Path) -> Iterator[MaintainedTable]:
 
 
 def spoil(created_table: MaintainedTable, *, bounds: bool = False) -> None:
-    """Three files of two rows, and one of texts that are no UTF-8, of which the entry may have the bounds of others."""
+    """Append three files of two rows, and a file of invalid texts, whose entry may have the bounds of valid texts."""
     for start in SOUND:
         created_table.append(start, start + 1)
     with created_table.table.transaction() as transaction:
@@ -304,13 +304,13 @@ def spoil(created_table: MaintainedTable, *, bounds: bool = False) -> None:
     path = Path(file.file_path.removeprefix("file://"))
     rows = pa.table(columns, schema=schema)
     length = written_padded(path, rows, 0)
-    # To the length that the entry says, or it would not be copied.
+    # The file needs the length that its entry has; otherwise it would not be copied.
     sizes = (written_padded(path, rows, file.file_size_in_bytes - length - less) for less in range(4))
     assert file.file_size_in_bytes in sizes
 
 
 def written_padded(path: Path, rows: pa.Table, padding: int) -> int:
-    """Write a file with so many needless bytes in its footer; its size."""
+    """Write a file with ``padding`` extra bytes in its footer and return its size."""
     with pq.ParquetWriter(path, rows.schema, compression="zstd", store_schema=False) as writer:
         writer.write_table(rows)
         writer.add_key_value_metadata({"padding": "x" * padding})
@@ -318,7 +318,7 @@ def written_padded(path: Path, rows: pa.Table, padding: int) -> int:
 
 
 def bytes_of(files: list[DataFile]) -> dict[int, bytes]:
-    """The text of every row as it is in the files, by id."""
+    """The bytes of every row's text in the files, by id."""
     found: dict[int, bytes] = {}
     for file in files:
         rows = pq.read_table(file.file_path.removeprefix("file://"))
@@ -342,8 +342,10 @@ EXPECTED = {n: b"p" for start in SOUND for n in (start, start + 1)} | dict(enume
     ],
     ids=["decoded, counted", "decoded", "sorted", "truncated", "bucketed", "z-ordered"],
 )
-def test_text_goes_through_byte_for_byte(created_table: MaintainedTable, settings: dict[str, str], proof: str) -> None:
-    """The entry has no bounds of that column, because Iceberg-Java fails to read such ones; those of others stay."""
+def test_a_rewrite_keeps_text_byte_for_byte(
+    created_table: MaintainedTable, settings: dict[str, str], proof: str
+) -> None:
+    """The entry has no bounds of that column, because Iceberg-Java cannot read invalid bounds; other bounds remain."""
     spoil(created_table)
     outcome = created_table.run(Operation.COMPACT, proof=proof, **settings)
     assert (outcome.status, outcome.metrics["compact.files_merged"]) == (Status.SUCCEEDED, 4)
@@ -353,7 +355,7 @@ def test_text_goes_through_byte_for_byte(created_table: MaintainedTable, setting
     assert set(file.lower_bounds or {}) == set(file.upper_bounds or {}) == {1}
 
 
-def test_text_is_copied_byte_for_byte(created_table: MaintainedTable) -> None:
+def test_a_row_group_copy_keeps_text_byte_for_byte(created_table: MaintainedTable) -> None:
     spoil(created_table, bounds=True)
     outcome = created_table.run(Operation.COMPACT, proof="full", min_row_group_copy_bytes="1")
     assert outcome.status is Status.SUCCEEDED
@@ -363,9 +365,7 @@ def test_text_is_copied_byte_for_byte(created_table: MaintainedTable) -> None:
     assert bytes_of([file]) == EXPECTED
 
 
-def test_text_is_sorted_as_bytes_by_all_workers(
-    created_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_workers_sort_text_as_bytes(created_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "RANGE_BYTES", 1)
     spoil(created_table)
     outcome = created_table.run(Operation.COMPACT, strategy="sort", sort_order="part", target_file_size_mb="0.001")
@@ -374,8 +374,8 @@ def test_text_is_sorted_as_bytes_by_all_workers(
     assert read == EXPECTED
 
 
-def test_rows_of_such_texts_stay_in_their_partition(created_table: MaintainedTable) -> None:
-    """A partition is named by its value, and manifests hold that as text: the rows stay in the spec they are in."""
+def test_rows_with_invalid_text_keep_their_partition_spec(created_table: MaintainedTable) -> None:
+    """Manifests hold a partition's value as text, so these rows cannot move to the new spec."""
     with created_table.table.transaction() as transaction:
         transaction.set_properties({NO_BOUNDS: "counts"})
     spoil(created_table)
@@ -387,8 +387,8 @@ def test_rows_of_such_texts_stay_in_their_partition(created_table: MaintainedTab
     assert bytes_of(created_table.data_files()) == EXPECTED
 
 
-def test_an_avro_file_with_such_text_is_left_out_by_name(tmp_path: Path) -> None:
-    """Rather than be read with other text."""
+def test_an_avro_file_with_invalid_text_is_reported_as_unreadable(tmp_path: Path) -> None:
+    """Otherwise it would be read with other text."""
     column = {"name": "part", "type": ["null", "string"], "default": None, "field-id": 2}
     sink = io.BytesIO()
     fastavro.writer(sink, {"type": "record", "name": "r", "fields": [column]}, [{"part": "QQQQ"}], codec="null")
@@ -399,7 +399,7 @@ def test_an_avro_file_with_such_text_is_left_out_by_name(tmp_path: Path) -> None
     assert (result.written, list(result.unreadable)) == ((), [str(path)])
 
 
-def test_text_of_orc_files_too(tmp_path: Path) -> None:
+def test_a_rewrite_of_an_orc_file_keeps_text_byte_for_byte(tmp_path: Path) -> None:
     path = tmp_path / "in.orc"
     fields = [pa.field("part", pa.string(), metadata={b"iceberg.id": b"2"})]
     rows = pa.table([pa.array(TEXTS, pa.binary()).view(pa.string())], schema=pa.schema(fields))
@@ -411,7 +411,7 @@ def test_text_of_orc_files_too(tmp_path: Path) -> None:
     assert file.lower_bounds == {}
 
 
-# A store, or a proxy before it, answers a read with fewer bytes than requested.
+# A store, or a proxy in front of it, answers a read with fewer bytes than requested.
 
 SCHEMA = struct((1, "id", "long"), (2, "value", "double"))
 PATH = "s3://bucket/file"
@@ -419,7 +419,7 @@ PATH = "s3://bucket/file"
 
 @contextmanager
 def store(data: bytes, shorten: Callable[[int, bytes], bytes]) -> Iterator[Storage]:
-    """One object behind S3's protocol; ``shorten`` is given where an answer starts and what it should be."""
+    """Serve one object over S3's protocol; ``shorten`` gets the start and the bytes of each answer."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -434,9 +434,9 @@ def store(data: bytes, shorten: Callable[[int, bytes], bytes]) -> Iterator[Stora
             self.end_headers()
 
         def do_GET(self) -> None:
-            asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"])
-            assert asked is not None
-            start, end = int(asked[1]), int(asked[2])
+            requested = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"])
+            assert requested is not None
+            start, end = int(requested[1]), int(requested[2])
             body = shorten(start, data[start : end + 1])
             self.send_response(206)
             self.send_header("Content-Length", str(len(body)))
@@ -448,7 +448,7 @@ def store(data: bytes, shorten: Callable[[int, bytes], bytes]) -> Iterator[Stora
         yield Storage({"s3.endpoint": endpoint, "s3.access-key-id": "a", "s3.secret-access-key": "b"})
 
 
-def test_a_short_answer_is_an_error() -> None:
+def test_a_truncated_read_raises_an_error() -> None:
     message = r"fewer than the 1000 bytes from 0 of s3://bucket/file"
     missing = [1, 7, 8, 500, 999]
     with store(bytes(1000), lambda start, body: body[: -missing[-1]]) as storage:
@@ -458,7 +458,7 @@ def test_a_short_answer_is_an_error() -> None:
             missing.pop()
 
 
-def test_it_is_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_read_is_repeated_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         whole_reads, "os", SimpleNamespace(urandom=bytes)
     )  # a random mark ends like the data once in 256 times
@@ -471,11 +471,11 @@ def test_it_is_asked_for_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     data = bytes(range(256)) * 4
     with store(data, first_short) as storage, storage.open_input(PATH) as stream:
         assert stream.read() == data
-    assert answers == [0, 1016, 0]  # the end alone, since the mark may have been sent by chance
+    assert answers == [0, 1016, 0]  # first only the end, because data may equal the mark by chance
 
 
-def test_every_byte_may_be_the_last_one() -> None:
-    """Also the one that the end of the buffer was marked with; reads behind the end are shorter."""
+def test_every_byte_can_be_the_last_of_a_read() -> None:
+    """This includes the byte that marks the end of the buffer; reads past the end are shorter."""
     data = bytes(range(256))
     with store(data, lambda start, body: body) as storage, storage.open_input(PATH) as stream:
         assert [stream.read_at(1, at) for at in range(256)] == [bytes([at]) for at in range(256)]
@@ -485,8 +485,8 @@ def test_every_byte_may_be_the_last_one() -> None:
         assert (stream.read(), stream.size()) == (b"", 256)
 
 
-def test_no_value_of_a_data_file_is_made_up() -> None:
-    """Without compression no other check fails: rows of such an answer had values that no writer wrote."""
+def test_a_truncated_read_of_a_data_file_yields_no_values() -> None:
+    """Without compression, no other check fails: rows of a truncated answer had values that no writer wrote."""
     sink = io.BytesIO()
     table = rows(SCHEMA, {"id": range(1000), "value": [float(n) for n in range(1000)]})
     pq.write_table(table, sink, compression="none", use_dictionary=False)

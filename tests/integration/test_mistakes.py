@@ -1,6 +1,6 @@
-"""Mistakes of people and faults around them end in one sentence that says what to do, and the right exit code.
+"""User mistakes and outside faults end with one sentence that says what to do, and with the right exit code.
 
-``docs/mistakes.md`` lists each with its output, and is compared with what the command says.
+``docs/mistakes.md`` lists each with its output; the tests compare it with the output of the command.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def age(command: Command, plan: Path) -> None:
     plan.write_text(json.dumps({**document, "digest": digest_of(document)}))
 
 
-def settled(environment: Mapping[str, str], *arguments: str, catalog: str | None = CATALOG) -> Mistake:
-    """With other variables; ``{}`` stands for the folder of the test."""
+def in_setting(environment: Mapping[str, str], *arguments: str, catalog: str | None = CATALOG) -> Mistake:
+    """Call the command with other variables; ``{}`` stands for the folder of the test."""
 
     def mistake(command: Command, patch: pytest.MonkeyPatch) -> Answer:
         for name, value in environment.items():
@@ -179,8 +179,8 @@ def locked_state(command: Command, patch: pytest.MonkeyPatch) -> Answer:
         return command("maintain", "ns.t")
 
 
-def meanwhile(action: Callable[[Command], object]) -> Mistake:
-    """Something happens just before a pass commits."""
+def before_the_commit(action: Callable[[Command], object]) -> Mistake:
+    """Run ``action`` just before a pass commits."""
 
     def mistake(command: Command, patch: pytest.MonkeyPatch) -> Answer:
         with at(Moment.BEFORE_COMMIT, lambda: action(command)):
@@ -204,7 +204,7 @@ def killed(command: Command, patch: pytest.MonkeyPatch) -> Answer:
 
 
 def process(output: int, *words: str) -> Answer:
-    """A command in a process of its own, which writes there."""
+    """Run a command in a new process that writes to ``output``."""
     icekeeper = [str(Path(sys.executable).parent / "icekeeper"), *words, "--catalog", CATALOG]
     done = subprocess.run(icekeeper, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     os.close(output)
@@ -216,7 +216,7 @@ def full_output(command: Command, patch: pytest.MonkeyPatch) -> Answer:
 
 
 def cut_output(command: Command, patch: pytest.MonkeyPatch) -> Answer:
-    """``| head -0``: the reader is gone before the first line."""
+    """``| head -0``: the reader exits before the first line."""
     reading, writing = os.pipe()
     os.close(reading)
     return process(writing, "policy", "show", "ns.t")
@@ -246,18 +246,18 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "a plan of yesterday": saved_plan(age),
     "a plan of a table that was replaced": saved_plan(lambda command, plan: replaced(command, appends=2)),
-    "a table that is replaced during the pass": meanwhile(replaced),
+    "a table that is replaced during the pass": before_the_commit(replaced),
     "a pass while another one runs": leased,
-    "Ctrl-C": meanwhile(interrupted),
+    "Ctrl-C": before_the_commit(interrupted),
     "a pass after one that was killed": killed,
     "a state file that is damaged": damaged_state,
-    "a state file in a folder that is not there": settled({"ICEKEEPER_STATE": "{}/no/state.db"}, "history", "ns.t"),
-    "a state file in a read-only folder": settled({"ICEKEEPER_STATE": "/sys/state.db"}, "maintain", "ns.t"),
+    "a state file in a folder that is not there": in_setting({"ICEKEEPER_STATE": "{}/no/state.db"}, "history", "ns.t"),
+    "a state file in a read-only folder": in_setting({"ICEKEEPER_STATE": "/sys/state.db"}, "maintain", "ns.t"),
     "a state file that another program locks": locked_state,
-    "a full disk for the state": settled({"ICEKEEPER_STATE": "/dev/full"}, "maintain", "ns.t"),
+    "a full disk for the state": in_setting({"ICEKEEPER_STATE": "/dev/full"}, "maintain", "ns.t"),
     "a full disk for the output": full_output,
     "a reader that has closed the pipe": cut_output,
-    "a database that is not there": settled(
+    "a database that is not there": in_setting(
         {f"PYICEBERG_CATALOG__{CATALOG}__URI": "sqlite:///{}/catalogue.db"}, "detect"
     ),
     "a REST catalog that does not answer": of_rest,
@@ -273,7 +273,7 @@ MISTAKES: dict[str, Mistake] = {
 
 
 def ending(answer: Answer, command: Command) -> str:
-    """The exit code and the sentence, without what differs from run to run."""
+    """The exit code and the sentence, without parts that differ between runs."""
     text = " ".join(answer.err.split())
     for pattern, word in (
         (re.escape(str(command.folder)), "DIR"),
@@ -287,17 +287,17 @@ def ending(answer: Answer, command: Command) -> str:
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_each_mistake_ends_as_the_page_lists_it(
+def test_each_mistake_has_the_output_that_the_page_lists(
     mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = Command(tmp_path, monkeypatch, capsys)
     command.table(appends=3)
     line = f"| {mistake} | {ending(MISTAKES[mistake](command, monkeypatch), command)} |"
     assert "Traceback" not in line
-    listed = [one for one in PAGE.read_text().splitlines() if one.startswith(f"| {mistake} |")]
+    listed = [row for row in PAGE.read_text().splitlines() if row.startswith(f"| {mistake} |")]
     assert listed == [line]
 
 
-def test_the_page_lists_these_mistakes_alone() -> None:
+def test_the_page_lists_exactly_these_mistakes() -> None:
     rows = [line.split("|")[1].strip() for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     assert rows[1:] == [*MISTAKES]

@@ -1,4 +1,4 @@
-"""What detection does faster decides the same: each short way beside the plain one that it stands for."""
+"""Each shortcut of detection gives the same result as the plain computation that it replaces."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ PROPERTIES = st.dictionaries(
 
 
 def read_either_way(data: bytes) -> tuple[Any, Any]:
-    """The document as it is read, and as ``json.loads`` reads it; ``None``: there is none
+    """The document as ``parse_document`` and as ``json.loads`` read it; ``None`` if it is invalid
     (rule: bound-foreign-bytes)."""
 
     def refuse(constant: str) -> None:
@@ -100,7 +100,7 @@ def read_either_way(data: bytes) -> tuple[Any, Any]:
         plain = None
     try:
         return parse_document(data, "m.json").document, plain
-    except MetadataUnreadable as error:  # it may be JSON, and no table's
+    except MetadataUnreadable as error:  # it may be JSON without being table metadata
         return None if "cannot be parsed" in str(error) else plain, plain
 
 
@@ -109,7 +109,7 @@ def read_either_way(data: bytes) -> tuple[Any, Any]:
 @example(more={"a": [1, 1.0, True, 1e308, -0.0, 2**200]}, ascii_only=True, indent=None)
 @example(more={"a": float("nan")}, ascii_only=True, indent=None)
 @example(more={"a": "\ud800"}, ascii_only=True, indent=None)
-def test_a_document_is_read_as_json_reads_it(more: Mapping[str, Any], ascii_only: bool, indent: int | None) -> None:
+def test_a_document_reads_as_with_json_loads(more: Mapping[str, Any], ascii_only: bool, indent: int | None) -> None:
     text = json.dumps({**more, **PLAIN}, ensure_ascii=ascii_only, indent=indent)
     fast, plain = read_either_way(text.encode(errors="surrogatepass"))
     assert repr(fast) == repr(plain)  # 1, 1.0 and True are equal
@@ -119,7 +119,7 @@ def test_a_document_is_read_as_json_reads_it(more: Mapping[str, Any], ascii_only
 @given(st.binary(max_size=30), st.integers(0, 40))
 @example(b'"format-version": 3, "location": "again", "location": "twice"}', 1)
 @example(b"", 0)
-def test_bytes_that_are_no_document_are_refused_either_way(noise: bytes, at: int) -> None:
+def test_invalid_documents_are_refused_as_by_the_json_module(noise: bytes, at: int) -> None:
     whole = json.dumps(PLAIN).encode()
     for data in (whole[:at] + noise, whole[:at] + noise + whole[at:], b"\xef\xbb\xbf" + whole):
         fast, plain = read_either_way(data)
@@ -128,7 +128,7 @@ def test_bytes_that_are_no_document_are_refused_either_way(noise: bytes, at: int
 
 @settings(max_examples=examples(100))
 @given(SUMMARIES)
-def test_no_mark_is_overlooked(summary: dict[str, str]) -> None:
+def test_the_prefilter_for_marks_skips_no_mark(summary: dict[str, str]) -> None:
     snapshot = Snapshot({"snapshot-id": 1, "timestamp-ms": 7, "summary": summary})
     assert [*marks_of(snapshot)] == [*dict(writer_marks._writers(summary))]
 
@@ -139,8 +139,8 @@ def test_amounts_are_rounded_exactly(amount: Fraction, unit: int) -> None:
     assert rounded_down(amount, unit) == math.floor(amount * unit)
 
 
-class NoMemory(TablePolicies):
-    """Resolves the settings of each table anew."""
+class Uncached(TablePolicies):
+    """Resolves the settings of each table without a cache."""
 
     def of(self, *arguments: Any, **named: Any) -> Any:
         self._resolved.clear()
@@ -148,7 +148,7 @@ class NoMemory(TablePolicies):
 
 
 def decided(tables: Mapping[str, TableMetadata], policies: TablePolicies) -> tuple[FleetReport, list[Any]]:
-    """What a first and a second scan say of the tables, and the health that they recorded."""
+    """The report of a second scan, and the lake stats that the scans recorded."""
     with tempfile.TemporaryDirectory() as folder:
         state, catalog = SqliteStateStore(Path(folder) / "state.db"), PreparedCatalog(tables)
         reports = [detect([source(catalog)], state, policies, clock=lambda: NOW_MS, threads=1) for _ in range(2)]
@@ -159,14 +159,16 @@ def decided(tables: Mapping[str, TableMetadata], policies: TablePolicies) -> tup
 def same_either_way(documents: Mapping[str, bytes]) -> None:
     fast = decided({name: parse_document(data, name) for name, data in documents.items()}, TablePolicies({}))
     plain = {name: TableMetadata(json.loads(data)) for name, data in documents.items()}
-    # Every kind of writer is asked for every snapshot.
+    # Every kind of mark is tried on every snapshot.
     with mock.patch.object(writer_marks, "_may_hold_marks", return_value=True):
-        assert decided(plain, NoMemory({})) == fast
+        assert decided(plain, Uncached({})) == fast
 
 
 @settings(max_examples=examples(10), deadline=None)
 @given(st.lists(st.tuples(COUNTERS, PROPERTIES, st.integers(1, 12)), min_size=1, max_size=6))
-def test_generated_tables_are_judged_alike(drawn: list[tuple[dict[str, str], dict[str, str], int]]) -> None:
+def test_shortcuts_report_the_same_of_generated_tables(
+    drawn: list[tuple[dict[str, str], dict[str, str], int]],
+) -> None:
     documents = {}
     for number, (summary, properties, snapshots) in enumerate(drawn):
         made = table(summary, snapshots=snapshots).document
@@ -175,7 +177,7 @@ def test_generated_tables_are_judged_alike(drawn: list[tuple[dict[str, str], dic
     same_either_way(documents)
 
 
-def test_tables_of_other_engines_are_judged_alike() -> None:
+def test_shortcuts_report_the_same_of_tables_of_other_engines() -> None:
     root = corpus_root()
     found = [path.read_bytes() for path in sorted(root.rglob("*.metadata.json"))] if root is not None else []
     whole = [data for data in found if data[:1] == b"{" and {"format-version", "location"} <= json.loads(data).keys()]

@@ -31,8 +31,8 @@ from support.scripted_catalog import nothing
 
 # Expiry and orphan removal of tables with random histories: branches, tags, rewrites, rollbacks, crashes.
 #
-# Iceberg-Java reads every snapshot that is left, and lists the files that are needed.  Twelve cases in every run, the
-# same each time; two thousand new cases with ``make nightly``.
+# Iceberg-Java reads every retained snapshot and lists the reachable files.  Every run checks the same twelve cases;
+# ``make nightly`` checks two thousand new cases.
 
 
 @settings(
@@ -42,32 +42,32 @@ from support.scripted_catalog import nothing
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],  # a history is a number: there is nothing to shrink
 )
-@given(seed=st.integers(0, 2**63))  # left to draw every step, hypothesis draws short histories that hardly differ
+@given(seed=st.integers(0, 2**63))  # when hypothesis draws every step, histories are short and hardly differ
 def test_retained_snapshots_read_as_before_and_no_other_file_is_left(
     seed: int, java_tables: JavaTables, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Every retained snapshot and ref; nothing reachable is gone, nothing unreachable stays."""
+    """Every retained snapshot and ref is read; every reachable file is kept, every unreachable file is deleted."""
     judge = java_tables.create(ID_AND_REGION, BY_REGION, {}, tmp_path_factory.mktemp("judge"))
     run_cleanup(random_cleanup(seed), judge)
 
 
 # Compaction of tables with random histories, written by Iceberg-Java, against an oracle that applies deletes naively.
 #
-# Twenty cases in every run, always the same; two thousand new cases with ``make nightly``.
+# Every run checks the same twenty cases; ``make nightly`` checks two thousand new cases.
 
-# Small caps on what one pass may do; and files without deletes may move to the current spec only after the pass that
-# applied the deletes.
+# Small limits per pass need several passes, and a file without deletes may move to the current spec only after the
+# pass that applied the deletes.
 MOST_PASSES = 15
 
 
 def difference(found: CanonicalRows, expected: Counter[Any]) -> dict[str, list[Any]]:
-    """Rows that are there too often, and too rarely."""
+    """Extra rows and missing rows."""
     both = {"too many": Counter(found) - expected, "missing": expected - Counter(found)}
     return {what: list(rows.elements()) for what, rows in both.items() if rows}
 
 
 class Case:
-    """A table with its history, read by engines that know nothing of us."""
+    """A table with its history, read by independent engines."""
 
     def __init__(self, history: History, tables: JavaTables, duckdb: DuckDB, folder: Path) -> None:
         self.history = history
@@ -76,7 +76,7 @@ class Case:
         self._duckdb = duckdb
 
     def check(self) -> None:
-        """Java and DuckDB read what the oracle says; nothing is broken."""
+        """Java and DuckDB read the oracle's rows, and verification finds no problem."""
         expected = Counter(canonical(self.run.expected))
         if self._java_can_read():
             assert difference(self.java_rows(), expected) == {}, "Java"
@@ -85,15 +85,15 @@ class Case:
         assert not self.table.problems()
 
     def _java_can_read(self) -> bool:
-        """Java 1.10 fails on equality deletes by a column that was dropped since (platform: java-cannot-read)."""
+        """Java 1.10 fails on equality deletes by a dropped column (platform: java-cannot-read)."""
         columns = {field["id"] for field in self.run.java.schema["fields"]}
         return self.table.live_keys() <= columns
 
     def _duckdb_can_read(self) -> bool:
-        """DuckDB 1.5 applies equality deletes to every partition, reads only Parquet, knows no timestamptz_ns,
-        stumbles over manifest lists from before the upgrade of a v1 table, and ends where manifests give a partition
-        field two types, as those of a v1 table do once it is void (platform: duckdb-deletes-every-partition)."""
-        if "timestamptz_ns" in local_path(self.table.metadata_location).read_text():  # in an old schema, too
+        """DuckDB 1.5 applies equality deletes to every partition, reads only Parquet and lacks timestamptz_ns.  It
+        fails on manifest lists that predate the upgrade of a v1 table, and on manifests with two types for a partition
+        field, which a void field of a v1 table has (platform: duckdb-deletes-every-partition)."""
+        if "timestamptz_ns" in local_path(self.table.metadata_location).read_text():  # old schemas count, too
             return False
         if self.history.format_version == 1 and (self.history.upgrades or self._has_void_fields()):
             return False
@@ -108,10 +108,10 @@ class Case:
         return canonical(named(schema, row, {}) for row in self.run.java.rows())
 
     def lineage(self) -> CanonicalRows | None:
-        """Rows with their ids and the numbers of their last change, where Java knows them.
+        """Rows with their ids and last updated sequence numbers, where Java reads them.
 
-        Of Avro and ORC files its reader gives every row the id of the first; rows of a table that was upgraded to v3
-        get theirs with the next commit.
+        Java's reader gives every row of an Avro or ORC file the id of the file's first row; rows of a table that was
+        upgraded to v3 get their ids with the next commit.
         """
         if self.run.format_version < 3 or self.history.upgrades or self.history.file_formats != ("parquet",):
             return None
@@ -132,7 +132,7 @@ class Case:
     # A failing history prints all its steps; shrinking it takes minutes.
     phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if NIGHTLY else [])],
 )
-# Found by a night: a decimal partition is stored wider after a promotion, and a newer delete missed the older file.
+# Found by a nightly run: a promotion widens a stored decimal partition, and a newer delete missed the older file.
 @example(
     history=History(
         format_version=2,
@@ -147,7 +147,7 @@ class Case:
     first="",
 )
 @given(history=histories(), policy=policies(), first=st.sampled_from(("", "merge", "convert", "convert meanwhile")))
-def test_rows_are_those_that_naively_applied_deletes_leave(
+def test_compaction_keeps_the_rows_that_naively_applied_deletes_leave(
     history: History,
     policy: dict[str, str],
     first: str,
@@ -155,9 +155,9 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
     duckdb: DuckDB,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Whatever the table, the policy and the commits meanwhile; and compaction comes to an end.
+    """This holds for any table, policy and concurrent commits; repeated compaction ends.
 
-    Position deletes may be merged before, or equality deletes converted, also while others commit.
+    Before, position deletes may be merged or equality deletes converted, also while other writers commit.
     """
     folder = tmp_path_factory.mktemp("history")
     case = Case(history, java_tables, duckdb, folder)
@@ -169,23 +169,23 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
         case.check()
     lineage = case.lineage()
 
-    def meanwhile() -> None:
+    def commit_concurrently() -> None:
         nonlocal lineage
-        case.table.engine.during = nothing  # the next part of a pass is committed in peace
+        case.table.engine.during = nothing  # no writer interrupts the next part of the pass
         before = len(case.run.trace)
         for step in history.meanwhile:
             case.run.take(step)
         note("\n".join(["meanwhile", *case.run.trace[before:]]))
         lineage = case.lineage()
 
-    case.table.engine.during = meanwhile
+    case.table.engine.during = commit_concurrently
     if first.startswith("convert"):
         if first == "convert":
             case.table.engine.during = nothing
         case.run_operation(Operation.REWRITE_POSITION_DELETES, convert_equality_deletes="true", min_input_files="2")
         case.check()
         if first == "convert":
-            case.table.engine.during = meanwhile
+            case.table.engine.during = commit_concurrently
     case.run_operation(Operation.COMPACT, **policy)
     case.table.engine.during = nothing
     case.check()
@@ -204,14 +204,14 @@ def test_rows_are_those_that_naively_applied_deletes_leave(
     shutil.rmtree(folder)
 
 
-# Whatever the table: the figures of a dry run over several operations are those of the pass right after it.
+# For any table, a dry run over several operations reports the figures of the pass right after it.
 
 REGIONS = ("us", "eu")
 
 
 @dataclass(frozen=True)
 class Write:
-    """One commit of a writer: rows, or the deletion of some."""
+    """A commit of a writer that adds or deletes rows."""
 
     kind: str
     region: str
@@ -238,15 +238,15 @@ operations = st.sampled_from(
 )
 
 
-def write(made: MaintainedTable, number: int, one: Write) -> None:
-    paths = [entry.file for entry in made.entries() if entry.file.partition == (one.region,)]
-    data = sorted(file.file_path for file in paths if file.content == 0)
-    if one.kind == "append" or not data:
-        made.table.append(rows_of(number * 10, one.rows, one.region))
-    elif one.kind == "position":
-        commit_deletes(made, [position_delete(data[-1], 0, one.region)])
+def write(made: MaintainedTable, number: int, change: Write) -> None:
+    files = [entry.file for entry in made.entries() if entry.file.partition == (change.region,)]
+    data = sorted(file.file_path for file in files if file.content == 0)
+    if change.kind == "append" or not data:
+        made.table.append(rows_of(number * 10, change.rows, change.region))
+    elif change.kind == "position":
+        commit_deletes(made, [position_delete(data[-1], 0, change.region)])
     else:
-        commit_deletes(made, [equality_delete(number, one.region)])
+        commit_deletes(made, [equality_delete(number, change.region)])
 
 
 @settings(max_examples=examples(5), deadline=None, phases=[Phase.explicit, Phase.generate])
@@ -254,8 +254,8 @@ def write(made: MaintainedTable, number: int, one: Write) -> None:
 def test_the_pass_does_what_the_dry_run_listed(history: list[Write], policy: dict[str, Any], asked: str) -> None:
     with tempfile.TemporaryDirectory() as folder, maintained_table(Path(folder)) as made:
         create_by_region(made, 1)
-        for number, one in enumerate(history, 2):
-            write(made, number, one)
-        would = dry_run(made, asked, **policy)
-        assert_agree(would, made.maintain(asked, **policy))
+        for number, change in enumerate(history, 2):
+            write(made, number, change)
+        listed = dry_run(made, asked, **policy)
+        assert_agree(listed, made.maintain(asked, **policy))
         made.assert_sound()

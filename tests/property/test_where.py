@@ -1,4 +1,4 @@
-"""What a filter says of a partition, against every row that the partition may hold."""
+"""Decisions of a filter about a partition, compared with every row that the partition may hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.examples import examples
 from support.plans import data_file
 from support.tables import new_document
 
-# A file is selected by a filter relative to now exactly when its partition has a moment that the filter matches.
+# A filter relative to now selects a file exactly if the file's partition has a moment that matches.
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICRO = timedelta(microseconds=1)
@@ -93,7 +93,7 @@ def table(kind: str, transform: str) -> TableMetadata:
     taken_by=st.sampled_from((None, "hour", "day", "month", "year")),
     offset=st.integers(-3, 3),
 )
-def test_selected_is_what_brute_force_selects(
+def test_a_filter_selects_the_files_that_brute_force_selects(
     kind: str,
     transform: str,
     now: datetime,
@@ -106,7 +106,7 @@ def test_selected_is_what_brute_force_selects(
 ) -> None:
     now -= timedelta(microseconds=now.microsecond % 1000)
     limit = (floor(now, "day") if is_date else now) + amount * UNITS[unit]
-    # The partition at the limit, or one of its neighbours.
+    # The partition at the limit, or a neighbour.
     span = "day" if transform == "identity" else transform
     start = floor(limit, span)
     for _ in range(abs(offset)):
@@ -118,7 +118,7 @@ def test_selected_is_what_brute_force_selects(
     sign = "-" if amount < 0 else "+"
     where = f"{column} {operator_text} {'current_date' if is_date else 'now()'} {sign} interval '{abs(amount)}' {unit}"
 
-    # Every moment at which the answer may change, and its neighbours; a date column has midnights only.
+    # Every moment at which the result may change, and its neighbours; a date column has midnights only.
     marks = {
         start,
         end - MICRO,
@@ -139,7 +139,7 @@ def test_selected_is_what_brute_force_selects(
     assert judge(data_file("f", 1, (partition_value(start, transform),)), 0) is expected
 
 
-# What a filter says of a partition, against every row that the partition may hold, at the ends of every type.
+# Decisions of a filter about a partition, compared with rows that the partition may hold, at the ends of every type.
 
 DAY = 86_400_000_000
 INT, LONG = 2**31, 2**63
@@ -161,17 +161,17 @@ def as_float(value: float) -> float:
 
 @dataclass(frozen=True)
 class Kind:
-    """A column type: values that rows have, raw, and literals as text with their values."""
+    """A column type: raw values of rows, and literals as text with their values."""
 
     values: Sequence[Any]
     literals: dict[str, Any]
     transforms: dict[str, Callable[[Any], Any]]
     readings: Callable[[Any], list[Any]] = lambda value: [value]
-    """What engines take a value or literal for, one each."""
+    """The value as each engine reads it."""
 
 
 def truncate(width: int, limit: int) -> Callable[[int], int]:
-    """As Java does: below the least value it continues from the greatest."""
+    """Truncate as Java does: below the least value, it wraps around to the greatest."""
     return lambda value: (value - value % width + limit) % (2 * limit) - limit
 
 
@@ -196,7 +196,7 @@ NUMBERS = [0.0, -0.0, 1.5, as_float(0.1), as_float(-0.1), FLOAT_MAX, -FLOAT_MAX,
 
 
 def zeros(value: float) -> list[Any]:
-    """To SQL both zeros are one value, to Java they are two."""
+    """In SQL both zeros are equal, in Java they differ."""
     return [value, (value, struct.pack("<d", value)[-1] < 0x80)]
 
 
@@ -270,7 +270,7 @@ Filter = tuple[str, Callable[[Any, int], bool | None]]
 
 @st.composite
 def filters(draw: st.DrawFn, kind: str, depth: int = 2) -> Filter:
-    """A filter, and what it is for a value as one of the engines reads both; ``None`` is SQL's null."""
+    """A filter, and its result for a value as one of the engines reads both; ``None`` is SQL's null."""
     known = KINDS[kind]
     what = draw(st.sampled_from(["compare", "compare", "in", "null"] + (["not", "and", "or"] if depth else [])))
     if what == "null":
@@ -294,13 +294,13 @@ def filters(draw: st.DrawFn, kind: str, depth: int = 2) -> Filter:
         texts = [first, *draw(st.lists(st.sampled_from(alike), max_size=2))]
         is_in = draw(st.booleans())
 
-        def one_of(value: Any, reading: int) -> bool | None:
+        def is_among(value: Any, reading: int) -> bool | None:
             if value is None:
                 return None
             wanted = [known.readings(known.literals[text])[reading] for text in texts]
             return (known.readings(value)[reading] in wanted) is is_in
 
-        return f"c {'' if is_in else 'not '}in ({', '.join(texts)})", one_of
+        return f"c {'' if is_in else 'not '}in ({', '.join(texts)})", is_among
     left_text, left = draw(filters(kind, depth - 1))
     if what == "not":
 
@@ -324,8 +324,8 @@ def filters(draw: st.DrawFn, kind: str, depth: int = 2) -> Filter:
 @pytest.mark.parametrize(("kind", "transform"), CASES)
 @settings(max_examples=examples(10), deadline=None)
 @given(data=st.data())
-def test_a_partition_is_judged_as_each_of_its_rows_is(kind: str, transform: str, data: st.DataObject) -> None:
-    """Dropped whole only if every row matches to every engine; left out of a rewrite only if no row does
+def test_a_partition_and_its_rows_are_judged_alike(kind: str, transform: str, data: st.DataObject) -> None:
+    """It is dropped only if every row matches in every engine, and left out of a rewrite only if no row matches
     (rule: drop-only-fully-matched-partitions)."""
     text, truth = data.draw(filters(kind))
     known, metadata = KINDS[kind], table(kind, transform)
@@ -340,7 +340,7 @@ def test_a_partition_is_judged_as_each_of_its_rows_is(kind: str, transform: str,
         assert not whole(0, (partition,)) or all(matches), (text, partition, values)
         assert may_match(data_file("f", 1, (partition,)), 0) or not any(matches), (text, partition, values)
         if transform == "identity":
-            # Of a list with both zeros each is judged alone, and engines disagree whether it is the other one.
+            # In a list with both zeros, each is judged alone, and engines disagree whether the zeros are equal.
             has_both = {"-0.0", "0.0"}.issubset(re.findall(r"-?\b[\d.]+", text))
             simple = " and " not in text and " or " not in text and not has_both
             assert not simple or whole(0, (partition,)) is all(matches), (text, partition, values)
@@ -348,7 +348,7 @@ def test_a_partition_is_judged_as_each_of_its_rows_is(kind: str, transform: str,
 
 @pytest.mark.parametrize(("kind", "limit"), [("int", INT), ("long", LONG)])
 def test_a_truncated_partition_that_underflowed_keeps_its_rows(kind: str, limit: int) -> None:
-    """Java writes the least value of an integer type to a partition near the greatest one
+    """Java writes the least value of an integer type to a partition near the greatest value
     (rule: drop-only-fully-matched-partitions)."""
     partition = truncate(10, limit)(-limit)
     assert partition > 0
@@ -359,7 +359,7 @@ def test_a_truncated_partition_that_underflowed_keeps_its_rows(kind: str, limit:
         assert row_filter(f"c = {-limit}", table(kind, "truncate[10]"), 0)(data_file("f", 1, (stored,)), 0)
 
 
-def test_the_two_zeros_are_dropped_only_by_a_filter_that_every_engine_means_so() -> None:
+def test_both_zeros_are_dropped_only_by_a_filter_that_matches_them_in_every_engine() -> None:
     """``f IN (0.0)`` finds -0.0 in Spark and not in Java (platform: java-signed-zero-and-nan)."""
     for kind in ("float", "double"):
         metadata = table(kind, "identity")

@@ -1,4 +1,4 @@
-"""Activity as log lines: what they say, which fields they carry, and how few there are."""
+"""Log lines of activity: their text, their fields, and their number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _at_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "icekeeper.activity")
 
 
-def test_an_operation_begins_and_ends_with_its_facts_as_fields(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_start_and_end_of_an_operation_are_logged_with_fields(caplog: pytest.LogCaptureFixture) -> None:
     names = "ns.t", "compact", "run-1"
     operation_started(*names)
     operation_finished(*names, status="succeeded", summary="compacted 2 files", seconds=1.23456)
@@ -42,7 +42,7 @@ def test_an_operation_begins_and_ends_with_its_facts_as_fields(caplog: pytest.Lo
 
 
 def progressed(total: int, seconds_each: float, *, steps: int | None = None) -> list[tuple[str, int, int]]:
-    """What arrives behind the logging callback, called ``steps`` times."""
+    """What the next callback receives when the logging callback is called ``steps`` times."""
     now_s = [0.0]
     passed: list[tuple[str, int, int]] = []
 
@@ -56,15 +56,15 @@ def progressed(total: int, seconds_each: float, *, steps: int | None = None) -> 
     return passed
 
 
-def test_a_line_for_each_tenth_of_the_work(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_tenth_of_the_work_logs_a_line(caplog: pytest.LogCaptureFixture) -> None:
     assert progressed(1000, 0.1) == [("compact: file groups", done, 1000) for done in range(1001)]
     assert [vars(record)["done"] for record in caplog.records] == list(range(100, 1001, 100))
     assert caplog.records[0].getMessage() == "ns.t: compact: file groups 100 of 1000"
     assert vars(caplog.records[0])["event"] == "progress"
 
 
-def test_a_line_shows_the_share_of_the_pass_that_is_done(caplog: pytest.LogCaptureFixture) -> None:
-    """As the console does; an operation that runs alone in a function knows of no pass."""
+def test_a_line_shows_the_finished_share_of_the_pass(caplog: pytest.LogCaptureFixture) -> None:
+    """The console shows the same; an operation that runs alone in a function belongs to no pass."""
     for begun in ((), (PASS + "compact,expire_snapshots", 0, 0)):
         share = PassShare()
         if begun:
@@ -84,7 +84,7 @@ def shares_of(*steps: tuple[str, int, int]) -> list[int]:
     return found
 
 
-def test_the_share_of_a_pass_grows_with_bytes_and_never_reaches_the_whole() -> None:
+def test_the_share_of_a_pass_grows_with_bytes_and_never_reaches_100_percent() -> None:
     every = [operation.value for operation in Operation]
     steps = [("compact: planning", 0, 0), ("compact: footers", 9, 9), (REWRITING, 1, 2), (REWRITING, 2, 2)]
     steps += [("compact: committing", 0, 0)]
@@ -95,23 +95,23 @@ def test_the_share_of_a_pass_grows_with_bytes_and_never_reaches_the_whole() -> N
     assert shares[-1] == 99
 
 
-def test_the_share_is_of_the_operations_that_run_and_begins_anew_with_each_pass() -> None:
-    one, both = (PASS + "compact", 0, 0), (PASS + "compact,expire_snapshots,compact", 0, 0)
+def test_the_share_counts_only_operations_of_the_pass_and_restarts_with_each_pass() -> None:
+    single, double = (PASS + "compact", 0, 0), (PASS + "compact,expire_snapshots,compact", 0, 0)
     half, end = (REWRITING, 1, 2), (REWRITING, 2, 2)
-    assert shares_of(one, half, end) == [0, 50, 99]
-    assert shares_of(one, end, one, half) == [0, 99, 0, 50]
-    assert shares_of(both, end, ("expire_snapshots: planning", 0, 0), ("compact: planning", 0, 0), half) == [
+    assert shares_of(single, half, end) == [0, 50, 99]
+    assert shares_of(single, end, single, half) == [0, 99, 0, 50]
+    assert shares_of(double, end, ("expire_snapshots: planning", 0, 0), ("compact: planning", 0, 0), half) == [
         *(0, 49, 49, 50, 75),
     ]
-    assert shares_of(one, ("verify: files", 1, 2)) == [0, 0]
+    assert shares_of(single, ("verify: files", 1, 2)) == [0, 0]
 
 
-def test_quick_work_is_logged_at_its_end_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_quick_work_is_logged_only_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
     progressed(100_000, 0.000001)
     assert [vars(record)["done"] for record in caplog.records] == [100_000]
 
 
-def test_slow_work_gives_a_sign_of_life_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_work_is_logged_every_thirty_seconds(caplog: pytest.LogCaptureFixture) -> None:
     progressed(100_000, 10, steps=9)
     assert [vars(record)["done"] for record in caplog.records] == [3, 6, 9]
 
@@ -121,7 +121,7 @@ def test_work_without_items_logs_nothing(caplog: pytest.LogCaptureFixture) -> No
     assert caplog.records == []
 
 
-def test_a_jobs_lines_are_json_by_the_names_of_the_functions_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_jobs_lines_are_json_with_the_keys_of_the_functions_lines(caplog: pytest.LogCaptureFixture) -> None:
     lines = JsonLines()
     operation_started("ns.t", "compact", "run-1")
     (record,) = caplog.records
@@ -134,7 +134,7 @@ def test_a_jobs_lines_are_json_by_the_names_of_the_functions_lines(caplog: pytes
         "message": "ns.t: compact started",
         "name": "icekeeper.activity",
         "catalog": "C",
-        # What a line says for itself is what counts.
+        # Fields of the record override the defaults.
         "event": "operation_started",
         "table": "ns.t",
         "operation": "compact",
@@ -142,7 +142,7 @@ def test_a_jobs_lines_are_json_by_the_names_of_the_functions_lines(caplog: pytes
     }
 
 
-def test_a_jobs_failure_is_one_line_with_all_of_it() -> None:
+def test_a_jobs_failure_is_a_single_line_with_its_traceback() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError:

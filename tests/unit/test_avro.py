@@ -19,7 +19,7 @@ from icekeeper.rows import avro_rows
 from icekeeper.rows.file_rows import open_rows
 from support.hostile.avro import avro_file, avro_long, avro_text, records_of
 
-# Container files are taken apart as fastavro takes them apart, whatever wrote them, and refused when damaged.
+# Container files of any writer are split into blocks as by fastavro, and refused if damaged.
 
 SCHEMA: dict[str, Any] = {"type": "record", "name": "r", "fields": [{"name": "n", "type": "long"}]}
 
@@ -32,7 +32,7 @@ def written(codec: str, records: int = 300) -> bytes:
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
-def test_blocks_and_header_are_those_that_fastavro_finds(codec: str) -> None:
+def test_blocks_and_header_equal_those_of_fastavro(codec: str) -> None:
     data = written(codec)
     container = open_avro(data, "a.avro")
     known: Any = fastavro.block_reader(io.BytesIO(data))
@@ -43,7 +43,7 @@ def test_blocks_and_header_are_those_that_fastavro_finds(codec: str) -> None:
 
 
 def test_a_header_in_several_blocks_with_their_sizes_is_read() -> None:
-    """Avro allows a negative count, after which the size in bytes follows."""
+    """Avro allows a negative count, which the size in bytes follows."""
     plain = written("null", 0)
     container = open_avro(plain, "a.avro")
     pairs = b"".join(avro_text(key) + avro_text(value) for key, value in container.header.items())
@@ -54,7 +54,7 @@ def test_a_header_in_several_blocks_with_their_sizes_is_read() -> None:
     assert dict(open_avro(data, "a.avro").header) == {**container.header, "more": "text"}
 
 
-def test_a_file_that_is_cut_off_anywhere_but_between_blocks_is_refused() -> None:
+def test_a_file_that_is_truncated_within_a_block_is_refused() -> None:
     data = written("deflate", 120)
     container = open_avro(data, "a.avro")
     ends, at = {container.blocks_at}, container.blocks_at
@@ -70,26 +70,26 @@ def test_a_file_that_is_cut_off_anywhere_but_between_blocks_is_refused() -> None
 
 
 @pytest.mark.parametrize("change", [{"name": {}}, {"name": 7}, {"field-id": ""}, {"field-id": "x"}], ids=str)
-def test_a_schema_with_a_field_that_is_none_is_refused(change: dict[str, Any]) -> None:
+def test_a_schema_with_an_invalid_field_is_refused(change: dict[str, Any]) -> None:
     schema = {"type": "record", "name": "t", "fields": [{"name": "x", "type": "long", "field-id": 1, **change}]}
     with pytest.raises(MetadataUnreadable, match=r"^m\.avro is not a readable Avro file: ValueError: "):
         open_avro(avro_file(schema, []), "m.avro")
 
 
-def test_a_codec_of_several_lines_is_named_in_one() -> None:
+def test_the_error_of_an_unknown_codec_is_a_single_line() -> None:
     data = avro_file({"type": "record", "name": "t", "fields": []}, [(1, b"")], "a\nb")
     with pytest.raises(MetadataUnreadable, match=r"its codec 'a\\nb' is unknown"):
         records_of(data, "m.avro")
 
 
-def test_a_block_that_does_not_end_with_the_marker_is_refused() -> None:
+def test_a_block_without_the_sync_marker_at_its_end_is_refused() -> None:
     data = written("deflate")
     with pytest.raises(MetadataUnreadable, match="does not end with the file's marker"):
         records_of(data[:-16] + os.urandom(16), "m.avro")
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz"])
-def test_records_are_counted_without_unpacking_a_block(codec: str) -> None:
+def test_records_are_counted_without_decompressing_a_block(codec: str) -> None:
     data = written(codec)
     found = open_avro(data, "a.avro")
     assert found.count(is_whole=True) == 300
@@ -106,7 +106,7 @@ def test_records_are_counted_without_unpacking_a_block(codec: str) -> None:
         open_avro(avro_file(schema, [(2000, b"x")]), "a.avro").count(is_whole=True)
 
 
-# Avro files as Arrow batches: every type of the mapping, field ids, codecs, some columns only, damage.
+# Avro files as Arrow batches: every type of Iceberg's mapping, field ids, codecs, projection, damage.
 
 PRICE = {"type": "fixed", "name": "decimal_9_2", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2}
 MICROS = {"type": "long", "logicalType": "timestamp-micros"}
@@ -186,7 +186,7 @@ def row(number: int) -> dict[str, Any]:
 
 
 def seen(number: int) -> dict[str, Any]:
-    """The row as Arrow gives it."""
+    """The row as Arrow returns it."""
     given = row(number)
     return given | {
         "local": given["local"].replace(tzinfo=None),
@@ -228,7 +228,7 @@ def test_every_column_has_its_field_id() -> None:
             return own + ids(kind.key_field) + ids(kind.item_field)
         return own + ids(kind.value_field) if pa.types.is_list(kind) else own
 
-    # The record r15 is used twice, and so are its ids.
+    # Two fields use the record r15, so its ids occur twice.
     assert [i for field in schema for i in ids(field)] == [*range(1, 23), 16, 17, *range(23, 28)]
     assert schema.field("zoned").type == pa.timestamp("us", "UTC")
     assert schema.field("local").type == pa.timestamp("us")
@@ -236,19 +236,19 @@ def test_every_column_has_its_field_id() -> None:
 
 
 @pytest.mark.parametrize("names", [["nanos", "by_number"], ["nanos", "prices", "id"], ["nanos", "cost"]], ids=str)
-def test_some_columns_are_read_without_the_others(names: list[str]) -> None:
-    """Also those whose type another column defined, which is not read."""
+def test_selected_columns_are_read_without_the_others(names: list[str]) -> None:
+    """This includes columns whose type is defined in a column that is not selected."""
     expected = [{name: seen(number)[name] for name, _ in COLUMNS.values() if name in names} for number in range(5)]
     assert read(avro(5), names) == expected
 
 
-def test_rows_are_counted_where_no_column_is_asked_for() -> None:
+def test_rows_are_counted_without_any_selected_column() -> None:
     _, batches = open_rows(pa.BufferReader(avro(50, codec="deflate")), "AVRO")
     assert sum(batch.num_rows for batch in batches([])) == 50
 
 
 class CountedReads(io.BytesIO):
-    """A stream of an object store: each read is a request."""
+    """A stream of an object store, where each read is a request."""
 
     reads = 0
 
@@ -258,7 +258,7 @@ class CountedReads(io.BytesIO):
 
 
 def test_a_file_is_read_in_few_requests() -> None:
-    """Lengths and counts are numbers of a byte or two; a file of less than a mebibyte is one read, and its end."""
+    """The reader buffers: lengths and counts are only a byte or two, and each request reads up to a mebibyte."""
     source = CountedReads(avro(5_000))
     _, batches = open_rows(pa.PythonFile(source, mode="r"), "AVRO")
     assert sum(batch.num_rows for batch in batches(["id"])) == 5_000
@@ -276,12 +276,12 @@ def test_batches_are_bounded_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatc
     _, batches = open_rows(pa.BufferReader(data), "AVRO")
     counts = [batch.num_rows for batch in batches(["id"])]
     assert sum(counts) == 50
-    assert 2 < len(counts) < 10  # also within a block
+    assert 2 < len(counts) < 10  # a batch may end within a block
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstandard"])
-def test_codecs_that_arrow_brings_are_read(codec: str) -> None:
-    """Written here by hand: fastavro needs further packages for them."""
+def test_codecs_of_arrow_are_read(codec: str) -> None:
+    """The test writes the blocks itself, because fastavro needs further packages for these codecs."""
     opened = open_avro(avro(3), "a.avro")
     arrow = pa.Codec("snappy" if codec == "snappy" else "zstd")
     end = bytes(4) if codec == "snappy" else b""  # the checksum
@@ -289,8 +289,8 @@ def test_codecs_that_arrow_brings_are_read(codec: str) -> None:
     assert read(avro_file(opened.header["avro.schema"], blocks, codec)) == [seen(number) for number in range(3)]
 
 
-def test_damage_is_an_error_wherever_it_is() -> None:
-    """Truncated anywhere but between blocks, or with a byte changed in the frame: never rows made up or left out."""
+def test_damage_anywhere_is_an_error() -> None:
+    """A file truncated within a block, or with a changed byte in its frame, never yields wrong or fewer rows."""
     data = avro(50, codec="deflate")
     for end in (0, 3, 100, len(data) - 1, len(data) - 17, len(data) - 40):
         with pytest.raises(pa.ArrowInvalid):
@@ -306,7 +306,7 @@ def test_damage_is_an_error_wherever_it_is() -> None:
 @pytest.mark.parametrize(
     "kind", [["null", "int", "string"], {"type": "array", "items": ["int", "string"], "element-id": 2}], ids=str
 )
-def test_unions_that_iceberg_does_not_know_are_refused(kind: Any) -> None:
+def test_unions_of_several_types_are_refused(kind: Any) -> None:
     sink = io.BytesIO()
     schema = {"type": "record", "name": "t", "fields": [{"name": "v", "type": kind, "field-id": 1}]}
     fastavro.writer(sink, fastavro.parse_schema(schema), [])

@@ -1,4 +1,4 @@
-"""Commits: retries, refusals, unknown outcomes, and what the head proves of an attempt."""
+"""Commits: retries, refusals, unknown outcomes, and what the head proves about an attempt."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from support.memory_catalog import (
 )
 from support.tables import CREATED_MS, new_document, snapshot
 
-# What a state of the table proves about an attempt.
+# What a table state proves about a commit attempt.
 
 UUID = "00000000-0000-0000-0000-000000000001"
 
@@ -92,18 +92,18 @@ def attempt(on: int) -> PreparedCommit:
         (state("v3", [1, 2, 9]), Verdict.LANDED),
         (state("v3", [1, 2, 3]), Verdict.LOST),
         (state("v3", [1, 2]), Verdict.OPEN),
-        # A catalog that keeps no log, and format version 1 without sequence numbers: what lacks the base's newest
-        # snapshot, has nothing new and is younger by no clock comes from a replica that lags.
+        # The catalog keeps no log, and format version 1 has no sequence numbers: a state that lacks the base's newest
+        # snapshot, adds nothing and is not younger comes from a replica that lags.
         (state("v1", [1]), Verdict.OPEN),
-        # Rolled back and expired since: later, by the table's own clock.
+        # A rollback and an expiry followed: the state is later by the table's clock.
         (state("v3", [1], updated_ms=CREATED_MS + 50), Verdict.LOST),
     ],
 )
-def test_a_state_proves_what_it_can(now: LoadedTable, expected: Verdict) -> None:
+def test_a_later_state_decides_whether_an_attempt_landed(now: LoadedTable, expected: Verdict) -> None:
     assert verdict(now, state("v2", [1, 2]), attempt(on=2)) is expected
 
 
-def test_an_expiry_by_a_server_whose_clock_is_behind_is_no_older_state() -> None:
+def test_an_expiry_by_a_server_with_a_slow_clock_is_not_an_older_state() -> None:
     base = state("v2", [1, 2], version=2)
     expired = state("v3", [2], version=2, updated_ms=CREATED_MS - 10)
     assert not is_older(expired, base)
@@ -126,13 +126,13 @@ def test_the_updates_of_an_attempt_show_whether_it_names_files(action: str, expe
     assert prepared.names_files is expected
 
 
-# Whether snapshots show a commit whose answer was lost.
+# Whether the snapshots of a table show a commit whose answer was lost.
 
 BASE = {1, 2}
 
 
 def after(**parents: int | None) -> TableMetadata:
-    """The state in which these snapshots, ``s3=2``, came after 2, a child of 1, which has expired."""
+    """A table with snapshot 2, a child of the expired snapshot 1, and these snapshots; ``s3=2``: 3 is a child of 2."""
     made = {2: 1} | {int(name.removeprefix("s")): parent for name, parent in parents.items()}
     found = [snapshot(i, format_version=2, sequence_number=i, parent_id=parent) for i, parent in made.items()]
     return TableMetadata(new_document("s3://b/t", 2, snapshots=found))
@@ -152,14 +152,14 @@ def after(**parents: int | None) -> TableMetadata:
         ({"s3": None}, False, False),
     ],
 )
-def test_nine_landed_if_it_or_a_child_is_there_and_may_have_if_a_newer_parent_is_gone(
+def test_snapshot_nine_landed_if_it_or_a_child_is_present_and_may_have_if_a_newer_parent_is_missing(
     parents: dict[str, int | None], landed: bool, whole: bool
 ) -> None:
     metadata = after(**parents)
     assert (shows_snapshot(9, metadata), shows_every_commit_since(BASE, metadata)) == (landed, whole)
 
 
-# When a commit is sent again, what the head or the store proves of it, and which staged files are discarded.
+# When a commit is sent again, what the head or the store proves about it, and which staged files are discarded.
 
 BUSY, REFUSED = CatalogBusy("HTTP 429: later"), CommitRefused("HTTP 403: not you")
 CONFLICT, NO_ANSWER, DOWN = CommitConflict("ref main moved"), CommitStateUnknown("none"), StorageError("down")
@@ -168,7 +168,7 @@ WITH_DOCUMENT = CommitRefused("no", left=("document",))
 
 
 def answer(steps: str, error: BaseException | None = None, down: Sequence[Exception] = ()) -> Script:
-    """A swap during which these steps happen; afterwards loads first raise ``down``, then show what was seen."""
+    """A swap with these steps; later loads first raise ``down``, then return the states that ``see`` recorded."""
 
     def script(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
         seen = []
@@ -195,13 +195,13 @@ def answer(steps: str, error: BaseException | None = None, down: Sequence[Except
 
 LANDED: dict[str, tuple[list[Script], int, int, list[str]]] = {
     "a lost swap is prepared anew": ([lost_to_another], 2, 102, ["staged-1"]),
-    # Glue answers with a conflict when another client changed a table's description.
+    # Glue reports a conflict when another client changed a table's description.
     "conflicts that nothing explains": ([answer("", CONFLICT)] * 2, 3, 101, []),
     "in doubt, then overtaken": ([answer("", CONFLICT), lost_to_another], 3, 102, ["staged-1"]),
     "busy and overtaken": ([answer("overtake", BUSY)], 2, 102, ["staged-1"]),
     "busy twice": ([answer("", BUSY)] * 2, 3, 101, []),
-    # A server may act and answer 404, 403 or 429 nevertheless; a client that repeats a request by itself gets a
-    # conflict with what it just committed (iceberg 5752).
+    # A server may commit and still answer 404, 403 or 429; a client that repeats a request by itself gets a conflict
+    # with its own commit (iceberg 5752).
     **{f"landed: {error}": ([answer("land", error)], 1, 101, []) for error in (REFUSED, BUSY, CONFLICT)},
     "a 429 for a commit that landed, then a conflict with it": ([answer("see land", BUSY)], 2, 101, []),
     "a 429, and a replica that shows an unrelated change": ([answer("see describe see land", BUSY)], 2, 101, []),
@@ -215,7 +215,7 @@ LANDED: dict[str, tuple[list[Script], int, int, list[str]]] = {
 
 
 @pytest.mark.parametrize(("scripts", "sent", "snapshot_id", "discarded"), LANDED.values(), ids=LANDED)
-def test_commits_that_land(scripts: list[Script], sent: int, snapshot_id: int, discarded: list[str]) -> None:
+def test_commits_that_land_are_found(scripts: list[Script], sent: int, snapshot_id: int, discarded: list[str]) -> None:
     run = Run(MemoryCatalog(scripts=list(scripts)))
     committed = run.go()
     assert isinstance(committed, Committed)
@@ -223,8 +223,8 @@ def test_commits_that_land(scripts: list[Script], sent: int, snapshot_id: int, d
     assert (run.attempts, snapshot_id in run.catalog.metadata.snapshots) == (snapshot_id - 100, True)
 
 
-def test_waits_of_a_landed_commit() -> None:
-    """A busy catalog gets the same attempt again after seconds; a landed commit that the head shows takes no wait."""
+def test_a_busy_catalog_is_retried_after_a_wait_and_a_visible_commit_without() -> None:
+    """A busy catalog gets the same attempt again after a wait; a landed commit that the head shows needs no wait."""
     run = Run(MemoryCatalog(scripts=[answer("", BUSY)] * 2))
     committed = run.go()
     assert isinstance(committed, Committed)
@@ -256,7 +256,7 @@ NOT_LANDED: dict[str, Ending] = {
         f"never sent: {error}": ([answer("", error)], type(error), str(error), 1, ["staged-1"], None)
         for error in (StorageError("refused"), PolicyError("no such table"), LeaseLost("too slow"))
     },
-    # What interrupts us may have interrupted a commit that landed.
+    # An interrupt may come after the commit has landed.
     "interrupted": ([answer("land", KeyboardInterrupt())], KeyboardInterrupt, None, 1, [], None),
     **{
         f"in doubt, then {then}": ([answer("", CONFLICT), *[answer("", then)] * 3], UNKNOWN, None, None, [], None)
@@ -266,18 +266,18 @@ NOT_LANDED: dict[str, Ending] = {
         f"unconfirmed: {error}": ([answer("", error, [DOWN])], UNKNOWN, UNCONFIRMED, 1, [], (0, 0))
         for error in (REFUSED, BUSY, CONFLICT)
     },
-    # The error that a state machine knows, in the catalog's words, after three looks.
+    # The error class that the state machine retries, with the catalog's message, after three loads.
     "refused": ([refuse], StorageError, NOT_YOU, 1, ["staged-1"], (2.8, 5.6)),
     "refused and disproved": ([answer("overtake", REFUSED)], StorageError, NOT_YOU, 1, ["staged-1"], (0, 0)),
     "refused with a document": ([answer("", WITH_DOCUMENT)], StorageError, "no", 1, ["staged-1", "document"], None),
     "no answer": ([unknown], UNKNOWN, None, 1, [], (3, 7)),
-    # A token that moved is no proof: an unrelated change leaves what the attempt requires as it was.
+    # A new version token proves nothing: after an unrelated change, the requirements of the attempt still hold.
     "no answer, unrelated change": ([answer("describe", NO_ANSWER)], UNKNOWN, None, 1, [], (3, 7)),
     **{
         f"no answer, then {gone}": ([answer("", NO_ANSWER, [gone] * 20)], UNKNOWN, None, 1, [], None)
         for gone in (PolicyError("no such table"), DOWN, MetadataUnreadable("torn"))
     },
-    # Not even another commit on the same base disproves what the catalog itself answered.
+    # Even another commit on the same base is no evidence against the catalog's own answer.
     "a success that is never shown": ([answer("")], UNKNOWN, NEVER_SHOWN, 1, [], (3, 7)),
     "a success that is never shown, overtaken": ([answer("overtake")], UNKNOWN, NEVER_SHOWN, 1, [], (3, 7)),
     "a success of another table": ([answer_with_another_table], UNKNOWN, None, 1, [], None),
@@ -287,7 +287,7 @@ NOT_LANDED: dict[str, Ending] = {
 @pytest.mark.parametrize(
     ("scripts", "raised", "match", "sent", "discarded", "waits_s"), NOT_LANDED.values(), ids=NOT_LANDED
 )
-def test_commits_that_do_not_land_or_may_have(
+def test_a_commit_that_does_not_land_or_may_have_raises_and_discards_only_lost_files(
     scripts: list[Script],
     raised: type[BaseException],
     match: str | None,
@@ -301,13 +301,13 @@ def test_commits_that_do_not_land_or_may_have(
     assert type(found.value) is raised
     assert run.discarded == discarded
     assert run.catalog.commits == (sent or run.catalog.commits)
-    # Only a swap that was surely lost is prepared anew.
+    # Only a swap that certainly failed is prepared anew.
     assert run.attempts == (4 if raised is CommitConflict else 1)
     if waits_s is not None:
         assert waits_s[0] <= sum(run.waits) <= waits_s[1]
 
 
-def test_a_refusal_is_looked_up_three_times_with_doubling_waits() -> None:
+def test_a_refusal_is_checked_by_three_loads_with_doubling_waits() -> None:
     run = Run(MemoryCatalog(scripts=[refuse]))
     with pytest.raises(StorageError):
         run.go()
@@ -320,7 +320,7 @@ def test_a_refusal_is_looked_up_three_times_with_doubling_waits() -> None:
     [*((error, lag) for error in (REFUSED, BUSY) for lag in (1, 2, 3)), (CONFLICT, 2), (NO_ANSWER, 2)],
 )
 def test_a_replica_that_lags_proves_nothing(error: MaintenanceError, lag: int, back: int) -> None:
-    """It shows the state on which the attempt was made, or an earlier one, after the attempt has landed."""
+    """After the attempt has landed, the replica shows the attempt's base or an earlier state."""
     run = Run(MemoryCatalog())
     states = []
     for number in (1, 2, 3):
@@ -340,7 +340,7 @@ def test_a_replica_that_lags_proves_nothing(error: MaintenanceError, lag: int, b
 
 @pytest.mark.parametrize("script", [refuse, busy])
 def test_a_metadata_file_in_the_store_outweighs_a_refusal(script: Script) -> None:
-    """A replica may lag for ever; a store that cannot be read keeps the files, too."""
+    """A replica may lag forever; an unreadable store keeps the files, too."""
     run = Run(MemoryCatalog(scripts=[script] * 9))
     head = run.catalog.metadata
     run.traces = [head, apply_updates(head, append(101, 1), metadata_location="v1", now_ms=1)]
@@ -366,8 +366,8 @@ def test_a_refusal_of_a_commit_that_may_have_landed_and_expired_keeps_the_files(
     assert run.discarded == []
 
 
-def test_a_refusal_of_a_commit_without_files_is_believed_after_one_look() -> None:
-    """An expiry whose catalog does not know an update tries again without it, in every pass."""
+def test_a_refusal_of_a_commit_without_files_is_accepted_without_a_wait() -> None:
+    """In every pass, an expiry is retried without an update that the catalog does not support."""
     run = Run(MemoryCatalog(scripts=[refuse]))
     adding = run.prepare
 
@@ -382,7 +382,7 @@ def test_a_refusal_of_a_commit_without_files_is_believed_after_one_look() -> Non
     assert (run.catalog.commits, run.waits) == (1, [])
 
 
-def test_a_plan_that_cannot_follow_ends_the_loop() -> None:
+def test_a_stale_plan_ends_the_retries() -> None:
     run = Run(MemoryCatalog(scripts=[lost_to_another]))
     prepared = iter([run.prepare])
 
@@ -398,8 +398,7 @@ def test_a_plan_that_cannot_follow_ends_the_loop() -> None:
 
 
 def test_patience_outlasts_the_number_of_retries_and_ends(caplog: pytest.LogCaptureFixture) -> None:
-    """Forty swaps lost to a busy writer do not throw the work of hours away; each is logged
-    (rule: commit-on-newest-head)."""
+    """Forty swaps lost to a busy writer do not discard hours of work; each is logged (rule: commit-on-newest-head)."""
     caplog.set_level("INFO", "icekeeper.activity")
     run = Run(MemoryCatalog(scripts=[lost_to_another] * 40))
     committed = run.go(max_retries=2, patience_s=600)
@@ -418,7 +417,7 @@ def test_patience_outlasts_the_number_of_retries_and_ends(caplog: pytest.LogCapt
 
 @dataclass
 class SteadyWriter(MemoryCatalog):
-    """Somebody else commits every 0.2 s of the time that ``waits`` add up to, for the first time at ``next_s``."""
+    """Another writer commits at ``next_s`` and every 0.2 s after it; the time is the sum of ``waits``."""
 
     waits: list[float] = field(default_factory=list)
     next_s: float = 0.0
@@ -446,7 +445,7 @@ class SlowRun(Run):
 
 @pytest.mark.parametrize("phase", range(20))
 def test_the_third_attempt_begins_right_after_a_commit_of_the_busy_writer(phase: int) -> None:
-    """It is shorter than the time between two of his commits, so it wins; at a random moment one in four does."""
+    """An attempt is shorter than the time between two such commits, so it wins; at random moments, one in four wins."""
     catalog = SteadyWriter(next_s=phase / 100)
     run = SlowRun(catalog, waits=catalog.waits)
     committed = run.go(max_retries=99)
@@ -468,8 +467,8 @@ def test_waits_are_short_without_a_busy_writer() -> None:
     ("work_s", "left_s", "patience_s"),
     [(0, None, 30), (120, None, 120), (7200, None, 900), (7200, 100, 70), (7200, 20, 0), (60, 5000, 60)],
 )
-def test_patience_is_in_proportion_to_the_work_at_stake(work_s: float, left_s: float | None, patience_s: float) -> None:
-    """Half a minute to a quarter of an hour, and half a minute less than the process lives on."""
+def test_patience_is_proportional_to_the_work_at_stake(work_s: float, left_s: float | None, patience_s: float) -> None:
+    """It is 30 s to 15 minutes, and ends at least 30 s before the process does."""
     assert patience_of(work_s, left_s) == patience_s
 
 
@@ -480,7 +479,7 @@ def test_waits_double_up_to_five_seconds_with_jitter() -> None:
 
 
 def test_the_right_to_commit_is_renewed_just_before_every_swap() -> None:
-    """Between two swaps another pass may have taken the files for those of a dead job."""
+    """Between two swaps, another pass may take the staged files for those of a dead job."""
     order: list[str] = []
 
     def overtaken(catalog: MemoryCatalog, land: Callable[[], LoadedTable]) -> LoadedTable:
@@ -501,13 +500,13 @@ def test_the_right_to_commit_is_renewed_just_before_every_swap() -> None:
     assert run.discarded == ["staged-1", "staged-2", "staged-3"]
 
 
-# The state that a commit replaced, by the metadata log of a later state.
+# The state that a commit replaced, found by the metadata log of a later state.
 
 SNAPSHOT = snapshot(1, format_version=2)
 
 
 class History:
-    """States 0, 1, …, each in a file of its own; each names the files of those before it, or only some of them."""
+    """States 0, 1, …, each in a metadata file that names up to ``log_entries`` files before it."""
 
     def __init__(self, folder: Path, *, log_entries: int = 100) -> None:
         self._folder, self._log_entries = folder, log_entries
@@ -547,7 +546,7 @@ def made(folder: Path, *, before: int, after: int, log_entries: int = 100) -> Hi
     return history
 
 
-def test_the_state_that_the_commit_was_prepared_on_is_not_read(tmp_path: Path) -> None:
+def test_the_base_of_the_commit_is_not_read_again(tmp_path: Path) -> None:
     history = made(tmp_path, before=2, after=1)
     history.file(1).unlink()
     base, now = history.states[1:]
@@ -556,10 +555,10 @@ def test_the_state_that_the_commit_was_prepared_on_is_not_read(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("log_entries", [100, 1], ids=["long log", "log of one"])
-def test_the_replaced_state_is_the_last_with_the_snapshots_whatever_landed_since(
+def test_the_replaced_state_is_the_last_state_with_the_snapshots_also_after_later_commits(
     tmp_path: Path, log_entries: int
 ) -> None:
-    """The state that an expiry replaced is read from the metadata log."""
+    """The metadata log names the state that an expiry replaced."""
     history = made(tmp_path, before=3, after=5, log_entries=log_entries)
     swap = history.swap(known=1)
     assert swap is not None
@@ -575,7 +574,7 @@ def test_a_log_that_is_empty_or_names_missing_files_gives_no_state(tmp_path: Pat
     assert history.swap(known=1) is None
 
 
-def test_a_state_that_cannot_be_parsed_is_no_answer(tmp_path: Path) -> None:
+def test_an_unreadable_state_is_an_error(tmp_path: Path) -> None:
     history = made(tmp_path, before=2, after=2)
     history.file(2).write_text("{")
     with pytest.raises(MetadataUnreadable, match=r"2\.metadata\.json"):

@@ -1,5 +1,4 @@
-"""Which commits of others keep a rewritten group from being committed
-(rule: drop-groups-new-deletes-would-miss)."""
+"""Concurrent commits that prevent the commit of a rewritten group (rule: drop-groups-new-deletes-would-miss)."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from icekeeper.model import (
 from support.plans import data_file
 from support.tables import new_document, snapshot
 
-# Groups that a rewrite claims, on manifests in memory that another commit has changed since it was planned.
+# Groups that a rewrite claims, on manifests in memory that another commit has changed since the plan.
 
 S, H = 1, 2
 S_SEQUENCE, H_SEQUENCE = 10, 11
@@ -44,7 +43,7 @@ FIELDS: list[dict[str, Any]] = [
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": FIELDS}
 LEAVES = frozenset({1, 2, 3, 5})
 KNOWN = FileIdentity(sequence_number=5, size=10, snapshot_id=S, file_sequence_number=5)
-"""Of every file that :meth:`Lake.add` lists, unless a test says otherwise."""
+"""The identity of every file that :meth:`Lake.add` lists by default."""
 
 
 def spec(spec_id: int, *transforms: str) -> dict[str, Any]:
@@ -135,7 +134,7 @@ def claim(
     to: Scope | None = None,
     identity: FileIdentity | None = None,
 ) -> GroupClaim:
-    """A group of one partition; ``to``: where its rows moved, if they did."""
+    """A group of one partition; ``to`` is the partition to which its rows moved."""
     own = (spec_id, partition)
     inputs: dict[FileKey, tuple[str, FileIdentity]] = {(path, None): (manifest, identity or KNOWN) for path in paths}
     return GroupClaim(group_id, frozenset({to or own}), frozenset({own}), inputs, LEAVES)
@@ -166,7 +165,7 @@ def equality_delete(ids: tuple[int, ...], spec_partition: tuple[PartitionValue, 
     return data_file("delete.parquet", 10, spec_partition, content=FileContent.EQUALITY_DELETES, equality_ids=ids)
 
 
-# What another commit may do to the ground under a rewritten group, decided from manifests alone
+# Changes of another commit to the inputs of a rewritten group, decided from manifests alone
 # (rule: drop-groups-new-deletes-would-miss).
 
 
@@ -195,16 +194,16 @@ OTHERS = [
 
 @pytest.mark.parametrize(("identity", "is_same"), [*((i, True) for i in SAME), *((i, False) for i in OTHERS)])
 def test_a_path_that_was_added_again_is_another_file(identity: FileIdentity, is_same: bool) -> None:
-    """It has another data sequence number or size, or another snapshot added it with another file sequence number.
-    The latter alone may have been lost or overwritten by the writer that rewrote the manifest."""
+    """Its data sequence number or size differs, or both its snapshot and its file sequence number.  A writer that
+    rewrote the manifest may have lost or overwritten the file sequence number alone."""
     lake = lake_with("a", "b", manifest="m-merged")
     result = decide(lake, claim("a", identity=identity), claim("b", group_id=1))
     again = {0: "another commit added an input file again"}
     assert dict(result.dropped) == ({} if is_same else again)
 
 
-def test_an_input_that_is_listed_a_second_time_drops_its_group() -> None:
-    """The manifest of its twin may be rewritten for another input, and the twin would go along."""
+def test_an_input_that_is_listed_twice_drops_its_group() -> None:
+    """The second manifest may be rewritten for another input, which would remove the second entry, too."""
     lake = lake_with("a")
     lake.add("m-merged", [data_file("a", 10), data_file("b", 10)])
     result = decide(lake, claim("a"), claim("b", group_id=1, manifest="m-gone"))
@@ -220,8 +219,8 @@ def test_an_input_that_is_gone_or_only_marked_deleted_drops_its_group() -> None:
     assert set(result.dropped) == {1, 2}
 
 
-def test_another_table_and_another_line_of_history_are_stale() -> None:
-    """Nothing lands on another table or another line of history (rule: same-table-same-history)."""
+def test_a_plan_is_stale_for_a_replaced_or_rolled_back_table() -> None:
+    """A commit never applies to another table or another line of history (rule: same-table-same-history)."""
     lake = lake_with("a")
     with pytest.raises(PlanStale, match="replaced"):
         decide(lake, claim("a"), head=document(SNAPSHOT_S, SNAPSHOT_H, head=H, **{"table-uuid": "v"}))
@@ -237,12 +236,12 @@ def child(snapshot_id: int, parent_id: int | None, sequence: int = H_SEQUENCE) -
 
 
 def test_a_planning_snapshot_that_another_engine_expired_is_still_the_parent() -> None:
-    """The parent id of the oldest snapshot that is left proves it, and nothing else does."""
+    """Only the parent id of the oldest retained snapshot proves this."""
     lake = lake_with("a")
     of_h = {**SNAPSHOT_H, "parent-snapshot-id": 50}
     assert decide(lake, claim("a"), head=document(SNAPSHOT_H, head=H)).kept == {0}
     assert decide(lake, claim("a"), head=document(child(50, S), of_h, head=H)).kept == {0}
-    # Also if a snapshot of another line is left.
+    # This also holds if a snapshot of another line is retained.
     assert decide(lake, claim("a"), head=document(child(60, 59, 9), child(50, S), of_h, head=H)).kept == {0}
 
 
@@ -252,19 +251,19 @@ def test_a_planning_snapshot_that_another_engine_expired_is_still_the_parent() -
         [child(H, 50)],
         [child(H, None)],
         [child(50, 49), child(H, 50)],
-        # Another line descends from it, this one need not.
+        # Another line descends from it; this line may not.
         [child(60, S), child(H, 50)],
         # A circle has no oldest snapshot.
         [child(50, H), child(H, 50)],
     ],
 )
-def test_a_history_that_was_expired_proves_nothing(left: list[dict[str, Any]]) -> None:
-    """Whatever its sequence numbers are: the table may have been rolled back before the snapshots that are left."""
+def test_a_plan_is_stale_if_snapshots_after_its_own_have_expired(left: list[dict[str, Any]]) -> None:
+    """The sequence numbers do not matter: a rollback may have happened before the retained snapshots."""
     with pytest.raises(PlanStale, match="because snapshots after it have expired; plan again"):
         decide(lake_with("a"), claim("a"), head=document(*left, head=H))
 
 
-def test_a_new_manifest_that_cannot_be_read_decides_nothing() -> None:
+def test_an_unreadable_new_manifest_is_an_error() -> None:
     lake = lake_with("a")
     lake.add("m-deletes", [position_delete()], sequence=H_SEQUENCE)
     del lake.stored["m-deletes"]
@@ -273,8 +272,7 @@ def test_a_new_manifest_that_cannot_be_read_decides_nothing() -> None:
 
 
 def test_outputs_without_row_ids_do_not_replace_rows_that_have_them() -> None:
-    """The manifest got a first row id by a commit that landed meanwhile
-    (rule: rows-keep-their-lineage)."""
+    """A concurrent commit gave the manifest a first row id (rule: rows-keep-their-lineage)."""
     document_v3 = TableMetadata({**HEAD.document, "format-version": 3})
     lake = lake_with("a")
     claims = [replace(claim("a"), without_row_ids=True), claim("a", group_id=1)]
@@ -290,8 +288,8 @@ def with_fields(*fields: dict[str, Any], last_column_id: int = 5) -> TableMetada
     return document(SNAPSHOT_S, SNAPSHOT_H, head=H, **more)
 
 
-def test_schema_changes_that_outputs_survive() -> None:
-    """Renamed, dropped, widened, moved columns, and new ones, which no file holds yet."""
+def test_a_group_survives_schema_changes_that_its_outputs_can_follow() -> None:
+    """Columns are renamed, dropped, widened or moved, and new columns are in no file yet."""
     renamed = [{**FIELDS[0], "name": "other"}, FIELDS[2], {**FIELDS[3], "name": "m"}]
     new = {"id": 6, "name": "new", "required": False, "type": "string"}
     assert decide(lake_with("a"), claim("a"), head=with_fields(*renamed, new, last_column_id=6)).kept == {0}
@@ -307,8 +305,8 @@ def test_schema_changes_that_outputs_survive() -> None:
                                                             "value": "int", "value-required": False}},
     ],
 )  # fmt: skip
-def test_a_column_that_came_back_is_still_in_the_inputs_and_not_in_the_outputs(revived: dict[str, Any]) -> None:
-    """The schema was set back to an older one: inputs hold values that the rewrite left out."""
+def test_a_restored_column_that_the_outputs_lack_drops_the_group(revived: dict[str, Any]) -> None:
+    """An older schema is current again: the inputs hold values that the rewrite left out."""
     result = decide(lake_with("a"), claim("a"), head=with_fields(*FIELDS[:3], revived))
     assert result.dropped == {0: "the schema has column 0 again, which the output lacks"}
 
@@ -322,12 +320,12 @@ def test_a_spec_that_was_removed_drops_its_groups() -> None:
     }
 
 
-# Which deletes of another commit keep a rewritten group from being committed
-# (rule: drop-groups-new-deletes-would-miss), by manifests alone.
+# Deletes of another commit that prevent the commit of a rewritten group, decided from manifests alone
+# (rule: drop-groups-new-deletes-would-miss).
 
 
 def test_a_delete_that_was_added_again_is_another_delete() -> None:
-    """It reaches younger data files, too."""
+    """Its new sequence number applies to younger data files, too."""
     lake = lake_with("a")
     key = ("delete.parquet", None)
     lake.add("m-deletes", [equality_delete((1,))], sequence=H_SEQUENCE)
@@ -337,8 +335,8 @@ def test_a_delete_that_was_added_again_is_another_delete() -> None:
 
 
 @pytest.mark.parametrize("sequence", [S_SEQUENCE, H_SEQUENCE])
-def test_deletes_stay_when_files_came_that_are_as_old_as_they(sequence: int) -> None:
-    """A path that was gone at planning may be back, and position deletes name it."""
+def test_deletes_are_kept_when_another_commit_adds_files_that_they_apply_to(sequence: int) -> None:
+    """A path that was absent at planning may return, and position deletes name it."""
     lake = lake_with("a")
     lake.add("m-deletes", [position_delete()])
     lake.add("m-back", [data_file("back", 10)], sequence=sequence, status=EntryStatus.ADDED)
@@ -356,19 +354,19 @@ BY_PARTITION: list[tuple[int, tuple[PartitionValue, ...], int, DataFile, bool]] 
     (1, (1.5,), 1, position_delete((2.5,)), False),
     (1, (None,), 1, position_delete((None,)), True),
     (1, (None,), 1, position_delete((1.5,)), False),
-    # NaN equals NaN, though not in Python once it came out of two files.
+    # NaN equals NaN here, though in Python the NaNs of two files differ.
     (1, (math.nan,), 1, position_delete((math.nan,)), True),
-    # Decimals are stored as wide as their type was: 0x0005 and 0x00000005 are one value, -5 too.
+    # A decimal is stored as wide as its type was: 0x0005 and 0x00000005 are the same value; the same holds for -5.
     (2, WIDE, 2, position_delete(WIDER), True),
     (2, (None, b"\xff\xfb"), 2, position_delete((None, b"\xff\xff\xff\xfb")), True),
     (2, WIDE, 2, position_delete((None, b"\x00\x00\x00\x06")), False),
-    # A position delete that names an input hits it from any partition.
+    # A position delete that names an input applies from any partition.
     *(
         (1, (1.5,), 2, position_delete((None, None), **name), path == "a")
         for path in ("a", "elsewhere")
         for name in (bounds(path, path), {"referenced_data_file": path})
     ),
-    # Equality deletes without a partition are global, also those of a spec whose every field is void.
+    # Equality deletes without a partition are global, also under a spec with only void fields.
     (1, (1.5,), 0, equality_delete((9,)), True),
     (1, (1.5,), 3, equality_delete((9,), (None, None)), True),
     (1, (1.5,), 1, equality_delete((9,), (2.5,)), False),
@@ -376,7 +374,7 @@ BY_PARTITION: list[tuple[int, tuple[PartitionValue, ...], int, DataFile, bool]] 
 
 
 @pytest.mark.parametrize(("spec_id", "group", "delete_spec_id", "delete", "is_hit"), BY_PARTITION)
-def test_deletes_hit_within_their_partition(
+def test_deletes_apply_within_their_partition(
     spec_id: int, group: tuple[PartitionValue, ...], delete_spec_id: int, delete: DataFile, is_hit: bool
 ) -> None:
     """(rule: deletes-reach-one-partition)"""
@@ -389,7 +387,7 @@ def test_deletes_hit_within_their_partition(
 
 @pytest.mark.parametrize("applied", [None, ("puffin-1", 4)], ids=["first", "replaces_the_one_applied"])
 def test_a_deletion_vector_hits_the_group_of_its_file(applied: tuple[str, int] | None) -> None:
-    """Whatever its partition says; one that takes the place of the vector applied at planning does, too."""
+    """Its partition does not matter; a vector that replaces the vector applied at planning counts, too."""
     lake = lake_with("a", "b")
     vector = replace(position_delete(), file_format="PUFFIN", referenced_data_file="b", content_offset=40)
     if applied is not None:
@@ -419,8 +417,8 @@ def test_a_deletion_vector_hits_the_group_of_its_file(applied: tuple[str, int] |
         (equality_delete((1, 9)), True),
     ],
 )
-def test_which_new_delete_keeps_a_group_from_being_committed(delete: DataFile, is_hit: bool) -> None:
-    """A delete as old as the plan was there when it was made."""
+def test_a_new_delete_that_may_apply_to_an_input_drops_the_group(delete: DataFile, is_hit: bool) -> None:
+    """The plan already considered a delete of its own snapshot's sequence number."""
     for sequence, expected in ((H_SEQUENCE, is_hit), (S_SEQUENCE, False)):
         lake = lake_with("a", "b")
         lake.add("m-deletes", [delete], sequence=sequence)
@@ -435,8 +433,8 @@ def test_which_new_delete_keeps_a_group_from_being_committed(delete: DataFile, i
 def test_a_partitioned_equality_delete_drops_a_group_whose_rows_moved(
     spec_id: int, partition: tuple[PartitionValue, ...]
 ) -> None:
-    """Under the old partition it would miss the moved rows, under the new one hit rows that it must not
-    (rule: rows-stay-in-reach-of-deletes).  A global one still reaches exactly what it reached."""
+    """In the old partition it would miss the moved rows; in the new partition it would delete too many rows
+    (rule: rows-stay-in-reach-of-deletes).  A global delete still applies to the same rows."""
     moved = claim("a", spec_id=1, partition=(1.5,), to=(2, (None, b"\x05")))
     lake = Lake()
     lake.add("m-planned", [data_file("a", 10, (1.5,))], spec_id=1)

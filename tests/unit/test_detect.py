@@ -1,4 +1,4 @@
-"""Which tables are proposed, with which reason and urgency."""
+"""Tables that detection proposes, with their reasons and priority."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.settings import MB, NOW_MS, policy, small_files, table
 from support.state_stores import look, looks
 from support.tables import new_document
 
-# Which tables are proposed, with which words and how urgently, and which are left alone.
+# Tables that are proposed, with the text of the reason and the priority, and tables that are skipped.
 
 
 def check(
@@ -37,7 +37,7 @@ def reasons(*args: Any, **more: Any) -> tuple[str, ...]:
 QUIET = Skip("ns.t", "no sign of work")
 
 
-def test_snapshots_to_expire_are_proposed_in_the_words_of_both_heuristics() -> None:
+def test_snapshots_to_expire_are_proposed_by_number_and_by_age() -> None:
     assert check(table(snapshots=60, age_hours=150), expirable=42) == Proposal(
         "ns.t",
         ("60 snapshots exceed max_snapshots_to_keep 5", "41 snapshots are older than snapshot_retention_hours 168"),
@@ -46,19 +46,19 @@ def test_snapshots_to_expire_are_proposed_in_the_words_of_both_heuristics() -> N
 
 
 def test_expiry_that_would_delete_nothing_is_no_reason() -> None:
-    """Thresholds alone are none: where pins or tags keep every snapshot, the table must not come back hourly."""
+    """Thresholds alone do not count: a table whose snapshots are all pinned or tagged must not be proposed hourly."""
     assert check(table(snapshots=60, age_hours=200), expirable=0) == QUIET
     for settings in ({"snapshot_expiry_enabled": "false"}, {"operations": "compact"}):
         assert check(table(snapshots=60), policy(**settings), expirable=55) == QUIET
     assert check(table(snapshots=60, gc_enabled="false"), expirable=55) == QUIET
 
 
-def test_refs_past_their_age_are_a_reason() -> None:
+def test_refs_past_their_maximum_age_are_a_reason() -> None:
     assert check(table(), expirable_refs=1) == Proposal("ns.t", ("1 branch or tag is past max-ref-age-ms",), 0.5)
     assert reasons(table(), expirable_refs=2) == ("2 branches or tags are past max-ref-age-ms",)
 
 
-def test_small_files_are_proposed_by_their_average_size_where_compaction_would_run() -> None:
+def test_a_small_average_file_size_is_a_reason_if_compaction_runs() -> None:
     small = table(small_files(400, 1.2 * MB))
     assert check(small) == Proposal("ns.t", ("400 data files of 1.2 MB on average are below 192 MB",), 0.9876)
     for count, average, words in ((5, 192 * MB - 1, "192 MB"), (6, 100, "100 B"), (6, 2048, "2 KB")):
@@ -69,24 +69,24 @@ def test_small_files_are_proposed_by_their_average_size_where_compaction_would_r
     assert reasons(small, policy(operations="expire_snapshots")) == ()
 
 
-def test_files_far_above_a_target_that_is_set_are_proposed() -> None:
-    """By their average size; a pass cuts them."""
+def test_an_average_file_size_far_above_a_configured_target_is_a_reason() -> None:
+    """A pass splits such files."""
     large = table(small_files(3, 12 * MB))
     far_above = "3 data files of 12 MB on average are far above target_file_size_mb 2"
     assert reasons(large, policy(target_file_size_mb="2")) == (far_above,)
     for settings in (
-        {"target_file_size_mb": "7"},  # of which 12 MB are not 1.8 times as much
+        {"target_file_size_mb": "7"},  # 12 MB are less than 1.8 times this
         {"target_file_size_mb": "2", "rewrite_enabled": "false"},
         {"target_file_size_mb": "2", "min_row_group_copy_bytes": "none"},
     ):
         assert check(large, policy(**settings)) == QUIET
-    assert far_above not in reasons(large, policy(target_file_size_mb="2"), clustering="k")  # it is sorted
-    assert check(table(small_files(3, 1000 * MB))) == QUIET  # no target is set
+    assert far_above not in reasons(large, policy(target_file_size_mb="2"), clustering="k")  # a sorted table
+    assert check(table(small_files(3, 1000 * MB))) == QUIET  # no configured target
 
 
 @pytest.mark.parametrize("kind", ["variant", "geometry(srid:3857)"])
-def test_a_table_that_compaction_leaves_alone_is_not_proposed_for_it(kind: str) -> None:
-    """Every pass would end without a change, and every scan would propose it again
+def test_a_table_that_compaction_cannot_rewrite_is_not_proposed_for_it(kind: str) -> None:
+    """Every pass would end without a change, and every scan would propose the table again
     (rule: read-faithfully-or-not-at-all)."""
     small = table(small_files(400, 1.2 * MB))
     fields = [{"id": 1, "name": "v", "type": kind, "required": False}]
@@ -96,7 +96,7 @@ def test_a_table_that_compaction_leaves_alone_is_not_proposed_for_it(kind: str) 
     )
     counters = {**small_files(400, 1.2 * MB), "manifests-created": "1", "manifests-kept": "4999"}
     many = TableMetadata({**odd.document, "snapshots": table(counters).document["snapshots"]})
-    manifests = reasons(many)  # which can be rewritten
+    manifests = reasons(many)  # manifests can be rewritten
     assert manifests == ("5000 manifests reach min_manifests_to_rewrite 5",)
     of_java = {"write.location-provider.impl": "com.example.Here"}
     placed = TableMetadata({**small.document, "properties": of_java})
@@ -105,7 +105,7 @@ def test_a_table_that_compaction_leaves_alone_is_not_proposed_for_it(kind: str) 
     assert "names the Java class com.example.Here" in found.reason
 
 
-def test_delete_debt_is_proposed_with_its_share_of_the_rows_unless_deletes_are_not_applied() -> None:
+def test_delete_debt_is_a_reason_with_its_share_of_rows_unless_apply_deletes_is_false() -> None:
     counts = {"delete-files": "3", "position-deletes": "1000", "equality-deletes": "200", "records": "100000"}
     found = check(table({f"total-{what}": count for what, count in counts.items()}))
     assert found == Proposal("ns.t", ("3 delete files with 1200 deletes, 1.2 % of 100000 records",), 0.4186)
@@ -115,7 +115,7 @@ def test_delete_debt_is_proposed_with_its_share_of_the_rows_unless_deletes_are_n
     assert reasons(both, policy(apply_deletes="false")) == ()
 
 
-def test_manifests_are_counted_from_the_summary_or_else_the_manifest_list() -> None:
+def test_manifests_are_counted_by_the_summary_or_else_the_manifest_list() -> None:
     partial = {"manifests-created": "1"}
     counted, few = {**partial, "manifests-kept": "11"}, {**partial, "manifests-kept": "3"}
     expected = Proposal("ns.t", ("12 manifests reach min_manifests_to_rewrite 5",), 0.7059)
@@ -141,11 +141,11 @@ def test_manifests_are_counted_from_the_summary_or_else_the_manifest_list() -> N
     ],
 )
 def test_a_missing_or_malformed_summary_is_no_reason(summary: object) -> None:
-    """Detection reads only metadata documents, and takes unknown for unknown."""
+    """Detection reads only metadata documents, and does not guess missing counters."""
     assert check(table(summary)) == QUIET
 
 
-def test_a_pass_that_found_nothing_silences_the_summary_until_snapshot_or_policy_change_or_more_expires() -> None:
+def test_after_an_idle_pass_the_summary_is_no_reason_until_snapshot_or_policy_change() -> None:
     metadata = table(small_files(400, MB), snapshots=60)
     digest = policy().digest_over(metadata)
     idle = looks(look(NOW_MS, snapshot_id=60), digest)
@@ -166,8 +166,8 @@ def test_disabled_maintenance_proposes_nothing_and_names_the_setting() -> None:
     )
 
 
-def test_failed_loads_are_a_reason_also_where_maintenance_is_disabled() -> None:
-    """What they left is cleaned up all the same, unless the deployment or the table forbids deletions."""
+def test_failed_loads_are_a_reason_also_if_maintenance_is_disabled() -> None:
+    """Their files are cleaned up, unless the deployment or the table forbids deletions."""
     disabled = policy(maintenance_enabled="false")
     assert reasons(table(), failed_loads=2) == ("files of 2 failed loads can be cleaned",)
     assert reasons(table(), disabled, failed_loads=1) == ("files of 1 failed load can be cleaned",)
@@ -176,11 +176,11 @@ def test_failed_loads_are_a_reason_also_where_maintenance_is_disabled() -> None:
     assert reasons(table()) == reasons(table(), disabled) == ()
 
 
-def test_empty_tables_and_those_of_a_newer_format_are_left_alone() -> None:
+def test_empty_tables_and_tables_of_a_newer_format_are_skipped() -> None:
     assert check(table(snapshots=0)) == Skip("ns.t", "no current snapshot")
     for version in (4, 5):
-        said = f"format version {version} is not maintained by this version"
-        assert check(table(small_files(400, MB), version=version), expirable=9) == Skip("ns.t", said)
+        reason = f"format version {version} is not maintained by this version"
+        assert check(table(small_files(400, MB), version=version), expirable=9) == Skip("ns.t", reason)
 
 
 def test_priority_grows_with_need_and_with_every_further_need() -> None:
@@ -194,14 +194,14 @@ def test_priority_grows_with_need_and_with_every_further_need() -> None:
     assert priority(few) < priority({**few, "total-delete-files": "1"})
 
 
-# Signs that files want clustering or partitions have passed their retention, and when they fall silent.
+# Reasons to cluster files or to expire partitions, and how long they hold.
 
 RECIPE = "sort(1 identity asc nulls-first) target=268435456"
 CAME = "{} data files came since files were last clustered"
 
 
 def history(*summaries: Mapping[str, str]) -> TableMetadata:
-    """One snapshot after the other, ids from 1, of large files."""
+    """A line of snapshots of large files, with ids from 1."""
     document = dict(table(snapshots=len(summaries)).document)
     snapshots = [
         {**raw, "summary": dict(summary)} | ({"parent-snapshot-id": number} if number else {})
@@ -232,23 +232,21 @@ def seen(
         ([added(9), added(1, recipe=RECIPE), added(6)], 6),
         ([added(9), added(1, recipe="another")], 10),
         ([{}], None),
-        ([added(9), {"total-data-files": "3"}], None),  # most of what came is gone again
+        ([added(9), {"total-data-files": "3"}], None),  # most added files are gone
     ],
 )
-def test_files_that_came_since_the_last_clustering_are_a_reason(
-    summaries: list[dict[str, str]], came: int | None
-) -> None:
+def test_files_added_since_the_last_clustering_are_a_reason(summaries: list[dict[str, str]], came: int | None) -> None:
     metadata = history(*summaries)
     assert reasons(metadata, clustering=RECIPE) == (() if came is None else (CAME.format(came),))
-    one = ("1 data file came since files were last clustered",)
-    assert reasons(history(added(1, megabytes=256)), clustering=RECIPE) == one, "a large file"
+    large = ("1 data file came since files were last clustered",)
+    assert reasons(history(added(1, megabytes=256)), clustering=RECIPE) == large, "a large file"
     assert reasons(metadata) == ()
     for off in (policy(rewrite_enabled="false"), policy(operations="expire_snapshots")):
         assert reasons(metadata, off, clustering=RECIPE) == ()
 
 
-def test_after_a_pass_without_work_only_newer_files_count() -> None:
-    """The clustering snapshot may have expired: then a pass looks once, and not after every further commit."""
+def test_after_an_idle_pass_only_newer_files_count() -> None:
+    """If the clustering snapshot has expired, a pass looks once, and not after every later commit."""
     total = {"total-data-files": "14"}
     metadata = history(added(9) | total, added(4) | total, added(1) | total)
     assert reasons(metadata, clustering=RECIPE) == (CAME.format(14),)
@@ -259,7 +257,7 @@ def test_after_a_pass_without_work_only_newer_files_count() -> None:
     assert reasons(metadata, clustering=RECIPE, seen=other) == (CAME.format(14),)
 
 
-def test_the_clustering_of_a_policy_is_that_of_compaction() -> None:
+def test_detection_uses_the_clustering_recipe_of_compaction() -> None:
     plain = TableMetadata(new_document("s3://b/t", 2))
     order = {"order-id": 1, "fields": [_ascending(1)]}
     ordered = TableMetadata({**plain.document, "sort-orders": [order], "default-sort-order-id": 1})
@@ -287,7 +285,7 @@ EXPIRING: Mapping[str, object] = {"operations": "expire_partitions", "partition_
 PAST = ("partitions may be past partition_retention_hours 720",)
 
 
-def test_partitions_are_looked_at_once_a_day_or_once_an_hour_where_they_end_so_often() -> None:
+def test_partitions_are_checked_daily_or_hourly_by_their_transform() -> None:
     resolved = policy(**EXPIRING)
     daily, hourly = partitioned("day"), partitioned("bucket[4]", "hour")
     assert reasons(daily, resolved) == PAST
@@ -295,11 +293,11 @@ def test_partitions_are_looked_at_once_a_day_or_once_an_hour_where_they_end_so_o
         assert reasons(metadata, resolved, seen=seen(1, metadata, resolved, hours_ago=hours)) == PAST
         just_before = seen(1, metadata, resolved, hours_ago=hours - 1)
         assert reasons(metadata, resolved, seen=just_before) == ()
-    # A pass under other settings did perhaps not look.
+    # A pass with other settings may not have checked partitions.
     assert reasons(daily, resolved, seen=seen(1, daily, policy())) == PAST
 
 
-def test_partitions_are_no_reason_unless_they_are_to_expire() -> None:
+def test_partitions_are_a_reason_only_if_the_policy_expires_them() -> None:
     assert reasons(partitioned("day")) == ()
     assert reasons(partitioned("day"), policy(operations="expire_partitions")) == ()
     assert reasons(partitioned("day"), policy(partition_retention_hours="720")) == ()

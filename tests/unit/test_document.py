@@ -1,4 +1,4 @@
-"""Updates to a metadata document, field by field, and where new files may lie."""
+"""Updates to a metadata document, field by field, and the locations of new files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from icekeeper.report.outcome import Status
 from support.maintained_table import maintained_table
 from support.tables import CREATED_MS, new_document, snapshot
 
-# Updates to a metadata document: what the specification asks for, field by field.
+# Updates to a metadata document: what the specification requires, field by field.
 
 NOW = CREATED_MS + 5000
 VERSIONS = [1, 2, 3]
@@ -42,7 +42,7 @@ def set_ref(name: str, snapshot_id: int, kind: str = "branch", **more: Any) -> d
 
 
 def with_history(format_version: int = 2, count: int = 4) -> dict[str, Any]:
-    """Snapshots 1..count, one a second, each a child of the one before, main at the last."""
+    """A line of snapshots 1..count, a second apart, with main at the last."""
     document = new_document("s3://b/t", format_version)
     for i in range(1, count + 1):
         raw = snapshot(
@@ -79,7 +79,7 @@ def test_adding_a_snapshot_moves_main_and_both_counters(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_overtaken_numbers_present_snapshots_and_refs_to_missing_ones_are_conflicts(version: int) -> None:
+def test_old_sequence_numbers_known_snapshots_and_refs_to_missing_snapshots_conflict(version: int) -> None:
     document = with_history(version, 2)
 
     def added(snapshot_id: int, number: int, row_id: int = 20) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def test_tags_and_branch_settings_are_kept_as_given() -> None:
 
 
 def test_a_rollback_is_logged_when_it_happens() -> None:
-    """Java refuses a snapshot log that is not in order of time."""
+    """Java rejects a snapshot log that is not in order of time."""
     document = applied(with_history(2, 3), set_ref("main", 1), now_ms=CREATED_MS + 9000)
     assert document["current-snapshot-id"] == 1
     assert document["snapshot-log"][-1] == {"timestamp-ms": CREATED_MS + 9000, "snapshot-id": 1}
@@ -122,7 +122,7 @@ def test_a_rollback_is_logged_when_it_happens() -> None:
 
 
 def test_expiry_cuts_the_snapshot_log_up_to_the_last_expired_entry() -> None:
-    """Logs are kept as the specification says."""
+    """The specification requires this."""
     document = applied(with_history(2, 4), {"action": "remove-snapshots", "snapshot-ids": [1, 3]})
     assert [s["snapshot-id"] for s in document["snapshots"]] == [2, 4]
     assert document["snapshot-log"] == [{"timestamp-ms": CREATED_MS + 4000, "snapshot-id": 4}]
@@ -133,7 +133,7 @@ def test_expiry_cuts_the_snapshot_log_up_to_the_last_expired_entry() -> None:
     assert after["snapshot-log"] == document["snapshot-log"], "snapshot 7 is not in the log"
 
 
-def test_expiry_takes_statistics_and_refs_of_the_snapshot_along() -> None:
+def test_expiry_removes_statistics_and_refs_of_the_snapshot() -> None:
     document = with_history(2, 3)
     document = applied(
         document,
@@ -184,8 +184,8 @@ def test_properties_are_set_and_removed() -> None:
     assert document["properties"] == {"b": "3", "c": "4"}
 
 
-def test_the_metadata_log_gets_the_base_and_is_cut_from_its_old_end() -> None:
-    """It keeps a hundred files by default and at least one; a new limit holds at once."""
+def test_the_metadata_log_gets_the_base_and_drops_its_oldest_entries() -> None:
+    """It keeps a hundred files by default and at least one file; a new limit applies at once."""
     limit = "write.metadata.previous-versions-max"
 
     def logged(count: int, *updates: dict[str, Any], **properties: str) -> list[dict[str, Any]]:
@@ -199,14 +199,14 @@ def test_the_metadata_log_gets_the_base_and_is_cut_from_its_old_end() -> None:
         {"timestamp-ms": CREATED_MS, "metadata-file": "new"},
     ]
     assert [e["metadata-file"] for e in logged(100)] == [*(f"m{i}" for i in range(1, 100)), "new"]
-    for one in (logged(100, **{limit: "0"}), logged(5, {"action": "set-properties", "updates": {limit: "1"}})):
-        assert [e["metadata-file"] for e in one] == ["new"]
+    for shortened in (logged(100, **{limit: "0"}), logged(5, {"action": "set-properties", "updates": {limit: "1"}})):
+        assert [e["metadata-file"] for e in shortened] == ["new"]
     with pytest.raises(PolicyError, match=r"write\.metadata\.previous-versions-max is 'many'"):
         logged(1, **{limit: "many"})
 
 
 def test_time_never_runs_backwards() -> None:
-    """Neither behind the last update when this clock is slow, nor behind a snapshot from a fast clock."""
+    """The last update is never after the next update by a slow clock, nor before a snapshot from a fast clock."""
     document = new_document("s3://b/t", 2)
     assert applied(document, now_ms=CREATED_MS - 60_000)["last-updated-ms"] == CREATED_MS
     ahead = snapshot(1, format_version=2, timestamp_ms=NOW + 60_000)
@@ -257,7 +257,7 @@ def test_damaged_documents_are_unreadable_and_named(data: bytes) -> None:
         parse_document(data, "s3://b/m")
 
 
-# No file is written where only the machine that writes it finds it.
+# No file is written to a location that depends on the machine that writes it.
 
 AT_S3 = "s3://bucket/t"
 
@@ -277,7 +277,7 @@ def table_with(location: str, properties: dict[str, str]) -> TableMetadata:
         ("/t", "write.metadata.path", "metadata"),
     ],
 )
-def test_a_folder_relative_to_the_machine_is_refused_by_its_property(location: str, key: str, value: str) -> None:
+def test_a_property_with_a_location_relative_to_the_machine_is_refused(location: str, key: str, value: str) -> None:
     with pytest.raises(TableUnsupported, match=f"table property {key} is '{value}', .*; set it to an absolute address"):
         require_writable(table_with(location, {key: value}))
 
@@ -293,12 +293,12 @@ def test_a_folder_relative_to_the_machine_is_refused_by_its_property(location: s
         ("/t", {"write.data.path": "s3://other/data"}),
     ],
 )
-def test_whole_addresses_are_written_to(location: str, properties: dict[str, str]) -> None:
+def test_absolute_locations_are_accepted(location: str, properties: dict[str, str]) -> None:
     require_writable(table_with(location, properties))
 
 
-def test_no_rows_go_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers that run elsewhere would look for them in theirs."""
+def test_no_rows_are_written_to_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers elsewhere would look for them in their own working directory."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -312,8 +312,8 @@ def test_no_rows_go_to_the_working_directory(tmp_path: Path, monkeypatch: pytest
         assert table.readers_agree() == [0, 1, 10, 11]
 
 
-def test_a_null_counts_as_left_out() -> None:
-    """As in Iceberg-Java: the id of a schema and of a partition field, the source of a field, the type of a ref."""
+def test_a_null_field_reads_as_an_absent_field() -> None:
+    """Iceberg-Java does so for ids of schemas and partition fields, sources of fields, and types of refs."""
     field = {"name": "p", "transform": "identity", "field-id": None, "source-id": None, "source-ids": [1]}
     left_out = {"name": "p", "transform": "identity", "source-ids": [1]}
     found = [
@@ -381,15 +381,15 @@ def test_the_only_spec_of_a_v1_document_is_the_default() -> None:
     ],
     ids=str,
 )
-def test_a_document_of_another_shape_is_refused_with_the_place(change: dict[str, Any], said: str) -> None:
+def test_an_invalid_document_is_refused_and_the_error_names_the_field(change: dict[str, Any], said: str) -> None:
     sound = new_document("s3://b/t", 2)
     assert parse_document(json.dumps(sound).encode(), "m.json").document == sound
     with pytest.raises(MetadataUnreadable, match=f"^metadata file m.json is not valid Iceberg table metadata: {said}"):
         parse_document(json.dumps({**sound, **change}).encode(), "m.json")
 
 
-def test_a_document_that_verify_reports_on_is_parsed() -> None:
-    """Java refuses such a table; verify lists all its problems."""
+def test_a_document_with_problems_that_verify_reports_is_parsed() -> None:
+    """Java rejects such a table; verify lists all its problems."""
     odd = {"snapshot-id": 1, "timestamp-ms": 2, "sequence-number": 9, "summary": {"operation": "append", "n": 1}}
     changed = {**new_document("s3://b/t", 2), "snapshots": [odd], "refs": {"x": {"snapshot-id": 5}}, "unknown": [1]}
     summary: Mapping[str, Any] = parse_document(json.dumps(changed).encode(), "m.json").snapshots[1].summary

@@ -1,4 +1,4 @@
-"""The checker of histories finds every kind of anomaly, and nothing in a sound history."""
+"""The linearizability checker finds every kind of anomaly, and none in a sound history."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def early(first: str, second: str) -> list[str]:
         ([], [REFUSED], [], []),
         (["b", "a"], [A, B], [], early("a", "b")),
         (["b", "c", "d", "a"], [A, B, *BETWEEN], [], early("a", "b")),
-        # An unknown commit lands once or never, and at any time after it was sent.
+        # A commit with unknown outcome lands at most once, at any time after it is sent.
         (["a", "b"], [A, B, UNKNOWN], [], []),
         (["u", "a", "b"], [A, B, UNKNOWN], [], []),
         (["a", "b", "u"], [A, B, UNKNOWN], [], []),
@@ -49,19 +49,19 @@ def early(first: str, second: str) -> list[str]:
         (["a"], [A], [Read("a", 2, 3), Read("a", 4, 5), Read("a", 0.5, 6)], []),
     ],
 )
-def test_every_anomaly_is_found_and_nothing_else(
+def test_the_checker_reports_exactly_the_anomalies(
     history: list[str], commits: list[Commit], reads: list[Read], expected: list[str]
 ) -> None:
     assert violations(history, commits, reads) == expected
 
 
-def test_a_doubled_commit_is_found_whatever_its_answer() -> None:
+def test_a_doubled_commit_is_found_for_every_outcome() -> None:
     for outcome in Outcome:
         assert "a is in the history 2 times" in violations(["a", "b", "a"], [Commit("a", 0, 9, outcome), B])
 
 
 def document(log: list[int]) -> dict[str, Any]:
-    """Three snapshots, of which the second one has no name."""
+    """Three snapshots; the second has no name."""
     snapshots = [
         {"snapshot-id": 7, "summary": {KEY: "a"}},
         {"snapshot-id": 8, "parent-snapshot-id": 7, "summary": {}},

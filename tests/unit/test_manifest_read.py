@@ -1,4 +1,4 @@
-"""Entries as manifests store them: late fields, unusual encodings, damage."""
+"""Reading manifest entries: additional fields, unusual encodings, damage."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent,
 from support.hostile.avro import avro_file, avro_long, encoded
 from support.manifests import drawn_table
 
-# An entry with an unknown status makes its manifest unreadable for every reader of entries.
+# An entry with an unknown status makes its manifest unreadable.
 
 
-def test_an_unknown_status_is_reported_with_the_manifest() -> None:
+def test_the_error_of_an_unknown_status_names_the_manifest() -> None:
     known = [EntryStatus.EXISTING, EntryStatus.ADDED, EntryStatus.DELETED]
     assert [entry_status(code, "m.avro") for code in (0, 1, 2)] == known
     for code in (-1, 3, 2**40):
@@ -36,15 +36,15 @@ def test_an_unknown_status_is_reported_with_the_manifest() -> None:
             entry_status(code, "m.avro")
 
 
-# A manifest that is shorter than its manifest list states is an error.
+# A manifest that is shorter than its length in the manifest list is an error.
 
 
-def test_a_short_manifest_is_an_error() -> None:
-    """The length of inline manifests (v1) is unknown; a length that is too small does no harm."""
+def test_a_manifest_shorter_than_its_listed_length_is_an_error() -> None:
+    """The length of inline manifests (v1) is unknown; a smaller listed length is accepted."""
     reader = TableReader(TableMetadata({"format-version": 2, "location": "t"}), lambda path: b"data")
     listed = ManifestFile(manifest_path="m", manifest_length=0, partition_spec_id=0, added_snapshot_id=1)
-    for promised in (0, 3, 4):
-        manifest = replace(listed, manifest_length=promised)
+    for listed_length in (0, 3, 4):
+        manifest = replace(listed, manifest_length=listed_length)
         assert list(reader.contents([manifest])) == [(manifest, b"data")]
     with pytest.raises(MetadataUnreadable, match="manifest m has 4 bytes, but its manifest list says 5"):
         list(reader.contents([replace(listed, manifest_length=5)]))
@@ -129,12 +129,12 @@ def test_a_stored_file_equals_a_file_with_the_same_fields() -> None:
 
 
 def nullable(data_file: AvroSchema) -> None:
-    """As BigQuery does."""
+    """Make the data file nullable, as BigQuery does."""
     data_file["type"] = ["null", data_file["type"]]
 
 
 def with_a_tree(data_file: AvroSchema) -> None:
-    """An unknown field whose type contains itself, before all others."""
+    """Insert an unknown field with a recursive type before all others."""
     tree = {"type": "record", "name": "tree", "fields": [{"name": "sub", "type": {"type": "array", "items": "tree"}}]}
     default = {"sub": [{"sub": []}, {"sub": [{"sub": []}]}]}
     data_file["type"]["fields"].insert(0, {"name": "tree", "type": tree, "default": default})
@@ -146,20 +146,20 @@ def without_ids(data_file: AvroSchema) -> None:
 
 
 def narrow(data_file: AvroSchema) -> None:
-    """Counts as ints, which are encoded as longs are."""
+    """Declare counts as ints, which have the same encoding as longs."""
     counts = next(field for field in data_file["type"]["fields"] if field["name"] == "value_counts")
     counts["type"][1]["items"]["fields"][1]["type"] = "int"
 
 
 def with_another_metric(data_file: AvroSchema) -> None:
-    """As early versions of Java write (``distinct_counts``, field 111)."""
+    """Insert a further metric, as early versions of Java do (``distinct_counts``, field 111)."""
     fields = data_file["type"]["fields"]
     between = next(number for number, field in enumerate(fields) if field["name"] == "nan_value_counts")
     fields.insert(between, {"name": "other", "field-id": 999, "type": ["null", "string"], "default": None})
 
 
 def rewritten(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
-    """As a commit writes entries that it deletes."""
+    """Write the entries as a commit that deletes them does, and read them again."""
     gone = [replace(entry, status=EntryStatus.DELETED, snapshot_id=43) for entry in entries]
     made = encode_manifest(
         TABLE, spec_id=0, content=ManifestContent.DATA, entries=gone, path="m", snapshot_id=43, sequence_number=8
@@ -169,8 +169,8 @@ def rewritten(entries: Sequence[ManifestEntry]) -> list[ManifestEntry]:
     return found
 
 
-def test_a_commit_writes_metrics_as_the_bytes_that_they_are() -> None:
-    """In the order of their manifest: a writer that decodes and encodes them sorts them
+def test_a_commit_copies_the_bytes_of_metrics() -> None:
+    """They keep the order of their manifest; a writer that decodes and encodes them would sort them
     (rule: damage-ends-in-a-named-error)."""
     turned = dict(reversed(METRICS["lower_bounds"].items()))
     (found,) = rewritten(read(written([STORED | {"lower_bounds": pairs(turned)}])))
@@ -182,7 +182,7 @@ def test_a_commit_writes_metrics_as_the_bytes_that_they_are() -> None:
 
 
 @pytest.mark.parametrize("change", [narrow, with_another_metric, without_ids, with_a_tree, nullable])
-def test_the_layouts_of_other_writers_are_read_and_encoded_anew(change: Callable[[AvroSchema], object]) -> None:
+def test_layouts_of_other_writers_are_read_and_encoded_again(change: Callable[[AvroSchema], object]) -> None:
     data = written([STORED, STORED], change)
     entries = read(data)
     assert [type(entry.file) for entry in entries] == [StoredFile, StoredFile]
@@ -191,7 +191,7 @@ def test_the_layouts_of_other_writers_are_read_and_encoded_anew(change: Callable
     assert [entry.file for entry in rewritten(entries)] == [EXPECTED, EXPECTED]
 
 
-def test_metrics_as_maps_of_avro_are_read() -> None:
+def test_metrics_in_avro_maps_are_read() -> None:
     def as_maps(data_file: AvroSchema) -> None:
         for field in data_file["type"]["fields"]:
             if field["name"] in METRICS:
@@ -210,15 +210,15 @@ def test_an_entry_without_a_file_is_refused() -> None:
         read(data)
 
 
-def test_partitions_of_equal_numbers_stay_apart() -> None:
-    """0.0 and -0.0 are two partitions, though Python finds them equal (rule: deletes-reach-one-partition)."""
+def test_partitions_zero_and_minus_zero_differ() -> None:
+    """Python considers 0.0 and -0.0 equal (rule: deletes-reach-one-partition)."""
     found = read(written([STORED | {"partition": {"d": value}} for value in (0.0, -0.0, 0.0, None)]))
     assert [repr(entry.file.partition) for entry in found] == ["(0.0,)", "(-0.0,)", "(0.0,)", "(None,)"]
     assert found[0].file.partition is found[2].file.partition
 
 
 def test_arrays_in_several_blocks_with_their_sizes_are_read() -> None:
-    """As writers encode them that do not know the number of items before (rule: damage-ends-in-a-named-error)."""
+    """Writers do so that do not know the number of items in advance (rule: damage-ends-in-a-named-error)."""
     opened = open_avro(written([STORED]), "m.avro")
     ((_, record),) = opened.unpacked_blocks()
     kinds = {"key": "int", "value": "long"}
@@ -250,8 +250,8 @@ def test_arrays_in_several_blocks_with_their_sizes_are_read() -> None:
         ({"name": "other", "type": "string", "field-id": 100}, True, "file_path"),
     ],
 )
-def test_a_field_that_is_there_twice_is_refused(again: dict[str, Any], of_file: bool, name: str) -> None:
-    """Readers disagree on which of them counts."""
+def test_a_duplicate_field_is_refused(again: dict[str, Any], of_file: bool, name: str) -> None:
+    """Readers disagree on which of the two counts."""
     schema: Any = manifest_schema(2, [{"schema-id": 0, "fields": []}], {"spec-id": 0, "fields": []})
     schema = json.loads(json.dumps(schema))
     record = next(field for field in schema["fields"] if field["name"] == "data_file")["type"] if of_file else schema
@@ -271,7 +271,7 @@ def test_a_field_that_is_there_twice_is_refused(again: dict[str, Any], of_file: 
 
 @pytest.mark.parametrize("items", [{"type": "array", "items": "int"}, {"type": "map", "values": "int"}], ids=str)
 def test_a_partition_of_lists_is_refused(items: Any) -> None:
-    """Partition values are looked up, and lists cannot be."""
+    """Partition values must be hashable, and lists are not."""
     spec = {"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}]}
     columns = [{"id": 1, "name": "p", "required": False, "type": "string"}]
     schema: Any = json.loads(json.dumps(manifest_schema(2, [{"schema-id": 0, "fields": columns}], spec)))

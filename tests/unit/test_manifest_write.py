@@ -1,4 +1,4 @@
-"""Manifests as we write them: copied entries, explicit fields, sizes, and order."""
+"""Written manifests: copied entries, explicit fields, sizes, and order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from icekeeper.operations.manifests.lanes import ManifestsOfTable, SplitTask, sp
 from support.manifests import DRAWN_FIELDS, drawn_table, encoded, entries
 from support.plans import data_file, table
 
-# Entries are copied as bytes where they may be, and come out as if they had been decoded and encoded.
+# Entries are copied as bytes where possible; the result equals that of decoding and encoding.
 
 SPEC: dict[str, Any] = {
     "spec-id": 0,
@@ -60,7 +60,7 @@ def table_of(version: int, price: str = "decimal(9, 2)") -> TableMetadata:
 
 @st.composite
 def stored(draw: st.DrawFn) -> tuple[TableMetadata, EncodedManifest]:
-    """A manifest of one format version, listed in a table of that or a later version, its decimals promoted or not."""
+    """A manifest in a table of the same or a later format version, whose decimals may be promoted."""
     version = draw(st.integers(1, 3))
     content = draw(st.sampled_from(ManifestContent)) if version > 1 else ManifestContent.DATA
     written = encoded(drawn_table(version), draw(entries(version)), content)
@@ -73,7 +73,7 @@ def stored(draw: st.DrawFn) -> tuple[TableMetadata, EncodedManifest]:
 
 
 def expected(metadata: TableMetadata, manifest: EncodedManifest) -> list[ManifestEntry]:
-    """Read, and written as an EXISTING entry of the table's version, and read again."""
+    """The entries after reading, writing as EXISTING in the table's format version, and reading again."""
     live = [e for e in decode_manifest(manifest.data, manifest.manifest, metadata.specs[0]) if e.is_live]
     numbers: dict[str, Any] = {"sequence_number": 0, "file_sequence_number": 0} if metadata.format_version == 1 else {}
     return [replace(entry, status=EntryStatus.EXISTING, **numbers) for entry in live]
@@ -93,8 +93,8 @@ def copied(metadata: TableMetadata, manifest: EncodedManifest) -> list[ManifestE
 
 @settings(max_examples=150)
 @given(stored())
-def test_a_copied_entry_is_the_entry_with_all_that_it_inherited(found: tuple[TableMetadata, EncodedManifest]) -> None:
-    """Of every version into every later one; repr, because NaN is not itself."""
+def test_a_copied_entry_states_every_value_that_it_inherited(found: tuple[TableMetadata, EncodedManifest]) -> None:
+    """From every format version into every later version; repr, because NaN does not equal itself."""
     metadata, manifest = found
     assert repr(copied(metadata, manifest)) == repr(expected(metadata, manifest))
 
@@ -107,7 +107,7 @@ def manifest_of(version: int = 3, *, first_row_id: int | None = 100, count: int 
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_entries_of_ours_and_of_java_are_copied_without_being_decoded(
+def test_entries_by_icekeeper_and_java_are_copied_without_decoding(
     version: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def decoded(*arguments: object) -> None:
@@ -118,7 +118,7 @@ def test_entries_of_ours_and_of_java_are_copied_without_being_decoded(
     assert repr(copied(table_of(version), manifest_of(version, first_row_id=None))) == repr(expected_entries)
 
 
-def test_row_ids_that_were_inherited_become_explicit() -> None:
+def test_inherited_row_ids_become_explicit() -> None:
     assert [e.file.first_row_id for e in copied(table_of(3), manifest_of())] == [100, 170, 240]
     assert [e.file.first_row_id for e in copied(table_of(3), manifest_of(first_row_id=None))] == [None] * 3
     deletes = manifest_of()
@@ -126,8 +126,8 @@ def test_row_ids_that_were_inherited_become_explicit() -> None:
     assert [e.file.first_row_id for e in copied(table_of(3), deletes)] == [None] * 3
 
 
-def test_numbers_in_more_bytes_than_needed_are_read() -> None:
-    """Legal Avro: the entry is then decoded."""
+def test_overlong_integers_are_read() -> None:
+    """They are legal Avro; the copy decodes the entry."""
     manifest = manifest_of(2, first_row_id=None, count=1)
     header = open_avro(manifest.data, "m").header
     (entry,) = decode_manifest(manifest.data, manifest.manifest, SPEC)
@@ -142,15 +142,15 @@ def test_numbers_in_more_bytes_than_needed_are_read() -> None:
     assert copied(table_of(2), again) == [replace(entry, status=EntryStatus.EXISTING)]
 
 
-def test_an_entry_without_snapshot_is_refused() -> None:
+def test_an_entry_without_a_snapshot_id_is_refused() -> None:
     manifest = manifest_of()
     orphaned = ManifestFile(manifest_path="m.avro", manifest_length=1, partition_spec_id=0, added_snapshot_id=None)
     with pytest.raises(MetadataUnreadable, match=r"m\.avro has an entry without snapshot id"):
         list(EntryCopier(table_of(3), 0).copy(manifest.data, replace(orphaned, sequence_number=9)))
 
 
-def test_the_structure_decides_the_bytes() -> None:
-    """Names, documentation and logical types do not; ids, order and widths do."""
+def test_schemas_of_equal_structure_encode_equally() -> None:
+    """The structure has ids, order and widths, but no names, documentation or logical types."""
     schema = manifest_schema(2, table_of(2).schemas_current_first, SPEC)
     renamed = json.loads(json.dumps(schema).replace('"we_x20ird"', '"other"').replace('"record_count"', '"rows"'))
     assert structure(renamed) == structure(schema)
@@ -176,19 +176,19 @@ def test_the_structure_decides_the_bytes() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 1, 63, -64, 64, 2**62, -(2**63), 2**63 - 1])
-def test_longs_are_encoded_as_avro_does(value: int) -> None:
+def test_longs_are_encoded_as_fastavro_encodes_them(value: int) -> None:
     sink = io.BytesIO()
     fastavro.schemaless_writer(sink, "long", value)
     assert avro_long(value) == sink.getvalue()
 
 
-# Entries of one partition share its place; partitions that Python takes for equal have places of their own.
+# Entries of one partition share its sort position; partitions that only Python considers equal have separate positions.
 
 PLACED_SPEC = {"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "x", "transform": "identity"}]}
 FIELD = {"id": 1, "name": "x", "required": False, "type": "double"}
 
 
-def test_zero_and_minus_zero_are_two_places() -> None:
+def test_zero_and_minus_zero_have_separate_positions() -> None:
     schema = {"type": "struct", "schema-id": 0, "fields": [FIELD]}
     metadata = table(2, schemas=[schema], **{"partition-specs": [PLACED_SPEC]})
     values = (0.0, -0.0, 0.0, None)
@@ -214,7 +214,7 @@ def test_zero_and_minus_zero_are_two_places() -> None:
     assert places[0] is places[2]
 
 
-# Manifests and manifest lists: entries say everything explicitly, and damage is named.
+# Manifests and manifest lists: entries state their ids explicitly, and errors name a damaged file.
 
 
 def entry(status: EntryStatus, snapshot_id: int | None, number: int | None, file_number: int | None) -> ManifestEntry:
@@ -226,14 +226,14 @@ def entry(status: EntryStatus, snapshot_id: int | None, number: int | None, file
 def test_existing_and_deleted_entries_must_state_their_ids(
     status: EntryStatus, snapshot_id: int | None, number: int | None
 ) -> None:
-    """Written null, they would inherit the numbers of the wrong snapshot (rule: carry-entries-explicitly)."""
+    """If null, they would inherit the numbers of the wrong snapshot (rule: carry-entries-explicitly)."""
     with pytest.raises(ValueError, match="must state its ids explicitly"):
         encoded(drawn_table(2, spec=[]), [entry(status, snapshot_id, number, 1)], ManifestContent.DATA)
 
 
 @pytest.mark.parametrize("status", [EntryStatus.EXISTING, EntryStatus.DELETED])
-def test_a_missing_file_sequence_number_stays_missing(status: EntryStatus) -> None:
-    """Early writers of v2 lost it; Java and PyIceberg read such entries, and no reader needs the number."""
+def test_a_missing_file_sequence_number_is_not_invented(status: EntryStatus) -> None:
+    """Early v2 writers lost it; Java and PyIceberg read such entries, and no reader needs the number."""
     metadata = drawn_table(2, spec=[])
     lost = entry(status, 1, 1, None)
     written = encoded(metadata, [lost], ManifestContent.DATA)
@@ -244,7 +244,7 @@ def test_a_missing_file_sequence_number_stays_missing(status: EntryStatus) -> No
     assert identities == ({lost.file.key: lost.identity} if status is EntryStatus.EXISTING else {})
 
 
-def test_an_existing_entry_without_numbers_cannot_be_read_in_v2_but_in_a_manifest_from_v1() -> None:
+def test_an_existing_entry_without_sequence_number_is_readable_only_in_a_manifest_from_v1() -> None:
     metadata = drawn_table(2, spec=[])
     schema = manifest_schema(2, metadata.schemas_current_first, metadata.specs[0])
     sink = io.BytesIO()
@@ -268,7 +268,7 @@ def test_v1_entries_have_the_block_size_that_v1_readers_require() -> None:
     assert not {"content", "equality_ids"} & record["data_file"].keys()
 
 
-def test_decimals_of_a_narrower_type_are_widened() -> None:
+def test_a_decimal_of_a_narrower_type_keeps_its_value() -> None:
     """The column was promoted from decimal(4,2); older entries hold two bytes."""
     fields = [{"id": 1, "name": "d", "required": False, "type": "decimal(20,2)"}]
     spec = [{"name": "d", "transform": "identity", "source-id": 1, "field-id": 1000}]
@@ -283,7 +283,7 @@ def test_decimals_of_a_narrower_type_are_widened() -> None:
 
 
 def test_a_partition_is_the_same_before_and_after_a_promotion() -> None:
-    """Its decimal is stored wider then.  If the two differed, a newer delete would miss the older file
+    """After it, the decimal is stored wider.  If the partitions differed, a newer delete would miss the older file
     (rule: deletes-reach-one-partition, equality-keys-by-value)."""
     read = []
     for kind in ("decimal(9,2)", "decimal(9,2)", "decimal(12,2)"):
@@ -299,7 +299,7 @@ def test_a_partition_is_the_same_before_and_after_a_promotion() -> None:
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-20], lambda data: data[:50], lambda data: b"", lambda _: b"{}"])
-def test_damaged_files_name_themselves(damage: Any) -> None:
+def test_the_error_of_a_damaged_manifest_or_manifest_list_names_the_file(damage: Any) -> None:
     metadata = drawn_table(2, spec=[])
     made = [entry(EntryStatus.ADDED, 1, None, None)] * 100
     written = encoded(metadata, made, ManifestContent.DATA)
@@ -315,7 +315,7 @@ def test_damaged_files_name_themselves(damage: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "wanted"), [("plain", "plain"), ("we ird", "we_x20ird"), ("1x", "_1x"), ("a.b", "a_x2Eb")]
 )
-def test_names_as_java_makes_them(name: str, wanted: str) -> None:
+def test_avro_names_equal_those_of_java(name: str, wanted: str) -> None:
     assert avro_name(name) == wanted
 
 
@@ -338,7 +338,7 @@ LOW, HIGH = bytes(16), b"\xff" * 16
 
 
 def cut(spec_id: int, *partitions: tuple[Any, ...]) -> list[list[str]]:
-    """Files by manifest; an entry takes 1,000 bytes."""
+    """The files of each manifest, with entries of 1,000 bytes."""
     entries = [
         ManifestEntry(EntryStatus.ADDED, 1, None, None, data_file(str(number), 1, partition))
         for number, partition in enumerate(partitions)
@@ -351,13 +351,13 @@ def test_manifests_hold_the_entries_that_fit_the_target() -> None:
     assert cut(1) == []
 
 
-def test_uuids_of_both_signs_never_share_a_manifest() -> None:
-    """No bounds of both would hold in the order of Iceberg-Java and in that of all others."""
+def test_uuids_with_and_without_the_highest_bit_never_share_a_manifest() -> None:
+    """Iceberg-Java orders them differently from other readers, so no common bounds are right for both."""
     assert cut(0, (1, LOW), (1, HIGH), (2, LOW), (2, HIGH), (3, None)) == [["0", "2"], ["4"], ["1", "3"]]
 
 
 @pytest.mark.parametrize(("stored", "now"), [("string", "timestamptz"), ("fixed[16]", "decimal(9, 2)")])
-def test_a_partition_value_of_another_type_is_not_copied(stored: str, now: str) -> None:
+def test_a_partition_value_of_the_wrong_type_is_refused(stored: str, now: str) -> None:
     """Another writer gave the partition field another type than its column has."""
     spec = [{"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}]
     theirs, ours = (

@@ -1,4 +1,4 @@
-"""Each operation of the table of facts has its handler, job, states and exactly the rights that it needs."""
+"""Each operation in the table of facts has its handler, job, states and exactly the rights that it needs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def page(path: str) -> str:
 
 
 def rights(steps: Iterable[StepFacts]) -> set[str]:
-    """What a function or job with these steps must be allowed to do to tables."""
+    """The table policies that a function or job with these steps needs."""
     done = list(steps)
     commits = {COMMIT} if any(step.commits for step in done) else set()
     deletes = {DELETE} if any(step.deletes_files for step in done) else set()
@@ -58,12 +58,12 @@ def rights(steps: Iterable[StepFacts]) -> set[str]:
 
 
 def policies_in(value: Any) -> set[str]:
-    """The policies about tables that a function's or role's list refers to."""
+    """The table policies that the policy list of a function or role names."""
     return set(re.findall(rf"\b({READ}|{COMMIT}|{DELETE})\b", repr(value)))
 
 
 def own_name(path: Path, function: str) -> str | None:
-    """The last plain text that a handler or script hands to ``function``."""
+    """The literal that a handler or script passes to ``function`` as its last argument."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     for call in calls:
         if ast.unparse(call.func) == function and isinstance(call.args[-1], ast.Constant):
@@ -82,7 +82,7 @@ def its_work_is_registered(steps: Sequence[StepFacts]) -> Iterable[str]:
 def its_function_has_a_handler_that_names_it(steps: Sequence[StepFacts]) -> Iterable[str]:
     for step in steps:
         handler = ROOT / "functions" / step.function / "handler.py"
-        # The cleanup works for a whole run.
+        # The cleanup serves a whole run.
         if not handler.exists() or (step.name != CLEAN_STAGED and own_name(handler, "carry_out") != step.function):
             yield f"{step.name}: functions/{step.function}/handler.py"
 
@@ -113,7 +113,7 @@ def its_job_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]) -> 
 
 
 def its_states_are_in_the_definition(steps: Sequence[StepFacts]) -> Iterable[str]:
-    """A task calls its function and its lister in the map of its stage, and one its job behind its stage's choice."""
+    """A task calls its function and lister in the map of its stage; a task behind the stage's choice starts its job."""
     stages = {Stage.SMALL: "CompactSmallTables", Stage.SWEEP: "ExpireAndSweep"}
     for step in steps:
         called = str(LEVELS[stages.get(step.stage, MACHINE.name)].definition)
@@ -130,16 +130,16 @@ def its_states_are_in_the_definition(steps: Sequence[StepFacts]) -> Iterable[str
                 yield f"{step.name}: no task starts {step.job.script}: state_machine/line.py"
 
 
-def its_steps_are_asked_for_by_the_choices(steps: Sequence[StepFacts]) -> Iterable[str]:
-    """Of a stage's map; expiry comes first, and nothing asks for it."""
-    asked = {
+def its_steps_are_selected_by_the_choices(steps: Sequence[StepFacts]) -> Iterable[str]:
+    """The choices in the map of a stage select each step; expiry comes first and needs no choice."""
+    selected = {
         case["Variable"].removeprefix("$.steps.")
         for level in LEVELS.values()
         for state in level.states.values()
         for case in state.get("Choices", ())
     }
     for step in operations(steps):
-        if step.name != Operation.EXPIRE_SNAPSHOTS and step.name not in asked:
+        if step.name != Operation.EXPIRE_SNAPSHOTS and step.name not in selected:
             yield f"{step.name}: make definition"
 
 
@@ -149,7 +149,7 @@ def its_limit_is_a_setting_of_the_stack(steps: Sequence[StepFacts]) -> Iterable[
     return sorted(limits - set(variables))
 
 
-def its_page_is_among_the_operations(steps: Sequence[StepFacts]) -> Iterable[str]:
+def its_page_is_listed_in_canonical_order(steps: Sequence[StepFacts]) -> Iterable[str]:
     order = page("docs/operations/index.md").partition("always in this order")[2].partition("\n\n")[0]
     listed = re.findall(r"\[`(\w+)`\]", order)
     names = [step.name for step in operations(steps)]
@@ -165,7 +165,7 @@ def its_line_is_in_the_readme(steps: Sequence[StepFacts]) -> Iterable[str]:
     return [f"{name}: README.md, Operations" for name, opt_in in wanted if (name, opt_in) not in found]
 
 
-def its_rights_are_on_the_page_of_the_deployment(steps: Sequence[StepFacts]) -> Iterable[str]:
+def its_rights_are_on_the_deployment_page(steps: Sequence[StepFacts]) -> Iterable[str]:
     table = page("docs/deployment.md").partition("\n## Who may do what\n")[2].partition("\n\nDeleting")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line]
     for doer in {step.function for step in steps} | jobs(steps):
@@ -183,16 +183,16 @@ CHECKS: tuple[Check, ...] = (
     its_job_has_a_script_that_names_it,
     its_job_has_exactly_the_rights_that_it_needs,
     its_states_are_in_the_definition,
-    its_steps_are_asked_for_by_the_choices,
+    its_steps_are_selected_by_the_choices,
     its_limit_is_a_setting_of_the_stack,
-    its_page_is_among_the_operations,
+    its_page_is_listed_in_canonical_order,
     its_line_is_in_the_readme,
-    its_rights_are_on_the_page_of_the_deployment,
+    its_rights_are_on_the_deployment_page,
 )
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_of_every_operation(check: Check) -> None:
+def test_every_operation_passes_the_check(check: Check) -> None:
     assert list(check(STEP_FACTS)) == []
 
 
@@ -202,7 +202,7 @@ def test_every_operation_has_its_facts_in_canonical_order() -> None:
 
 
 def test_the_steps_that_delete_or_commit_are_exactly_these() -> None:
-    """A slip in the table of facts would grant the right to delete, and tests that use the table would agree."""
+    """A mistake in the table of facts could grant the right to delete, and tests that read the table would pass."""
     assert {step.name for step in STEP_FACTS if step.deletes_files} == {
         "expire_snapshots",
         "remove_orphans",

@@ -1,4 +1,4 @@
-"""Puffin files: deletion vectors and theta sketches, and damage by name."""
+"""Puffin files: deletion vectors, theta sketches, and errors for damaged files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from support.corpus import require_corpus
 from support.rewrites import input_file, rows, task
 from support.rewrites import struct as struct_type
 
-# Puffin files and deletion vectors: the golden files of other implementations, round trips, damage by name.
+# Puffin files and deletion vectors: golden files of other implementations, round trips, damaged files.
 
 MAGIC = bytes.fromhex("d1d33964")
 FRAMED = [
@@ -63,14 +63,14 @@ def fingerprint(positions: BitMap64) -> str:
 
 
 @pytest.mark.parametrize("name", FRAMED)
-def test_our_bytes_are_javas(name: str) -> None:
-    """Every kind of Roaring container, runs too."""
+def test_encoded_vectors_equal_javas_bytes(name: str) -> None:
+    """The golden files have every kind of Roaring container, also runs."""
     blob, known = golden(name)
     positions = decode_deletion_vector(blob, name, known["count"])
     assert fingerprint(positions) == known["sha256_of_comma_joined"]
     assert encode_deletion_vector(positions) == blob
     again = BitMap64()
-    for position in positions:  # as a writer collects them, without runs
+    for position in positions:  # writers add positions singly, without runs
         again.add(position)
     assert encode_deletion_vector(again) == blob
 
@@ -85,7 +85,7 @@ def test_bitmaps_of_other_writers_are_read(name: str) -> None:
 def test_a_bitmap_that_is_damaged_or_contradicts_its_manifest_is_rejected() -> None:
     with pytest.raises(MetadataUnreadable, match="deletion vector in x is damaged"):
         decode_deletion_vector(framed(golden("64maphighvals.bin")[0]), "x", 0)
-    # Java's upper half is a signed number.
+    # Java reads the upper half as a signed number.
     assert decode_deletion_vector(framed(BitMap64([0x7FFFFFFE80000000]).serialize()), "x", 1)
     with pytest.raises(MetadataUnreadable, match="positions that no file has"):
         decode_deletion_vector(framed(BitMap64([0x7FFFFFFE80000001]).serialize()), "x", 1)
@@ -94,8 +94,8 @@ def test_a_bitmap_that_is_damaged_or_contradicts_its_manifest_is_rejected() -> N
 
 
 @given(st.sets(st.integers(0, 2**34), max_size=50), st.integers(0, 2**20), st.integers(0, 5000))
-def test_positions_come_back(scattered: set[int], start: int, length: int) -> None:
-    """Scattered ones and a run."""
+def test_decoded_positions_equal_the_encoded_positions(scattered: set[int], start: int, length: int) -> None:
+    """Both scattered positions and a run."""
     positions = BitMap64(scattered) | BitMap64(range(start, start + length))
     before = positions.copy()
     assert decode_deletion_vector(encode_deletion_vector(positions), "x", len(before)) == before
@@ -114,13 +114,13 @@ def test_positions_come_back(scattered: set[int], start: int, length: int) -> No
         (lambda blob: framed(blob[8:-6]), "deserialize"),
     ],
 )
-def test_damage_is_found(damage: Callable[[bytes], bytes], said: str) -> None:
+def test_a_damaged_deletion_vector_is_rejected(damage: Callable[[bytes], bytes], said: str) -> None:
     with pytest.raises(MetadataUnreadable, match=f"deletion vector in s3://b/x.puffin is damaged: .*{said}"):
         decode_deletion_vector(damage(BLOB), "s3://b/x.puffin", 4)
 
 
 def test_a_puffin_file_lists_its_blobs() -> None:
-    """Blob after blob, each for one data file; snapshot and sequence number are not known when it is written."""
+    """Each blob belongs to one data file; snapshot and sequence number are not known at the time of writing."""
     first, second = PUFFIN_BLOBS
     assert first.offset == 4
     assert second.offset == 4 + first.length
@@ -136,10 +136,10 @@ def test_a_puffin_file_lists_its_blobs() -> None:
 def test_footers_of_other_writers_are_read() -> None:
     vectors = require_corpus() / "vectors"
     for name, known in json.loads((vectors / "puffin_expected.json").read_text()).items():
-        blobs = [asdict(one) for one in decode_footer((vectors / name).read_bytes(), name)]
-        unsaid: dict[str, Any] = {"properties": {}, "compression-codec": None}
+        blobs = [asdict(decoded) for decoded in decode_footer((vectors / name).read_bytes(), name)]
+        defaults: dict[str, Any] = {"properties": {}, "compression-codec": None}
         assert [{key.replace("_", "-"): value for key, value in blob.items()} for blob in blobs] == [
-            {**unsaid, **blob, "fields": tuple(blob["fields"])} for blob in known["footer"]["blobs"]
+            {**defaults, **blob, "fields": tuple(blob["fields"])} for blob in known["footer"]["blobs"]
         ]
 
 
@@ -160,9 +160,9 @@ def test_a_damaged_footer_names_its_file(damage: Callable[[bytes], bytes], said:
         decode_footer(damage(PUFFIN), "x.puffin")
 
 
-# Theta sketches: Apache's own hashes and bytes, exact below the nominal entries, damage by name.
+# Theta sketches: the hashes and bytes of Apache DataSketches, exact up to the nominal entries, damaged sketches.
 
-# From datasketches 5.2.0, the Apache library in C++: update() and the one retained hash.
+# From datasketches 5.2.0, the Apache library in C++: the single hash that a sketch retains after update().
 LONGS = {
     0: 2325124908111195109,
     1: 405753591161026837,
@@ -189,22 +189,22 @@ def sketch_of_longs(*values: int) -> ThetaSketch:
 
 
 @pytest.mark.parametrize("repeats", [1, 100], ids=["one by one", "in Arrow"])
-def test_hashes_are_apaches(repeats: int) -> None:
-    """Of every length from one byte to a dozen blocks; few values are finished in Python, many in Arrow."""
+def test_hashes_equal_those_of_apache_datasketches(repeats: int) -> None:
+    """Texts have every length from one byte to a dozen blocks; Python finishes few values, Arrow many."""
     words = pa.array(list(LONGS), pa.int64()).view(pa.uint64())
     assert hash_words(words, 8).to_pylist() == list(LONGS.values())
     hashes = hash_bytes(pa.array(TEXTS * repeats, pa.binary()).slice(0, None)).to_pylist()
     for start in range(0, len(hashes), len(TEXTS)):
-        one = hashes[start : start + len(TEXTS)]
-        assert hashlib.sha256(",".join(map(str, one)).encode()).hexdigest() == TEXTS_SHA256
+        batch = hashes[start : start + len(TEXTS)]
+        assert hashlib.sha256(",".join(map(str, batch)).encode()).hexdigest() == TEXTS_SHA256
 
 
 @pytest.mark.parametrize("values", JAVA, ids=len)
-def test_bytes_are_javas(values: tuple[int, ...]) -> None:
+def test_encoded_sketches_equal_javas_bytes(values: tuple[int, ...]) -> None:
     assert encode_theta(sketch_of_longs(*values)).hex() == JAVA[values]
 
 
-def test_a_sketch_comes_back_exact_up_to_the_nominal_entries_and_close_beyond() -> None:
+def test_a_sketch_is_exact_up_to_the_nominal_entries_and_close_beyond() -> None:
     for values in (0, 1, 2, NOMINAL, NOMINAL + 1, 50_000):
         sketch = sketch_of(range(1, values + 1))
         assert decode_theta(encode_theta(sketch), "x") == sketch
@@ -216,7 +216,7 @@ def test_a_sketch_comes_back_exact_up_to_the_nominal_entries_and_close_beyond() 
 
 
 def test_theta_of_a_union_is_the_least() -> None:
-    """What one of them left out, the other must not bring back."""
+    """A hash that is above the theta of either sketch must not be in the union."""
     high = ThetaSketch((MANY.theta + 5,))
     assert union((MANY, high)) == MANY
     assert union((high, MANY)) == MANY
@@ -235,12 +235,12 @@ def test_theta_of_a_union_is_the_least() -> None:
         (lambda data: data[:16] + struct.pack("<q", 5) + data[24:], "do not fit"),
     ],
 )
-def test_damage_of_a_sketch_is_found(damage: Callable[[bytes], bytes], said: str) -> None:
+def test_a_damaged_sketch_is_rejected(damage: Callable[[bytes], bytes], said: str) -> None:
     with pytest.raises(MetadataUnreadable, match=f"a theta sketch in x.stats cannot be read: .*{said}"):
         decode_theta(damage(encode_theta(MANY)), "x.stats")
 
 
-# A manifest entry whose deletion vector cannot lie where it says fails its group, not the operation
+# A manifest entry with an impossible offset or size of its deletion vector fails the file group, not the operation
 # (rule: unreadable-delete-blocks-its-files).
 
 IDS = struct_type((1, "id", "long"))
@@ -249,7 +249,7 @@ IDS = struct_type((1, "id", "long"))
 @pytest.mark.parametrize(
     ("offset", "size"), [(-1, 40), (4, -1), (4, 2**40), (2**62, 40), (2**70, 40), (4, 41), (4, 0), (None, 40)]
 )
-def test_a_vector_that_cannot_lie_there_fails_its_group(offset: int | None, size: int, tmp_path: Path) -> None:
+def test_an_impossible_vector_offset_or_size_fails_its_group(offset: int | None, size: int, tmp_path: Path) -> None:
     source = input_file(tmp_path / "in.parquet", rows(IDS, {"id": [1, 2, 3]}))
     data, (blob,) = encode_puffin([(source.path, BitMap64([1]))], {})
     (tmp_path / "deletes.puffin").write_bytes(data)
@@ -267,7 +267,7 @@ def test_a_vector_that_cannot_lie_there_fails_its_group(offset: int | None, size
     done = rewrite_group(work)
     assert (done.error, done.rows_deleted) == (None, 1)
 
-    lying = replace(vector, content_offset=offset, content_size_in_bytes=size)
-    result = rewrite_group(replace(work, deletes=(lying,)))
+    misplaced = replace(vector, content_offset=offset, content_size_in_bytes=size)
+    result = rewrite_group(replace(work, deletes=(misplaced,)))
     assert "deletes.puffin" in str(result.error)
     assert result.written == ()

@@ -1,4 +1,4 @@
-"""Requests are counted, and no more are sent than needed."""
+"""Requests are counted, and no unnecessary request is sent."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from support.paper_s3 import storage_over
 from support.source_tree import MODULES
 from support.tables import new_document
 
-# Requests are counted for the work that caused them, in whatever thread or process it is done.
+# Requests are counted for the work that causes them, in any thread or process.
 
 GET, PUT = RequestKind.GET, RequestKind.PUT
-# They begin work of their own, such as a pass, which counts for itself; or hand over what workers have counted.
+# Modules whose threads begin separate work, such as a pass with its own count, or hand over the counts of workers.
 OWN_WORK = {
     "icekeeper.machine.metering",
     "icekeeper.cycle.service",
@@ -40,8 +40,8 @@ OWN_WORK = {
 }
 
 
-def test_a_count_has_the_requests_of_its_block_only() -> None:
-    note_request(GET)  # in no block
+def test_a_count_has_only_the_requests_of_its_block() -> None:
+    note_request(GET)  # outside any block
     with counting() as around:
         note_request(GET)
         with counting() as inside:
@@ -62,8 +62,8 @@ def test_threads_count_for_the_caller_that_gave_them_work() -> None:
     assert (first.counts, second.counts) == ({GET: 190}, {GET: 7})
 
 
-def test_no_room_starts_threads_whose_requests_are_not_counted() -> None:
-    """Otherwise their requests would be missing in the metrics, unseen."""
+def test_no_other_module_starts_threads_whose_requests_are_not_counted() -> None:
+    """Otherwise the metrics would silently lack their requests."""
     starting = {
         name
         for name, path in MODULES.items()
@@ -82,13 +82,13 @@ def test_metrics_have_no_zeros() -> None:
     }
 
 
-# One request where several would show no more: a listing that shows whether it is allowed, a footer without a size.
+# One request suffices: a listing also shows whether it is allowed, and a footer is read without a known file size.
 
 WHERE = "s3://bucket/t/metadata"
 
 
 class Listings:
-    """Answers to listings, by what was asked; or the codes with which they are refused."""
+    """Answers to the next listings; a text is the error code of a refusal."""
 
     def __init__(self, *answers: dict[str, Any] | str) -> None:
         self.answers, self.asked = list(answers), 0
@@ -113,8 +113,8 @@ def test_a_listing_shows_whether_it_is_allowed(answer: dict[str, Any] | str) -> 
 
 
 @pytest.mark.parametrize("answers", [["InvalidAccessKeyId"], [{"IsTruncated": True}, "AccessDenied"]])
-def test_a_listing_that_fails_or_breaks_off_is_no_empty_one(answers: list[Any]) -> None:
-    """Files below a folder that may not be listed are not known: they must not count as absent."""
+def test_a_listing_that_fails_or_breaks_off_is_an_error(answers: list[Any]) -> None:
+    """Files in a folder that may not be listed are unknown; they must not count as absent."""
     with pytest.raises(StorageError):
         storage_over(Listings(*answers)).list_if_allowed(WHERE)
 
@@ -137,13 +137,13 @@ def test_a_footer_takes_one_request_and_a_long_footer_two(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("damaged", [b"", b"PAR1", b"PAR1" * 3, b"x" * 100, b"PAR1" + b"\xff\xff\xff\x7fPAR1"])
-def test_bytes_that_are_no_parquet_file_are_an_error(damaged: bytes, tmp_path: Path) -> None:
+def test_bytes_that_are_not_a_parquet_file_are_an_error(damaged: bytes, tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(damaged)
     with pytest.raises((pa.ArrowException, OSError)):
         read_parquet_footer(str(tmp_path / "f"), Storage({}))
 
 
-# A pass reads each manifest and metadata file once, and remembers only what it has read whole
+# A pass reads each manifest and metadata file once, and caches only complete files
 # (rule: cache-only-immutable-metadata).
 
 SCHEMA = {"type": "record", "name": "r", "fields": [{"name": "a", "type": "string"}]}
@@ -154,7 +154,7 @@ HERE = ("http://here", "us-east-1")
 
 
 class Store:
-    """Bytes by path, or an error to raise; every read is noted."""
+    """Bytes by path, or an error to raise; ``reads`` lists every read."""
 
     place = HERE
 
@@ -175,7 +175,7 @@ class Store:
     [StorageError("gone"), b"", b"Obj\x01", FILE[:-1], FILE[:-40], FILE + b"x", b"no Avro" * 20],
     ids=["gone", "nothing", "magic", "cut", "cut more", "longer", "other"],  # a file has random bytes, a name must not
 )
-def test_a_manifest_is_read_once_and_again_only_while_it_is_not_whole(damaged: bytes | StorageError) -> None:
+def test_a_manifest_is_read_again_only_while_it_is_incomplete(damaged: bytes | StorageError) -> None:
     store, cache = Store(m=damaged), MetadataCache()
     if isinstance(damaged, bytes):
         assert not is_whole_avro(damaged)
@@ -188,8 +188,8 @@ def test_a_manifest_is_read_once_and_again_only_while_it_is_not_whole(damaged: b
     assert store.reads == ["m", "m"]
 
 
-def test_the_room_is_bounded_and_the_first_files_keep_it() -> None:
-    """Operations read the same files in the same order: with the oldest dropped first none would be found again."""
+def test_the_cache_is_bounded_and_keeps_the_first_files() -> None:
+    """Operations read the same files in the same order: if the oldest file were dropped, no later read would hit."""
     store = Store(a=FILE, b=FILE, c=FILE)
     cache = MetadataCache(most_bytes=2 * len(FILE))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""A scan over many catalogs: order, budget, requests, and its report."""
+"""Scans of many catalogs: order, budget, requests, and the report."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from support.scans import (
 from support.settings import MB, NOW_MS, policy, resolved, small_files, table
 from support.state_stores import look, remember
 
-# A scan over many catalogs: round robin, one read and one glance per table, filters, leases, and what it says.
+# A scan of many catalogs: round robin, one metadata read and one state read per table, filters, leases, the report.
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_proposals_of_all_catalogs_are_ordered_by_need(state: CountedState) -> N
     }
 
 
-def test_one_metadata_read_and_one_question_to_the_state_per_table(state: CountedState) -> None:
+def test_a_scan_reads_metadata_and_state_once_per_table(state: CountedState) -> None:
     tables = {f"ns.t{n:03d}": with_uuid(table(small_files(n + 5, MB), snapshots=3), f"u{n}") for n in range(300)}
     catalog = PreparedCatalog(tables)
     state.requests.file(request("ns.t007", "u7"))
@@ -98,7 +98,7 @@ def test_one_metadata_read_and_one_question_to_the_state_per_table(state: Counte
     assert len(state.glances) == 300
     assert set(state.glances.values()) == {1}
     assert sorted(state.stats_written) == sorted(tables)
-    # Nothing changed: nothing is written again.
+    # Nothing changed, so nothing is written again.
     state.stats_written.clear()
     scanned(state, catalog)
     assert state.stats_written == []
@@ -115,13 +115,13 @@ def test_one_metadata_read_and_one_question_to_the_state_per_table(state: Counte
         (("B", "z"), ["C a.b", "C a.c", "D a.a"]),
     ],
 )
-def test_turns_go_on_after_the_cursor_and_wrap_around(cursor: tuple[str, str] | None, expected: Sequence[str]) -> None:
+def test_turns_follow_the_cursor_and_wrap_around(cursor: tuple[str, str] | None, expected: Sequence[str]) -> None:
     entries = [FleetTable(c, t, TableName.parse(t)) for c, t in (("D", "a.a"), ("C", "a.c"), ("C", "a.b"))]
     assert [" ".join(entry.cursor) for entry in round_robin(entries, cursor)] == expected
 
 
-def test_scans_with_a_small_budget_get_through_the_fleet_while_tables_come_and_go(state: CountedState) -> None:
-    """Each load takes a second of ten, and nothing is begun in the last: nine tables a scan."""
+def test_scans_with_a_small_budget_reach_every_table_while_tables_come_and_go(state: CountedState) -> None:
+    """Each load takes a second of ten, and no load begins in the last second: a scan reads nine tables."""
     clock_s = [0.0]
 
     def tick() -> None:
@@ -140,9 +140,9 @@ def test_scans_with_a_small_budget_get_through_the_fleet_while_tables_come_and_g
         assert len(late) == report.listed - 9
         if number == 0:
             assert cursor == ("C", "ns.t08")
-            del first.tables["ns.t08"]  # where it stopped
+            del first.tables["ns.t08"]  # the last table of this scan
             second.tables["ns.t005"] = table()
-    # 41 tables, nine a scan: after five scans each had its turn, and the first four a second.
+    # 41 tables, nine per scan: five scans read every table once and the first four twice.
     assert set(first.loads) == {f"ns.t{n:02d}" for n in range(20)}
     assert set(second.loads) == {f"ns.t{n:02d}" for n in range(20)} | {"ns.t005"}
     assert Counter(first.loads)["ns.t00"] == 2
@@ -157,7 +157,7 @@ def test_filters_apply_to_every_catalog(state: CountedState) -> None:
 
 
 def test_a_table_that_is_listed_twice_is_proposed_once(state: CountedState) -> None:
-    """Two entries of one table in two catalogs, too: both would have the run's lease, and be maintained at once."""
+    """So is a table with entries in two catalogs: both entries would share the run's lease in concurrent passes."""
 
     class Repeating(PreparedCatalog):
         def list_tables(self) -> Iterator[TableName]:
@@ -172,14 +172,14 @@ def test_a_table_that_is_listed_twice_is_proposed_once(state: CountedState) -> N
 
 
 def test_a_copied_uuid_delays_no_other_table(state: CountedState) -> None:
-    """Neither the lease of a copy nor its request is the other table's (rule: table-identity-is-its-uuid); it is
-    proposed beside it."""
+    """The lease and the request of a copy do not apply to the original (rule: table-identity-is-its-uuid); detection
+    proposes both."""
     victim = with_uuid(table(small_files(1000, MB)), "u1")
     copy = TableMetadata({**victim.document, "location": "s3://b/copy"})
     leased = TableIdentity(CatalogId("C", "s3://prod-lake/"), TableName.parse("ns.copy"), "u1", "s3://b/copy")
     state.requests.file(MaintenanceRequest(identity=leased, requested_ms=1))
     catalog = PreparedCatalog({"ns.copy": copy, "ns.victim": victim})
-    assert [(one.table, one.is_requested) for one in scanned(state, catalog).proposals] == [
+    assert [(proposal.table, proposal.is_requested) for proposal in scanned(state, catalog).proposals] == [
         ("ns.copy", True),
         ("ns.victim", False),
     ]
@@ -187,25 +187,25 @@ def test_a_copied_uuid_delays_no_other_table(state: CountedState) -> None:
     assert names(scanned(state, catalog)) == ["ns.victim"]
 
 
-def test_a_table_that_is_being_maintained_is_left_out_and_others_move_up(
+def test_a_table_with_a_running_pass_is_skipped_and_the_next_is_proposed(
     state: CountedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = {name: with_uuid(table(small_files(count, MB)), name) for name, count in (("ns.a", 900), ("ns.b", 90))}
     catalog = PreparedCatalog({**tables, "ns.c": table(), "ns.d": table(small_files(9, MB))})
     key = TableIdentity(CatalogId("C", "s3://prod-lake/"), TableName.parse("ns.a"), "ns.a", "s3://b/t").lease_key
     state.leases.acquire(key, "run-7", now_ms=NOW_MS - 1000, ttl_ms=2000)
-    asked: list[str] = []
+    read_keys: list[str] = []
     current = state.leases.current
 
     def counting(key: str, *, now_ms: int) -> Any:
-        asked.append(key)
+        read_keys.append(key)
         return current(key, now_ms=now_ms)
 
     monkeypatch.setattr(state.leases, "current", counting)
     report = scanned(state, catalog, max_jobs_per_detection=1)
     assert names(report) == ["ns.b"]
     assert report.skipped[0] == Skip("ns.a", "being maintained by run-7", catalog="C")
-    assert len(asked) == 2  # neither the quiet table nor the one beyond the limit
+    assert len(read_keys) == 2  # neither the quiet table nor the table beyond the limit
 
 
 def test_a_scan_logs_its_start_and_its_end_with_counts(state: CountedState, caplog: pytest.LogCaptureFixture) -> None:
@@ -219,7 +219,7 @@ def test_a_scan_logs_its_start_and_its_end_with_counts(state: CountedState, capl
     assert finished["seconds"] >= 0
 
 
-def test_a_fleet_is_put_together_from_the_environment(state: CountedState) -> None:
+def test_detection_reads_filters_and_thresholds_from_the_environment(state: CountedState) -> None:
     catalog = PreparedCatalog({"ns.t": table(small_files(9, MB)), "x.t": table(small_files(9, MB))})
     environment = {"ICEKEEPER_NAMESPACE_FILTER": "ns", "ICEKEEPER_MIN_INPUT_FILES": "9"}
     report = detect([source(catalog)], state, TablePolicies(environment), clock=lambda: NOW_MS)
@@ -228,19 +228,19 @@ def test_a_fleet_is_put_together_from_the_environment(state: CountedState) -> No
     assert names(detect([source(catalog)], state, policies, clock=lambda: NOW_MS)) == []
 
 
-# Tables that had a pass just now do not crowd out those that wait for one, whatever their need.
+# Tables with a recent pass do not crowd out tables that wait for a pass, whatever their need.
 
 DAY_MS = 24 * HOUR_MS
 
 
 def passed(state: CountedState, name: str, ago_ms: int) -> None:
-    """A pass over the table ended, and there is work again."""
+    """Record a pass that ended ``ago_ms`` before now and left work."""
     identity = TableIdentity(CatalogId("C", "s3://prod-lake/"), TableName.parse(f"ns.{name}"), name, "s3://b/t")
     remember(state, identity, look(NOW_MS - ago_ms, is_done=False, snapshot_id=None))
 
 
 def test_hopeless_tables_of_great_need_do_not_crowd_out_the_others(state: CountedState) -> None:
-    """Each hour three of them are passed over, and need as much as before."""
+    """Each hour three tables have a pass, and their need does not shrink."""
     hopeless = {f"h{n}": small_files(1000, MB) for n in range(3)}
     catalog = PreparedCatalog(
         {
@@ -258,22 +258,22 @@ def test_hopeless_tables_of_great_need_do_not_crowd_out_the_others(state: Counte
     assert names(scanned(state, catalog, max_jobs_per_detection=3)) == ["ns.h0", "ns.h1", "ns.h2"]
 
 
-def test_a_day_of_waiting_outweighs_every_need_and_a_week_is_the_most_that_counts() -> None:
+def test_a_day_of_waiting_outweighs_every_need_and_at_most_a_week_counts() -> None:
     assert urgency(0.0, DAY_MS) > urgency(0.9999, 0)
     assert urgency(0.2, 23 * HOUR_MS) < urgency(0.9999, HOUR_MS * 6)
     assert urgency(0.5, 7 * DAY_MS) == urgency(0.5, 700 * DAY_MS)
     metadata = table(small_files(6, MB))
-    (first_ms,) = {one.timestamp_ms for one in metadata.snapshots.values()}
+    (first_ms,) = {snapshot.timestamp_ms for snapshot in metadata.snapshots.values()}
     assert waited_ms(metadata, (), NOW_MS) == NOW_MS - first_ms, "without a pass since the oldest snapshot"
     assert waited_ms(metadata, (NOW_MS - 7, NOW_MS - 5), NOW_MS) == 5
     assert waited_ms(metadata, (NOW_MS + 5,), NOW_MS) == 0
 
 
-# The scan of one catalog by `icekeeper detect`; filters; what an assessor asks.
+# The scan of one catalog by `icekeeper detect`; filters; what an assessment considers.
 
 
 def detected(catalog: PreparedCatalog, state: CountedState, **settings: str) -> FleetReport:
-    """What ``icekeeper detect`` finds."""
+    """Report what ``icekeeper detect`` finds."""
     return Runtime(catalog, state, environment={}, clock=lambda: NOW_MS).detect(settings)
 
 
@@ -287,12 +287,12 @@ def test_a_catalog_that_cannot_be_listed_fails_the_scan(state: CountedState) -> 
 
 
 def test_the_command_scans_as_the_pipeline_does(state: CountedState) -> None:
-    """It records how tables look, puts first what people asked for, and leaves out what is being maintained."""
+    """It records lake stats, proposes requested tables first, and skips tables with a running pass."""
     busy = table(small_files(9, MB))
     tables = {"ns.a": with_uuid(busy, "ns.a"), "ns.b": with_uuid(busy, "ns.b"), "ns.quiet": table()}
     catalog = PreparedCatalog(tables)
-    asked, held = (identity_of(catalog, catalog.load(TableName.parse(name))) for name in ("ns.b", "ns.a"))
-    state.requests.file(MaintenanceRequest(identity=asked, requested_ms=1))
+    requested, held = (identity_of(catalog, catalog.load(TableName.parse(name))) for name in ("ns.b", "ns.a"))
+    state.requests.file(MaintenanceRequest(identity=requested, requested_ms=1))
     state.leases.acquire(held.lease_key, "run-7", now_ms=NOW_MS - 1, ttl_ms=1000)
     report = detected(catalog, state)
     assert [(found.table, found.reasons[0]) for found in report.proposals] == [("ns.b", "requested by a person")]
@@ -301,8 +301,8 @@ def test_the_command_scans_as_the_pipeline_does(state: CountedState) -> None:
     assert sorted(str(stats.identity.table) for stats in seen) == ["ns.a", "ns.b", "ns.quiet"]
 
 
-def test_an_assessor_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path) -> None:
-    """A pin stops the expiry proposal, an idle pass the summary's, and the table's own property the whole."""
+def test_an_assessment_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path) -> None:
+    """A pin suppresses the reasons of expiry, an idle pass those of the summary, and the table's property all."""
     store = SqliteStateStore(tmp_path / "state.db")
     metadata = table(small_files(400, MB), snapshots=60, age_hours=200)
     loaded = LoadedTable(TableName(("ns",), "t"), metadata, "m", "m", {})
@@ -354,7 +354,7 @@ def test_only_star_and_question_mark_are_wildcards_and_a_bucket_is_matched_by_it
         assert selects_bucket(settings, warehouse) is selected, warehouse
 
 
-# Items in several threads within a time budget: what is begun, what is done, and what comes too late.
+# Items in several threads within a time budget: which items begin, which end in time, and which end too late.
 
 
 def test_every_item_is_done_once_and_never_more_at_a_time_than_threads() -> None:
@@ -399,7 +399,7 @@ def test_each_thread_enters_its_surroundings_once() -> None:
 
 
 def test_nothing_is_begun_in_the_last_tenth() -> None:
-    ticks = count()  # one second passes at each look: one at the start, one before each item, one before waiting
+    ticks = count()  # each reading of the clock takes a second: at the start, before each item, before waiting
     reached = within_budget(
         str, range(100), threads=1, budget_s=20, name="test", monotonic_s=lambda: float(next(ticks))
     )
@@ -409,7 +409,7 @@ def test_nothing_is_begun_in_the_last_tenth() -> None:
 
 @pytest.mark.parametrize(("share", "least", "most"), [(1.0, 1, 1), (0.7, 1, 1), (0.5, 6, 8), (0.0, 6, 8)])
 def test_more_threads_begin_only_while_little_is_computed(share: float, least: int, most: int) -> None:
-    """Threads that compute wait for one another: sixteen took 1.7 times as long as one for tables on this disk."""
+    """Threads that compute wait for each other: for tables on the local disk, sixteen took 1.7 times as long as one."""
     threads: set[int] = set()
 
     def work(item: int) -> None:
@@ -428,7 +428,7 @@ def test_more_threads_begin_only_while_little_is_computed(share: float, least: i
     assert least <= len(threads) <= most
 
 
-def test_threads_end_while_much_is_computed_and_begin_again() -> None:
+def test_threads_end_while_the_process_computes_and_begin_again() -> None:
     """The process waits for the first 0.3 s, computes until 0.8 s, and waits again."""
     here, now, used = time.monotonic(), 0.0, 0.0
     at_once: dict[str, set[int]] = {"waits": set(), "computes": set(), "waits again": set()}
@@ -450,7 +450,7 @@ def test_threads_end_while_much_is_computed_and_begin_again() -> None:
     assert [len(found) > 1 for found in at_once.values()] == [True, False, True]
 
 
-def test_an_item_that_hangs_is_left_and_its_late_result_discarded() -> None:
+def test_a_hanging_item_is_abandoned_and_its_late_result_discarded() -> None:
     may_end, has_ended, others = Event(), Event(), Semaphore(0)
     looks = count()
     here = get_ident()
@@ -464,11 +464,11 @@ def test_an_item_that_hangs_is_left_and_its_late_result_discarded() -> None:
         return item
 
     def clock() -> float:
-        """The time is over once the other items are done."""
+        """The budget ends once the other items are done."""
         if get_ident() != here or next(looks) < 2:
             return 0.0
         assert all(others.acquire(timeout=10) for _ in range(2))
-        time.sleep(0.05)  # until the second one has left its result
+        time.sleep(0.05)  # until the second item has stored its result
         return 100.0
 
     reached = within_budget(work, range(3), threads=2, budget_s=100, name="test", monotonic_s=clock)
@@ -493,7 +493,7 @@ def test_an_error_of_the_work_is_raised_and_no_further_item_begins() -> None:
     assert (reached.done, reached.begun) == ([], 0)
 
 
-# Records of many tables are gathered and written some at a time, by a scan's threads or at its end.
+# A scan gathers the records of many tables and writes them in batches, in its threads or at its end.
 
 TABLES = 60
 
@@ -509,30 +509,30 @@ def scan(state: CountedState, fleet: PreparedCatalog) -> FleetReport:
 
 
 def remembered(state: CountedState) -> tuple[int, int]:
-    """Of how many tables the health is known, and when their first sweep is due."""
-    known = [one.identity for one in state.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))]
+    """How many tables have lake stats, and how many a time of their first sweep."""
+    known = [stats.identity for stats in state.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))]
     sweeps = [SweepKind.FIRST in state.sweeps.of_table(identity) for identity in known]
     return len(known), sum(sweeps)
 
 
-def test_every_record_is_written_once_and_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_record_is_written_once_and_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathered, "_AT_ONCE", 10)
     written: list[list[int]] = []
-    records = Gathered[int](lambda some: written.append([*some]))
+    records = Gathered[int](lambda batch: written.append([*batch]))
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(records.add, range(995)))
     assert len(written) <= 99
     assert sum(map(len, written)) > 985  # fewer than ten are left
     records.write_rest()
     records.write_rest()
-    assert sorted(number for some in written for number in some) == [*range(995)]
+    assert sorted(number for batch in written for number in batch) == [*range(995)]
     assert all(written)
 
 
 def test_a_scan_records_many_tables_in_few_transactions(
     state: CountedState, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What protects a table is written before its caller continues (rule: protection-is-written-at-once)."""
+    """Records that protect a table are written before the caller continues (rule: protection-is-written-at-once)."""
     begun = []
     transaction = SqliteFile.transaction
 
@@ -549,11 +549,11 @@ def test_a_scan_records_many_tables_in_few_transactions(
     assert remembered(state) == (TABLES, TABLES)
     assert 2 <= len(begun) <= 8
     begun.clear()
-    scan(state, fleet)  # nothing is new, but that there was a scan, and when
+    scan(state, fleet)  # only the time of the scan is new
     assert len(begun) == 2
 
 
-def test_the_next_scan_records_what_a_scan_could_not(
+def test_the_next_scan_writes_records_that_a_failed_store_lost(
     state: CountedState,
     fleet: PreparedCatalog,
     monkeypatch: pytest.MonkeyPatch,
@@ -576,14 +576,14 @@ def test_the_next_scan_records_what_a_scan_could_not(
     assert remembered(state) == (TABLES, TABLES)
 
 
-def test_a_wrong_row_keeps_all_rows_of_its_write_out(state: CountedState) -> None:
-    """And the message names the file."""
+def test_an_invalid_row_fails_all_rows_of_its_write(state: CountedState) -> None:
+    """The message names the file."""
     with pytest.raises(StorageError, match=r"state\.db cannot be used: "):
         state.table.put_all([{"pk": "a", "sk": "s"}, {"pk": "b", "sk": None}])
     assert state.table.get("a", "s") is None
 
 
-# What a person asked for comes first in a scan, whatever the table was called, and is refused or kept for a reason.
+# A scan proposes requested tables first, under any name of the table, and refuses or keeps a request for a reason.
 
 
 def test_requested_passes_come_first_also_past_the_filters(state: CountedState) -> None:
@@ -621,7 +621,7 @@ def test_requested_passes_come_first_also_past_the_filters(state: CountedState) 
         ),
     )
     assert report.skipped == (Skip("ns.urgent", "beyond max_jobs_per_detection 2", catalog="C"),)
-    # Detection claims nothing: that is for the run.
+    # Detection claims no request; the run does.
     assert len(state.requests.pending()) == 2
 
 
@@ -635,10 +635,10 @@ def test_requested_passes_come_first_also_past_the_filters(state: CountedState) 
     ],
     ids=["warehouse", "renamed", "catalog", "case"],
 )
-def test_a_request_is_found_whatever_the_table_was_called(
+def test_a_request_is_found_under_any_name_of_its_table(
     state: CountedState, catalog: str, warehouse: str, name: str
 ) -> None:
-    """Its name says where to look first; which table is meant, its UUID."""
+    """The UUID identifies the table; the name is only the first place to look."""
     identity = TableIdentity(CatalogId(catalog, warehouse), TableName.parse(name), "U1", "s3://b/t")
     state.requests.file(MaintenanceRequest(identity=identity, requested_ms=1, settings={"operations": "compact"}))
     tables = {"ns.t": with_uuid(table(), "u1"), "ns.urgent": with_uuid(table(small_files(1000, MB)), "u2")}
@@ -661,7 +661,7 @@ def test_a_request_is_found_whatever_the_table_was_called(
 def test_a_request_that_no_catalog_can_serve_is_dropped_after_eight_days(
     state: CountedState, requested_ms: int, name: str, stays: bool
 ) -> None:
-    """A caller may file requests for catalogs that do not exist."""
+    """A caller can file requests for catalogs that do not exist."""
     identity = TableIdentity(CatalogId("nowhere", "s3://none/"), TableName.parse(name), "u9", "s3://none/t")
     state.requests.file(MaintenanceRequest(identity=identity, requested_ms=requested_ms))
     catalog, scanner = PreparedCatalog({"ns.t": with_uuid(table(), "u1")}), scanner_of(policy().policy, state)
@@ -673,7 +673,7 @@ def test_a_request_that_no_catalog_can_serve_is_dropped_after_eight_days(
     assert report.warnings == (() if stays else (sentence,))
 
 
-def test_a_request_under_another_name_is_looked_for_first(state: CountedState) -> None:
+def test_a_table_requested_under_another_name_is_loaded_first(state: CountedState) -> None:
     alias = TableIdentity(CatalogId("alias", "s3://prod-lake/"), TableName.parse("OTHER.T"), "u3", "s3://b/t")
     state.requests.file(MaintenanceRequest(identity=alias, requested_ms=1))
     catalog = PreparedCatalog({"ns.a": with_uuid(table(), "u1"), "other.t": with_uuid(table(), "u3")})
@@ -688,12 +688,12 @@ def test_a_deployment_that_forbids_maintenance_refuses_requests_and_a_table_does
     state.requests.file(request("ns.t"))
     assert names(scanned(state, catalog)) == ["ns.t"]
     report = scanned(state, catalog, environment={"ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "false"})
-    # The bound is above what the table says, and it already says false: it is the deployment's that counts.
+    # The deployment's bound overrides the table's property, also if both are false.
     assert names(report) == []
     assert report.skipped[0].reason.startswith("requested by a person, but maintenance is disabled (")
 
 
-def test_a_request_for_a_table_that_was_created_anew_is_not_for_the_new_one(state: CountedState) -> None:
+def test_a_request_for_a_recreated_table_does_not_apply_to_the_new_table(state: CountedState) -> None:
     catalog = PreparedCatalog({"ns.t": with_uuid(table(small_files(10, MB)), "new")})
     state.requests.file(request("ns.t", "old"))
     (item,) = scanned(state, catalog).proposals
@@ -707,7 +707,7 @@ def test_a_request_for_a_table_that_was_created_anew_is_not_for_the_new_one(stat
     assert [item.is_requested for item in scanned(state, catalog).proposals] == [True]
 
 
-def test_a_request_is_kept_where_its_table_cannot_be_read_now_and_dropped_where_it_is_gone(state: CountedState) -> None:
+def test_a_request_is_kept_while_its_table_is_unreadable_and_dropped_once_it_is_gone(state: CountedState) -> None:
     state.requests.file(request("ns.t"))
     for trouble in (StorageError("no answer"), MetadataUnreadable("damaged")):
         assert scanned(state, PreparedCatalog({"ns.t": trouble})).errors == 1

@@ -1,4 +1,4 @@
-"""A scan goes on over catalogs and tables that fail, hang, or list nothing."""
+"""A scan continues past catalogs and tables that fail, hang, or list nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from icekeeper.state.identity import Entry
 from support.scans import IDLE, CountedState, PreparedCatalog, names, request, scanned, scanner_of, source, with_uuid
 from support.settings import MB, NOW_MS, policy, small_files, table
 
-# A scan goes on: catalogs that fail, tables that break their assessment or hang, a state that is lost.
+# Catalogs that fail, tables whose assessment fails or hangs, an unavailable state store.
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def state(tmp_path: Path) -> CountedState:
     return CountedState(tmp_path / "state.db")
 
 
-def test_a_table_that_hangs_does_not_keep_the_next_scan_at_its_place(state: CountedState) -> None:
+def test_the_next_scan_starts_after_a_table_that_hangs(state: CountedState) -> None:
     clock_s = [0.0]
 
     def hang() -> None:
@@ -79,7 +79,7 @@ def test_a_catalog_that_fails_is_reported_and_the_others_are_scanned(state: Coun
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_table_that_breaks_its_assessment_does_not_stop_the_scan(
+def test_an_error_in_the_assessment_of_a_table_does_not_stop_the_scan(
     state: CountedState, odd: Exception, reason: str
 ) -> None:
     report = scanned(state, PreparedCatalog({"ns.a": odd, "ns.t": table()}))
@@ -90,7 +90,7 @@ def test_a_table_that_breaks_its_assessment_does_not_stop_the_scan(
     ]
 
 
-def test_a_catalog_that_is_slow_to_list_leaves_the_others_their_time(state: CountedState) -> None:
+def test_a_catalog_with_a_slow_listing_does_not_delay_the_others(state: CountedState) -> None:
     release = threading.Event()
 
     def slow() -> PreparedCatalog:
@@ -120,10 +120,10 @@ def test_a_table_with_wrong_settings_is_an_error_and_a_warning(state: CountedSta
     assert list(stats.warnings) == ["wrong_settings"]
 
 
-def test_a_lost_state_costs_the_scan_and_not_the_proposals(
+def test_a_scan_fails_without_requests_and_proposes_tables_without_leases_and_lake_stats(
     state: CountedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run asks for the lease again; requests must not be skipped silently."""
+    """The run acquires the lease itself; requests must not be skipped silently."""
     catalog = PreparedCatalog({"ns.t": table(small_files(9, MB))})
 
     def lost(*_: object, **__: object) -> Any:
@@ -145,10 +145,10 @@ def test_a_lost_state_costs_the_scan_and_not_the_proposals(
         scanned(state, catalog)
 
 
-def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
+def test_a_table_that_hangs_is_recorded_and_skipped_for_a_while(
     state: CountedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is an error of each scan but costs its time once; the other tables are assessed."""
+    """Each scan reports it as an error, but only the first waits for it; the other tables are assessed."""
     monkeypatch.setattr(scan, "LEAST_LIMIT_S", 0)
     release = threading.Event()
 
@@ -181,8 +181,8 @@ def test_a_table_that_hangs_is_remembered_and_left_alone_for_a_while(
     assert list(state.cut_offs.of_catalog(entry.catalog)) == []
 
 
-def test_a_short_scan_that_somebody_asks_for_is_no_evidence(state: CountedState) -> None:
-    """A caller may set the time of a scan; a short time must not make tables wait for hours."""
+def test_a_timeout_of_a_scan_with_a_short_budget_is_not_recorded(state: CountedState) -> None:
+    """A caller may set the budget of a scan; a short budget must not make tables wait for hours."""
     release = threading.Event()
     catalog = PreparedCatalog({"ns.t": table()}, on_load=lambda: release.wait(30))
     try:
@@ -193,7 +193,7 @@ def test_a_short_scan_that_somebody_asks_for_is_no_evidence(state: CountedState)
 
 
 def test_a_table_whose_passes_were_cut_off_waits_and_health_reports_it(state: CountedState) -> None:
-    """A request for a pass does not end the wait: a caller could occupy a worker for ever."""
+    """A request does not end the wait; otherwise a caller could occupy a worker forever."""
     catalog = PreparedCatalog({"ns.slow": table(small_files(1000, MB)), "ns.t": table(small_files(9, MB))})
     entry = Entry(catalog.id, "ns.slow")
     why = "its pass did not end within 1.25 times job_timeout_s 60"
@@ -203,18 +203,18 @@ def test_a_table_whose_passes_were_cut_off_waits_and_health_reports_it(state: Co
     assert names(report) == ["ns.t"]
     (skip,) = report.skipped
     assert skip.reason.startswith(f"not maintained: {why}, 2 times in a row; it is tried again after ")
-    found = {str(one.identity.table): one.warnings for one in state.lake_stats.of_catalog(entry.catalog)}
+    found = {str(stats.identity.table): stats.warnings for stats in state.lake_stats.of_catalog(entry.catalog)}
     assert found["ns.slow"]["cut_off"] == f"the table is {skip.reason}"
     assert "cut_off" not in found["ns.t"]
 
 
 def test_a_uuid_at_two_locations_is_a_warning_for_both(state: CountedState) -> None:
-    """Also across catalogs; two entries of one table have one location."""
-    one = with_uuid(table(), "u1")
-    copy = TableMetadata({**one.document, "location": "s3a://b/copy/"})
-    first = PreparedCatalog({"ns.t": one, "ns.same": one, "ns.other": with_uuid(table(), "u2")})
+    """This includes tables of two catalogs; two entries of the same table share its location and cause no warning."""
+    original = with_uuid(table(), "u1")
+    copy = TableMetadata({**original.document, "location": "s3a://b/copy/"})
+    first = PreparedCatalog({"ns.t": original, "ns.same": original, "ns.other": with_uuid(table(), "u2")})
     second = PreparedCatalog({"ns.copy": copy}, name="D", warehouse="s3://other/")
-    for _ in range(2):  # what comes later in a scan, the next one knows
+    for _ in range(2):  # the first scan does not compare a table with later tables; the second does
         scanned(state, first, second)
     lake = [
         *state.lake_stats.of_catalog(first.id),
@@ -226,7 +226,7 @@ def test_a_uuid_at_two_locations_is_a_warning_for_both(state: CountedState) -> N
     assert " of catalog C at s3://b/t: pins and staged loads" in warnings["ns.copy"]
 
 
-# Catalogs that list no table, or may not list all of them: their warnings, and what is still maintained.
+# Catalogs that list no table, or may not list all tables: their warnings, and the tables that are maintained.
 
 ARN = "arn:aws:s3tables:eu-west-1:123456789012:bucket/lake"
 NONE = (
@@ -248,32 +248,32 @@ def scanned_catalog(state: CountedState, catalog: PreparedCatalog, **source: Any
 
 
 def test_a_configured_catalog_without_tables_is_a_warning(state: CountedState) -> None:
-    """Under Lake Formation a listing has only tables with a grant: without grants it is empty, and no error
+    """Under Lake Formation, a listing has only tables with a grant: without grants it is empty and succeeds
     (rule: partial-listings-delete-nothing)."""
     report = scanned_catalog(state, PreparedCatalog({}))
     assert (report.warnings, report.empty_catalogs, report.errors) == ((NONE,), 1, 0)
 
 
-def test_a_bucket_that_was_only_found_may_be_empty(state: CountedState) -> None:
+def test_a_discovered_table_bucket_may_be_empty(state: CountedState) -> None:
     report = scanned_catalog(state, PreparedCatalog({}), may_be_empty=True)
     assert (report.warnings, report.empty_catalogs) == ((), 0)
     (named,) = named_catalogs({"ICEKEEPER_TABLE_BUCKETS": ARN}, {})
     (found,) = add_found((), [ARN], {})
     assert (named.is_found, found.is_found) == (False, True)
-    assert [one.is_found for one in add_found([named], [ARN], {})] == [False]
+    assert [catalog.is_found for catalog in add_found([named], [ARN], {})] == [False]
 
 
-def test_tables_that_may_be_listed_are_maintained_and_the_others_are_a_warning(state: CountedState) -> None:
+def test_listed_tables_are_maintained_and_a_warning_reports_the_unlisted(state: CountedState) -> None:
     few, other = (with_uuid(table(small_files(10, MB)), uuid) for uuid in ("u1", "u2"))
     whole = scanned_catalog(state, PreparedCatalog({"ns.few": few, "hr.few": other}))
-    assert {one.table for one in whole.proposals} == {"ns.few", "hr.few"}
+    assert {item.table for item in whole.proposals} == {"ns.few", "hr.few"}
     half = HalfListed({"ns.few": few})
     report = scanned_catalog(state, half)
-    assert [one.table for one in report.proposals] == ["ns.few"]
+    assert [item.table for item in report.proposals] == ["ns.few"]
     assert report.warnings == ("catalog C: the tables of 1 database(s) must not be listed (hr)",)
     assert (report.errors, report.empty_catalogs) == (0, 0)
-    # What was remembered of tables that are not listed just now stays.
-    assert {str(one.identity.table) for one in state.lake_stats.of_catalog(half.id)} == {
+    # The lake stats of tables that are not listed now are kept.
+    assert {str(item.identity.table) for item in state.lake_stats.of_catalog(half.id)} == {
         "ns.few",
         "hr.few",
     }
@@ -285,7 +285,7 @@ Stub = tuple[str, Mapping[str, Any], Mapping[str, Any] | str]
 
 
 def glue(*answers: Stub, **properties: str) -> GlueCatalog:
-    """A catalog whose client expects these requests, in this order; a text is an error's code."""
+    """A catalog whose client expects these requests in this order; a text is an error code."""
     catalog = GlueCatalog(ConfiguredCatalog("lake", CatalogKind.GLUE, {**PROPERTIES, **properties}))
     stubber = Stubber(catalog._clients.repeating)
     for operation, expected, answer in answers:
@@ -304,7 +304,7 @@ def of(name: str) -> Mapping[str, Any]:
 DATABASES = {"DatabaseList": [{"Name": "hr"}, {"Name": "sales"}]}
 
 
-def test_a_database_that_must_not_be_looked_into_hides_no_other() -> None:
+def test_a_database_without_access_does_not_hide_the_others() -> None:
     catalog = glue(
         ("get_databases", {}, DATABASES),
         ("get_tables", {"DatabaseName": "hr"}, "AccessDeniedException"),
@@ -321,7 +321,7 @@ def test_a_database_that_must_not_be_looked_into_hides_no_other() -> None:
 
 
 @pytest.mark.parametrize("code", ["ThrottlingException", "InternalServiceException", "OperationTimeoutException"])
-def test_a_database_that_cannot_be_listed_now_is_an_error_of_the_whole(code: str) -> None:
+def test_a_database_that_fails_temporarily_fails_the_listing(code: str) -> None:
     catalog = glue(("get_databases", {}, DATABASES), ("get_tables", {"DatabaseName": "hr"}, code))
     with pytest.raises(StorageError, match=code) as caught:
         list(catalog.list_tables())

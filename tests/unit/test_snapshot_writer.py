@@ -1,4 +1,4 @@
-"""Snapshots that we write: manifests, totals, row ids, and the marks of streaming writers."""
+"""The snapshots that Icekeeper writes: manifests, totals, row ids, and marks of streaming writers."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from support.listed_manifests import ListedManifests, path_of
 from support.plans import data_file, manifest
 from support.tables import new_document, snapshot
 
-# Snapshots that replace files: which manifests they get, and what the entries in these say.
+# Snapshots that replace files: their manifests and the entries.
 
 SPECS = [{"spec-id": 0, "fields": []}, {"spec-id": 1, "fields": []}]
 HEAD, ON_A_BRANCH = 2, 9
-"""Numbers of the newest commits: on main, and of all."""
+"""The sequence numbers of the newest commit on main and of the newest commit of all."""
 
 
 @pytest.fixture
 def table() -> ListedManifests:
-    """Data files a, b under spec 0, c, d under spec 1; a delete file of each; a later commit on a branch."""
+    """Data files a and b under spec 0, c and d under spec 1; a delete file per spec; a later commit on a branch."""
     made = ListedManifests()
     made.document |= {"partition-specs": SPECS, "last-sequence-number": ON_A_BRANCH}
     made.snapshot(1, made.manifest("old", ["data/a"]))
@@ -48,7 +48,7 @@ def table() -> ListedManifests:
 
 
 def replaced(table: ListedManifests, gone: list[str]) -> tuple[SnapshotWriter, PreparedCommit]:
-    """The files named go, one file of each spec comes."""
+    """Remove the named files and add one file per spec."""
     writer = SnapshotWriter(
         table.metadata, table.reader, table.objects.__setitem__, lambda paths: None, "main", "run", now_ms=0
     )
@@ -71,8 +71,8 @@ def entries_of(
     return after, [(m, list(found)) for m, found in table.reader.entries(table.reader.manifests(snapshot))]
 
 
-def test_a_manifest_holds_one_spec_and_one_content_type_and_a_file_is_in_one(table: ListedManifests) -> None:
-    """Readers take both from the manifest list, and read a path twice that is listed twice."""
+def test_a_manifest_has_one_spec_and_content_type_and_a_file_one_manifest(table: ListedManifests) -> None:
+    """Readers take both from the manifest list; they read a file twice that two manifests list."""
     _, prepared = replaced(table, ["data/a", "data/c", "data/x"])
     _, manifests = entries_of(table, prepared)
     found = {
@@ -89,16 +89,16 @@ def test_a_manifest_holds_one_spec_and_one_content_type_and_a_file_is_in_one(tab
     assert sum(entry.is_live for _, entries in manifests for entry in entries) == len(found)
 
 
-def test_entries_say_who_added_and_who_removed_a_file_and_when(table: ListedManifests) -> None:
-    """Added files have the number of the planning snapshot (rule: keep-planning-sequence-number), the others keep
-    theirs (rule: carry-entries-explicitly); the commit's own is above that of every branch."""
+def test_entries_have_the_snapshot_and_sequence_number_that_added_or_removed_the_file(table: ListedManifests) -> None:
+    """Added files have the planning snapshot's sequence number (rule: keep-planning-sequence-number), other files keep
+    theirs (rule: carry-entries-explicitly); the commit's number exceeds that of every branch."""
     writer, prepared = replaced(table, ["data/a", "data/c"])
     after, manifests = entries_of(table, prepared)
     snapshot = after.current_snapshot
     assert snapshot is not None
     assert (snapshot.sequence_number, after.last_sequence_number) == (ON_A_BRANCH + 1, ON_A_BRANCH + 1)
     assert snapshot.summary["operation"] == "replace"
-    said = {
+    entries_by_name = {
         entry.file.file_path.rpartition("/")[2]: (
             entry.status,
             entry.snapshot_id == writer.snapshot_id,
@@ -110,13 +110,13 @@ def test_entries_say_who_added_and_who_removed_a_file_and_when(table: ListedMani
     }
     added = (EntryStatus.ADDED, True, HEAD, ON_A_BRANCH + 1)
     gone, kept = (EntryStatus.DELETED, True, 1, 1), (EntryStatus.EXISTING, False, 1, 1)
-    assert said == dict(zip("abcdxy", (gone, kept, gone, kept, kept, kept), strict=True)) | {
+    assert entries_by_name == dict(zip("abcdxy", (gone, kept, gone, kept, kept, kept), strict=True)) | {
         "new0": added,
         "new1": added,
     }
 
 
-# Who gets which row ids (rule: rows-keep-their-lineage), and what verify says when they do not hold.
+# Row ids of new snapshots (rule: rows-keep-their-lineage), and the problems that verify reports.
 
 
 def with_rows(
@@ -132,7 +132,7 @@ def with_rows(
 
 
 def test_data_manifests_without_row_ids_get_the_next_ids() -> None:
-    """Enough for added and existing rows, not for deleted ones; the others keep what they have, deletes have none."""
+    """Added and existing rows get ids, deleted rows none; other manifests keep theirs; delete manifests have none."""
     listed = [
         with_rows(10, 5),
         with_rows(3, first_row_id=20),
@@ -148,7 +148,7 @@ def test_data_manifests_without_row_ids_get_the_next_ids() -> None:
 
 
 def document(next_row_id: int, *ids: tuple[int, int] | None) -> TableMetadata:
-    """Snapshots in order of sequence number, each with its row ids, or from before v3."""
+    """Snapshots in order of sequence number, each with its row ids; None is a snapshot from before v3."""
     snapshots = []
     for number, given in enumerate(ids, start=1):
         raw = snapshot(number, format_version=2, sequence_number=number)
@@ -168,7 +168,7 @@ def document(next_row_id: int, *ids: tuple[int, int] | None) -> TableMetadata:
     ],
     ids=["empty", "upgraded", "with_a_gap", "twice", "unsaid", "beyond_the_next"],
 )
-def test_row_ids_of_snapshots(metadata: TableMetadata, details: list[str]) -> None:
+def test_snapshots_have_row_ids_that_do_not_overlap(metadata: TableMetadata, details: list[str]) -> None:
     problems = list(row_id_problems(metadata, "here"))
     assert [problem.detail for problem in problems] == details
     assert {(problem.kind, problem.path) for problem in problems} <= {("row_lineage", "here")}
@@ -188,7 +188,7 @@ def test_manifests_of_a_v3_snapshot_have_row_ids_or_hold_deletes() -> None:
     ]
     del raw["first-row-id"]
     assert not list(manifest_row_id_problems(Snapshot(raw), listed))
-    # A data file has one vector.
+    # A data file has at most one vector.
     assert not list(duplicate_vector_problems(["a", "b"]))
     (problem,) = duplicate_vector_problems(["a", "b", "a"])
     assert (problem.kind, problem.path) == ("deletion_vector", "a")
@@ -211,11 +211,11 @@ def test_a_vector_states_its_place_and_its_data_file() -> None:
     assert details(vector(content_offset=None), EntryStatus.DELETED) == []
 
 
-# Totals of snapshot summaries: they add up, and what is not known is not made up.
+# Totals of snapshot summaries: they add up, and unknown totals are omitted.
 
 
 def summary(before: Mapping[str, str], counted: Mapping[str, int] | None = None) -> dict[str, str]:
-    """Two data files of 10 rows become one, and a delete file of 3 rows is removed."""
+    """The summary of a commit that merges two data files of 10 rows and removes a delete file of 3 rows."""
     parent = Snapshot(snapshot(1, format_version=2, summary={"operation": "append", **before}))
     delete = data_file("d", 30, records=3, content=FileContent.EQUALITY_DELETES)
     removed = [(0, data_file("a", 100)), (0, data_file("b", 200)), (0, delete)]
@@ -226,23 +226,23 @@ def totals(found: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in found.items() if key.startswith("total-")}
 
 
-def test_totals_follow_the_parents_unless_manifests_give_them_or_they_are_impossible() -> None:
+def test_totals_continue_the_parents_unless_counted_or_impossible() -> None:
     keys = ("data-files", "delete-files", "records", "files-size", "equality-deletes", "position-deletes")
-    before, after = ({f"total-{key}": n for key, n in zip(keys, said.split(), strict=True)} for said in TOTALS)
+    before, after = ({f"total-{key}": n for key, n in zip(keys, stated.split(), strict=True)} for stated in TOTALS)
     found = summary(before)
     assert totals(found) == after
     changed = {"added-records": "20", "deleted-records": "20", "removed-equality-deletes": "3"}
     assert {key: found[key] for key in changed} == changed
-    # Made up once, a total would be carried on for ever.
-    for said in ({}, {"total-data-files": "many"}, {"total-data-files": "0"}, {"total-data-files": ""}):
-        assert totals(summary(said)) == {}
+    # Every later snapshot would inherit an invented total.
+    for stated in ({}, {"total-data-files": "many"}, {"total-data-files": "0"}, {"total-data-files": ""}):
+        assert totals(summary(stated)) == {}
     assert totals(summary({"total-data-files": "99"}, {"total-data-files": 1})) == {"total-data-files": "1"}
 
 
 TOTALS = ("7 1 70 1000 3 0", "6 0 70 920 0 0")
 
 
-# What streaming writers find their last commit by: whose mark it is, how old, and what is carried on.
+# Marks by which streaming writers find their last commit: their writer, their time, and which marks are carried.
 
 FLINK = {"flink.job-id": "j", "flink.operator-id": "o", "flink.max-committed-checkpoint-id": "7"}
 KAFKA = {
@@ -273,7 +273,7 @@ def made(summary: Mapping[str, str], *, at_ms: int = 1000) -> Snapshot:
         ({"redpanda.commit-metadata": "not json"}, "Redpanda"),
     ],
 )
-def test_marks_are_carried_to_the_letter_with_the_time_of_their_writers_commit(
+def test_marks_are_carried_unchanged_with_the_time_of_their_writers_commit(
     mark: Mapping[str, str], writer: str
 ) -> None:
     parent = made({**mark, "engine-name": "x", "total-records": "5", "app-id": "y"})
@@ -303,10 +303,10 @@ def test_other_keys_are_not_carried(summary: Mapping[str, str]) -> None:
     assert carried_marks(made(summary)) == {}
 
 
-def test_marks_beside_other_keys_and_other_marks() -> None:
+def test_only_marks_are_carried_and_each_writer_has_its_mark() -> None:
     parent = made({**FLINK, "flink.rows-of-checkpoint": "9", "wap.id": "w", "published-wap-id": "v"})
     assert carried_marks(parent) == {**FLINK, COMMITTED_KEY: "1000"}
-    # A tiering service takes the snapshot's id besides, and fails on a copy that lacks its offsets.
+    # A tiering service also uses the snapshot id, and fails on a copy of its mark without its offsets.
     parent = made({"commit-user": "__fluss_lake_tiering", "fluss-offsets": "[]"})
     assert marks_of(parent) == {"commit user __fluss_lake_tiering": 1000}
     assert carried_marks(parent) == {}
@@ -317,7 +317,7 @@ def test_marks_beside_other_keys_and_other_marks() -> None:
 
 
 @pytest.mark.parametrize("operation", ["replace", "delete"])
-def test_snapshots_of_ours_bear_their_parents_marks(operation: str) -> None:
-    """A snapshot without new rows carries its parent's marks of streaming writers (rule: carry-streaming-marks)."""
+def test_a_snapshot_without_new_rows_carries_its_parents_marks(operation: str) -> None:
+    """(rule: carry-streaming-marks)"""
     summary = snapshot_summary(operation, made(FLINK), (), (), {"icekeeper.run-id": "r"}, {})
     assert summary == {"operation": operation, **FLINK, COMMITTED_KEY: "1000", "icekeeper.run-id": "r"}

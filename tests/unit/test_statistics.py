@@ -49,7 +49,7 @@ from support.settings import NOW_MS, policy
 from support.state_stores import look, looks
 from support.tables import new_document, snapshot
 
-# Partitions counted from manifest entries; beside Java's in ``tests/interop/test_statistics.py``.
+# Partition statistics from manifest entries; ``tests/interop/test_statistics.py`` compares them with Java's.
 
 NAN = float("nan")
 BY_ID = {"field-id": 1000, "source-id": 1, "name": "id_part", "transform": "identity"}
@@ -100,14 +100,14 @@ def rows(*entries: tuple[ManifestFile, ManifestEntry]) -> list[int | None]:
 DATA = entry(0, (1,))
 
 
-def test_the_newest_spec_names_a_field_and_the_type_is_that_before_void() -> None:
+def test_a_field_has_the_newest_specs_name_and_its_type_before_void() -> None:
     assert partition_fields(METADATA) == [
         {"id": 1000, "name": "renamed", "required": False, "type": "long"},
         {"id": 1001, "name": "ratio", "required": False, "type": "double"},
     ]
 
 
-def test_nulls_come_first_and_nan_last_with_both_zeros_apart() -> None:
+def test_partitions_sort_nulls_first_and_nan_last_and_keep_both_zeros_apart() -> None:
     found = counted(*(entry(1, (None, v)) for v in (NAN, 1.5, None, 0.0, -0.0, NAN)), entry(0, (-7,)))
     assert [str(row.partition) for row in found] == [
         "(None, None)",
@@ -121,7 +121,7 @@ def test_nulls_come_first_and_nan_last_with_both_zeros_apart() -> None:
     assert [row.spec_id for row in found] == [1, 1, 1, 1, 1, 0]
 
 
-def test_deleted_entries_only_say_when_it_changed() -> None:
+def test_deleted_entries_count_only_for_the_last_update() -> None:
     """Partition statistics are counted from manifest entries, one row per spec and partition."""
     gone = entry(0, (1,), status=EntryStatus.DELETED, snapshot_id=2)
     (row,) = counted(DATA, gone)
@@ -132,7 +132,7 @@ def test_deleted_entries_only_say_when_it_changed() -> None:
     assert (row.last_updated_at, row.last_updated_snapshot_id) == (None, None), "that snapshot has expired"
 
 
-def test_rows_after_deletes_are_stated_only_where_they_are_known() -> None:
+def test_row_counts_after_deletes_are_given_only_where_known() -> None:
     vector = entry(0, (1,), FileContent.POSITION_DELETES, file_format="PUFFIN", record_count=3)
     positions = entry(0, (1,), FileContent.POSITION_DELETES, record_count=3)
     by_key = entry(0, (1,), FileContent.EQUALITY_DELETES, record_count=3)
@@ -148,7 +148,7 @@ def test_rows_after_deletes_are_stated_only_where_they_are_known() -> None:
 
 
 @pytest.mark.parametrize("file_format", PartitionFileFormat)
-def test_a_file_without_rows(file_format: PartitionFileFormat) -> None:
+def test_a_partition_statistics_file_without_rows_is_valid(file_format: PartitionFileFormat) -> None:
     data = encode_partition_file(METADATA, [], file_format)
     if file_format is PartitionFileFormat.PARQUET:
         assert pq.read_table(BufferReader(data)).num_rows == 0
@@ -156,7 +156,7 @@ def test_a_file_without_rows(file_format: PartitionFileFormat) -> None:
         assert data.startswith(b"Obj\x01")
 
 
-# ``verify`` on statistics files: what the table says of one is what its footer says.
+# ``verify`` compares the metadata of a statistics file with its footer.
 
 PATH = "s3://b/t/metadata/1.stats"
 BLOBS = [(PuffinBlob("kind", (n,), 0, 0, {"ndv": "3"}, snapshot_id=1, sequence_number=4), b"blob") for n in (1, 2)]
@@ -165,7 +165,7 @@ FOOTER_SIZE = footer_size(PUFFIN, "x")
 
 
 def stated(change: Callable[[dict[str, Any]], object] = lambda entry: None) -> StatisticsFile:
-    """What the table says, changed."""
+    """The statistics file that the metadata describes, with a change."""
     entry = statistics_entry(1, PATH, PUFFIN, PUFFIN_BLOBS)
     change(entry)
     (file,) = statistics_by_snapshot(TableMetadata(new_document("s3://b/t", 2, statistics=[entry]))).values()
@@ -196,10 +196,10 @@ def test_every_part_of_a_blob_is_compared() -> None:
     assert found == [(ProblemKind.STATISTICS, unnamed.format(2))]
 
 
-def test_a_footer_of_another_size_or_with_a_blob_that_reaches_into_it() -> None:
+def test_a_wrong_footer_size_and_a_blob_that_reaches_into_the_footer_are_problems() -> None:
     longer = replace(stated(), footer_size=FOOTER_SIZE + 2)
-    said = f"the table says that its footer has {FOOTER_SIZE + 2} bytes, it has {FOOTER_SIZE}"
-    assert problems(longer) == [(ProblemKind.WRONG_SIZE, said)]
+    detail = f"the table says that its footer has {FOOTER_SIZE + 2} bytes, it has {FOOTER_SIZE}"
+    assert problems(longer) == [(ProblemKind.WRONG_SIZE, detail)]
     assert problems(replace(stated(), footer_size=FOOTER_SIZE - 2))[0][0] is ProblemKind.UNREADABLE_METADATA
     found = problems(stated(), PUFFIN.replace(b'"length": 4', b'"length": 9'))
     assert found == [(ProblemKind.STATISTICS, "a blob kind reaches into the footer")] * 2
@@ -208,7 +208,7 @@ def test_a_footer_of_another_size_or_with_a_blob_that_reaches_into_it() -> None:
     assert problems(stated(lambda entry: entry["blob-metadata"].clear()), bytes(compressed)) == [], "legal, not opened"
 
 
-# Files whose rows cannot be read: no statistics are better than wrong ones (rule: read-faithfully-or-not-at-all).
+# Files whose rows cannot be read: no statistics are better than wrong statistics (rule: read-faithfully-or-not-at-all).
 
 SCHEMA = {
     "type": "struct",
@@ -261,7 +261,7 @@ def test_an_encrypted_delete_file_is_named() -> None:
         live_files(table.reader, manifests)
 
 
-# Which statistics are stale, and the least that must be read for them.
+# Which statistics are stale, and the fewest files that must be read for them.
 
 TYPES = {1: "long", 2: "string"}
 
@@ -331,7 +331,7 @@ def made(answer: StatisticsPlan | Nothing) -> StatisticsPlan:
 
 
 def read(answer: StatisticsPlan | Nothing) -> dict[tuple[int, ...], list[str]]:
-    """Columns → the files that are read for them."""
+    """Columns → the files that the plan reads for them."""
     return {tuple(r.types): [f.file_path for f in r.files] for r in made(answer).readings}
 
 
@@ -344,13 +344,13 @@ OURS = [file(1, blob(1, 1))]
 BROKEN = {"snapshot-id": 1, "statistics-path": "1.stats"}
 BESIDE = file(1, blob(1, 1), blob(3, 1), blob(1, 1, None, "presto-sum"))
 PLANS: dict[str, tuple[str, list[dict[str, Any]], dict[tuple[int, ...], list[str]], list[tuple[str, int, int]]]] = {
-    # A rewrite keeps the rows, so a sketch keeps the snapshot that it was computed from.
+    # A rewrite keeps the rows, so a sketch still names the snapshot that it was computed from.
     "rewrites": ("append replace replace", OURS, {}, [("1.stats", 1, 1)]),
     **{
         f"after '{operation}'": (f"append {operation} append", OURS, ALL, [])
         for operation in ("overwrite", "delete", "-", "unheard-of")
     },
-    # By another writer, or before its column was promoted.
+    # Sketches by another writer, or from before the promotion of the column.
     **{f"a sketch of {kind}": ("append append", [file(1, blob(1, 1, kind))], ALL, []) for kind in (None, "int")},
     **{
         f"a sketch of {kind}, rewritten": ("append replace", [file(1, blob(1, 1, kind))], {}, [("1.stats", 1, 1)])
@@ -358,7 +358,7 @@ PLANS: dict[str, tuple[str, list[dict[str, Any]], dict[tuple[int, ...], list[str
     },
     "ours, whose snapshot has expired": ("replace append", [file(1, blob(1, 77))], {(1,): ["added by 2"]}, []),
     "another writer's, whose snapshot has expired": ("replace append", [file(2, blob(1, 77, None))], ALL, []),
-    # Another writer knows why it registered a blob for the head, but a column of the policy is counted.
+    # A blob that another writer registered for the head is carried, unless the policy names its column.
     "another writer's for the head": (
         "append overwrite",
         [file(2, blob(1, 1, None), blob(9, 1, None))],
@@ -382,15 +382,15 @@ def test_a_plan_lists_the_files_to_read_and_the_blobs_to_carry(
     assert [reading.base for reading in made(answer).readings if reading.files == EVERYTHING] in ([], [{}])
 
 
-def test_nothing_to_compute() -> None:
+def test_a_table_without_stale_statistics_has_nothing_to_compute() -> None:
     assert plan(table()) == Nothing(NO_SNAPSHOT)
     assert plan(table("append"), {}) == Nothing(NO_COLUMNS)
     assert plan(table("append", statistics=OURS)) == Nothing(UP_TO_DATE)
     assert plan(table("replace", "append", statistics=[file(2, blob(1, 77))])) == Nothing(UP_TO_DATE)
 
 
-def test_only_missing_columns_are_read_and_the_others_carried() -> None:
-    """Also a sketch of a column outside the policy, and blobs of other kinds."""
+def test_only_missing_columns_are_read_and_other_blobs_are_carried() -> None:
+    """These include a sketch of a column outside the policy, and blobs of other kinds."""
     answer = plan(table("append", statistics=[BESIDE]), TYPES)
     assert read(answer) == {(2,): ["everything"]}
     assert carried(answer) == [("1.stats", 1, 1), ("1.stats", 3, 1), ("1.stats", 1, 1)]
@@ -400,19 +400,19 @@ def test_only_missing_columns_are_read_and_the_others_carried() -> None:
     assert [f.file_path for f in made(answer).files] == ["added by 3", "added by 2", "everything"]
 
 
-def test_all_is_read_after_an_append_that_did_more_and_beside_an_unreadable_file() -> None:
+def test_all_files_are_read_after_an_append_with_deletes_and_for_an_unreadable_blob_file() -> None:
     assert read(plan(table("append", "append", statistics=OURS), appends_are_plain=False)) == ALL
     assert read(plan(table("append", statistics=OURS), unreadable={"1.stats"})) == ALL
 
 
-def test_all_is_read_the_first_time() -> None:
+def test_the_first_computation_reads_all_files() -> None:
     answer = made(plan(table("append", "overwrite"), TYPES))
     assert (answer.snapshot_id, answer.sequence_number, answer.partitions, answer.blobs) == (2, 2, False, 2)
     assert answer.readings == (Reading(TYPES, EVERYTHING, {}),)
     assert answer.carried == ()
 
 
-def test_after_appends_only_their_files_are_read() -> None:
+def test_after_appends_only_the_appended_files_are_read() -> None:
     metadata = table("append", "append", "replace", "append", statistics=[file(1, blob(1, 1))])
     answer = made(plan(metadata))
     assert read(answer) == {(1,): ["added by 4", "added by 2"]}
@@ -423,7 +423,7 @@ def test_after_appends_only_their_files_are_read() -> None:
 PARTITIONED = [{"spec-id": 0, "fields": [{"field-id": 1000, "source-id": 1, "name": "p", "transform": "identity"}]}]
 
 
-def test_a_partitioned_table_wants_its_partitions_counted_once() -> None:
+def test_partition_statistics_are_computed_once() -> None:
     metadata = table("append", statistics=[file(1, blob(1, 1))], **{"partition-specs": PARTITIONED})
     answer = made(plan(metadata))
     assert (answer.partitions, answer.readings, answer.carried, answer.blobs) == (True, (), (), 0)
@@ -451,7 +451,7 @@ PLANNED_SCHEMA = {
 }
 
 
-def test_columns_are_the_primitive_columns_of_the_top_level() -> None:
+def test_statistics_columns_default_to_primitive_top_level_columns() -> None:
     metadata = table(schemas=[PLANNED_SCHEMA])
     assert statistics_columns(metadata, ()) == {1: "long", 2: "timestamp_ns"}
     assert statistics_columns(metadata, ("point.x", "id")) == {7: "decimal(9, 2)", 1: "long"}
@@ -465,19 +465,19 @@ def test_columns_are_the_primitive_columns_of_the_top_level() -> None:
         ("shape", "is of type geometry, for which there are no statistics"),
     ],
 )
-def test_a_column_that_does_not_fit_is_bad_usage(name: str, why: str) -> None:
+def test_an_unknown_or_unsupported_column_is_a_policy_error(name: str, why: str) -> None:
     with pytest.raises(PolicyError) as caught:
         statistics_columns(table(schemas=[PLANNED_SCHEMA]), (name,))
     assert str(caught.value) == f"policy key statistics_columns names '{name}', which {why}"
 
 
-# How far statistics are behind the head, by counters alone, and what detection and a pass make of it.
+# How far statistics are behind the head, by summary counters alone, and how detection and a pass decide.
 
 COMPUTES = {"operations": "compute_statistics"}
 
 
 def statistics_of(snapshot_id: int, *fields: int, kind: str | None = "long") -> dict[str, Any]:
-    return file(snapshot_id, *(blob(one, 1, kind) for one in fields))
+    return file(snapshot_id, *(blob(field, 1, kind) for field in fields))
 
 
 def added(rows: int, total: int, operation: str = "append", **more: int) -> dict[str, str]:
@@ -510,7 +510,7 @@ DELETED = {"operation": "delete", "added-position-deletes": "3", "added-equality
         ([added(500, 1000, "replace", deleted_records=500)], Staleness(rows_changed=0, rows=1000)),
         ([added(7, 1000, "overwrite", deleted_records=7)], Staleness(rows_changed=14, rows=1000)),
         ([DELETED], Staleness(rows_changed=5, rows=9)),
-        # Nothing came: counters that are 0 may be left out.
+        # A summary may omit counters that are 0.
         ([{"operation": "append", "total-records": "1000"}], Staleness(rows_changed=0, rows=1000)),
         ([{"operation": "append"}, added(9, 1009)], Staleness(rows_changed=None, rows=1009)),
         ([{"operation": "append", "added-records": "9"}], Staleness(rows_changed=9, rows=None)),
@@ -524,18 +524,18 @@ def test_counters_show_how_many_rows_changed(later: list[dict[str, str]], expect
 def test_the_oldest_statistics_in_use_count() -> None:
     summaries = [added(100, 100 * number) for number in range(1, 5)]
     assert found(table(*summaries, statistics=[])) == Staleness(columns_missing=2, rows_changed=0, rows=400)
-    one = [statistics_of(1, 1)]
-    assert found(table(*summaries, statistics=one)) == Staleness(columns_missing=1, rows_changed=300, rows=400)
-    # Of each column the newest, and of both the older.
-    two = [statistics_of(1, 1, 2), statistics_of(3, 1)]
-    assert found(table(*summaries, statistics=two)).rows_changed == 300
-    assert found(table(*summaries, statistics=[*two, statistics_of(2, 2)])).rows_changed == 200
-    # Another writer's blob holds for the snapshot that it was computed from, whatever its file is registered for.
+    first = [statistics_of(1, 1)]
+    assert found(table(*summaries, statistics=first)) == Staleness(columns_missing=1, rows_changed=300, rows=400)
+    # The newest blob of each column counts, and of these the oldest.
+    newer = [statistics_of(1, 1, 2), statistics_of(3, 1)]
+    assert found(table(*summaries, statistics=newer)).rows_changed == 300
+    assert found(table(*summaries, statistics=[*newer, statistics_of(2, 2)])).rows_changed == 200
+    # Another writer's blob counts from its own snapshot, not from the snapshot of its statistics file.
     others = [statistics_of(4, 1, 2, kind=None)]
     assert found(table(*summaries, statistics=others)).rows_changed == 300
 
 
-def test_partitions_have_statistics_of_their_own() -> None:
+def test_partition_statistics_are_missing_or_stale_separately() -> None:
     summaries = [FIRST, added(50, 1050), added(50, 1100)]
     partitioned: dict[str, Any] = {"partition-specs": PARTITIONED, "default-spec-id": 0}
     up_to_date = [statistics_of(3, 1, 2)]
@@ -566,8 +566,8 @@ def proposal(metadata: TableMetadata, settings: Mapping[str, str], **seen: Any) 
     return answer.reasons if isinstance(answer, Proposal) else ()
 
 
-def test_only_a_policy_that_asks_for_statistics_has_tables_proposed_for_them() -> None:
-    """After an idle pass the table is not proposed again: a pass learns no more about counters that are missing."""
+def test_tables_are_proposed_for_statistics_only_if_the_policy_computes_them() -> None:
+    """After an idle pass, the table is not proposed again: another pass cannot add the missing counters."""
     metadata = table({"operation": "append"}, statistics=[])
     assert proposal(metadata, {}) == ()
     assert proposal(metadata, COMPUTES) == ("2 columns have no statistics",)
@@ -586,7 +586,7 @@ def test_a_pass_without_a_request_reads_columns_again_only_after_enough_changes(
     assert why_not_yet(planned({}), few) == (
         "30 rows changed since statistics were computed, 3 % of 1000; they are computed again from 10 % on"
     )
-    # Those of appended files are cheap to complete, and those of the same rows to carry over.
+    # Reading only appended files is cheap, and so is carrying a blob over.
     assert why_not_yet(planned({1: stored}), few) is None
     assert why_not_yet(StatisticsPlan(1, 1, (stored,), (), True), few) is None
     for due in (

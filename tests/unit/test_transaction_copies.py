@@ -1,4 +1,4 @@
-"""PyIceberg's transactions copy the metadata once for each change, and show and commit what they did before."""
+"""PyIceberg transactions, patched to copy metadata once per change, show and commit the same as before."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def table_of(catalog: SqlCatalog) -> Table:
     return catalog.create_table("ns.t", ROWS.schema)
 
 
-def test_a_transaction_shows_every_change_that_is_staged(local_catalog: SqlCatalog) -> None:
+def test_a_transaction_shows_every_staged_change(local_catalog: SqlCatalog) -> None:
     table = table_of(local_catalog)
     transaction = table.transaction()
     begun = transaction.table_metadata
@@ -30,16 +30,16 @@ def test_a_transaction_shows_every_change_that_is_staged(local_catalog: SqlCatal
     second = transaction.table_metadata
     assert [len(seen.snapshots) for seen in (begun, first, second)] == [0, 1, 2]
     assert second.snapshots[1].parent_snapshot_id == first.current_snapshot_id
-    told = update_table_metadata(table.metadata, transaction._updates)
-    assert second.snapshots == told.snapshots
-    assert second.refs == told.refs
+    updated = update_table_metadata(table.metadata, transaction._updates)
+    assert second.snapshots == updated.snapshots
+    assert second.refs == updated.refs
     transaction.commit_transaction()
     assert table.metadata.snapshots == second.snapshots
     assert table.scan().to_arrow()["id"].to_pylist() == [1, 2, 1, 2]
 
 
-def test_one_that_goes_on_after_another_writer_sees_what_that_one_wrote(local_catalog: SqlCatalog) -> None:
-    """What was copied is not of the table that it goes on from."""
+def test_a_transaction_sees_a_concurrent_commit_after_a_refresh(local_catalog: SqlCatalog) -> None:
+    """The cached copy belongs to the table before the refresh and is not used."""
     table = table_of(local_catalog)
     other = local_catalog.load_table("ns.t")
     transaction = table.transaction()

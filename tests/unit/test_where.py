@@ -1,4 +1,4 @@
-"""Which files a filter selects, and times relative to now."""
+"""Files that a filter selects, and times relative to now."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from icekeeper.policy.relative_time import parse_relative
 from support.plans import data_file, partitioned_by
 from support.tables import new_document
 
-# Files that a filter selects: by partition where bounds are missing; no file with a match is left out.
+# A filter selects files by partition where bounds are missing, and never leaves out a file with a match.
 
 COLUMNS = {1: "long", 2: "string", 3: "decimal(9, 2)", 4: "uuid", 5: "timestamp"}
 ONE = uuid.UUID(int=1)
 
 
 def table(*fields: tuple[int, str]) -> TableMetadata:
-    """Partitioned by these sources and transforms; the last column is in the spec alone."""
+    """A table partitioned by these source columns and transforms."""
     return partitioned_by(COLUMNS, *fields)
 
 
@@ -52,8 +52,8 @@ def test_a_partition_decides_without_any_bounds(
     assert judge(data_file("f", 1, (value,)), 0) is may_match
 
 
-def test_bounds_from_before_a_promotion_are_judged_by_value() -> None:
-    """Four bytes of a column that is a long by now are a number still; of a timestamp they may be days."""
+def test_bounds_from_before_a_promotion_are_compared_by_value() -> None:
+    """Four-byte bounds of a column that is now a long are integers; those of a timestamp column may be days."""
     counts: dict[str, Any] = {"value_counts": {1: 10, 5: 10}, "null_value_counts": {1: 0, 5: 0}}
     for where, bound, may_match in (
         ("c1 > 100", {1: struct.pack("<i", 5)}, False),
@@ -67,7 +67,7 @@ def test_bounds_from_before_a_promotion_are_judged_by_value() -> None:
         assert row_filter(where, table(), 0)(file, 0) is may_match
 
 
-def test_uuids_between_two_bounds_are_never_left_out() -> None:
+def test_a_file_with_a_uuid_between_its_bounds_is_never_left_out() -> None:
     """Writers order them by signed or by unsigned bytes (platform: java-orders-uuids-signed)."""
     low, high = uuid.UUID(int=0xF << 124).bytes, uuid.UUID(int=5).bytes  # as Java orders them
     file = data_file("f", 1, lower_bounds={4: low}, upper_bounds={4: high}, value_counts={4: 2})
@@ -91,7 +91,7 @@ def test_counts_of_nulls_decide_as_sql_does(where: str, counts: dict[str, Any], 
     assert row_filter(where, table(), 0)(data_file("f", 1, **counts), 0) is may_match
 
 
-def test_bounds_of_uuids_are_understood() -> None:
+def test_equal_uuid_bounds_decide() -> None:
     judge = row_filter(f"c4 = '{ONE}'", table(), 0)
     counts: dict[str, Any] = {"value_counts": {4: 10}, "null_value_counts": {4: 0}}
     for number, may_match in ((1, True), (2, False)):
@@ -99,19 +99,19 @@ def test_bounds_of_uuids_are_understood() -> None:
         assert judge(data_file("f", 1, lower_bounds=bound, upper_bounds=bound, **counts), 0) is may_match
 
 
-def test_a_spec_by_a_dropped_column_selects_the_file() -> None:
+def test_a_file_of_a_spec_with_a_dropped_column_is_selected() -> None:
     judge = row_filter("c2 = 'us'", table((9, "void"), (2, "identity")), 0)
     assert judge(data_file("f", 1, (None, "eu")), 0)
 
 
 @pytest.mark.parametrize("where", ["c2 = 'us'", "c2 > 'z'", "c2 in ('a', 'b')", "c2 like 'x%'"])
-def test_bounds_that_are_no_text_leave_a_file_in_scope(where: str) -> None:
-    """Some writers cut them off within a character, or write text that is no UTF-8."""
+def test_a_file_with_bounds_that_are_not_utf8_is_selected(where: str) -> None:
+    """Some writers truncate bounds within a character, or write text that is not UTF-8."""
     file = data_file("f", 1, lower_bounds={2: b"\xff\xfe"}, upper_bounds={2: b"\xff\xff"})
     assert row_filter(where, table(), 0)(file, 0)
 
 
-# Times relative to now in the filter of a rewrite: their meaning, their columns, and the messages for mistakes.
+# Times relative to now in the filter of a rewrite: their meaning, their columns, and error messages.
 # ``tests/property/test_where.py`` compares filters with every row of a partition.
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -165,18 +165,18 @@ def hour(*ymdh: int) -> int:
         ("now() - interval '2 years' + interval '1 hour'", datetime(2024, 3, 31, 13, 30, tzinfo=UTC)),
     ],
 )
-def test_the_moment_of_a_relative_time(text: str, expected: datetime) -> None:
+def test_a_relative_time_is_resolved_to_a_moment(text: str, expected: datetime) -> None:
     (time,) = parse_relative(f"ts < {text} and x = 1").times.values()
     assert EPOCH + timedelta(microseconds=time.at(NOW_MS)) == expected
     assert time.text == text
 
 
 @pytest.mark.parametrize("text", ["name = 'now()'", '"now()" = 1', "x.current_date > 5", "interval > 5", "day = 3"])
-def test_text_that_only_resembles_a_relative_time_stays(text: str) -> None:
+def test_text_that_only_resembles_a_relative_time_is_kept(text: str) -> None:
     assert parse_relative(text).text == text
 
 
-# What Spark prints and its users paste; a `timestamptz` without a zone is in UTC.
+# Filters that Spark prints and its users paste; a `timestamptz` without a zone is in UTC.
 PASTED = [
     ("now() - interval '1 hour' > ts", 1, "hour", hour(2026, 3, 31, 11), hour(2026, 3, 31, 12)),
     ("day(d) <= '2026-03-30'", 3, "identity", day(2026, 3, 30), day(2026, 3, 31)),
@@ -215,7 +215,7 @@ PASTED = [
 
 
 @pytest.mark.parametrize(("where", "source", "transform", "taken", "left"), PASTED, ids=[case[0] for case in PASTED])
-def test_filters_pasted_from_spark_mean_the_same(
+def test_filters_pasted_from_spark_select_the_same(
     where: str, source: int, transform: str, taken: PartitionValue, left: PartitionValue
 ) -> None:
     assert is_selected(where, source, transform, taken)
@@ -237,7 +237,7 @@ def test_filters_pasted_from_spark_mean_the_same(
         ("ts < now()", None, False),
     ],
 )
-def test_every_kind_of_predicate(where: str, value: PartitionValue, selected: bool) -> None:
+def test_every_kind_of_predicate_selects_partitions(where: str, value: PartitionValue, selected: bool) -> None:
     assert is_selected(where, 1, "day", value) is selected
 
 
@@ -264,7 +264,7 @@ def test_every_kind_of_predicate(where: str, value: PartitionValue, selected: bo
         ("day(name) = '2026-01-31'", "day(name) needs a date or timestamp, but column name is string"),
     ],
 )
-def test_a_mistake_ends_in_one_sentence(where: str, reason: str) -> None:
+def test_an_invalid_filter_is_refused_in_one_sentence(where: str, reason: str) -> None:
     message = refusal(where)
     assert message.startswith(f"policy key where cannot be '{where}': ")
     assert reason in message
