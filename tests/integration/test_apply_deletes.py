@@ -49,7 +49,7 @@ OTHER = pa.schema([pa.field("other", pa.int64(), metadata={b"PARQUET:field_id": 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Partitioned by region, three files of ten rows each: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
+    """Two partitions with three files of ten rows each: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
     with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
         yield made
@@ -69,11 +69,10 @@ def file_holding(table: MaintainedTable, row_id: int, region: str) -> str:
     return task.file.file_path
 
 
-def test_deletes_reach_older_rows_of_their_partition_only(table: MaintainedTable) -> None:
-    """Delete a key, insert it again, compact: the new row is there (rule: deletes-reach-by-sequence-number).
-
-    The same key lives in eu (rule: deletes-reach-one-partition).  DuckDB 1.5 did not show it: it ignores partitions
-    (platform: duckdb-deletes-every-partition).
+def test_deletes_apply_only_to_older_rows_of_their_partition(table: MaintainedTable) -> None:
+    """After a delete, an insert of the same key and a compaction, the new row remains
+    (rule: deletes-reach-by-sequence-number).  The row with the same key in eu remains, too
+    (rule: deletes-reach-one-partition).  DuckDB 1.5 does not show that row (platform: duckdb-deletes-every-partition).
     """
     commit_deletes(table, [equality_delete(103, "us")])
     table.table.append(rows_of(103, 1, "us"))
@@ -96,8 +95,8 @@ def test_deletes_reach_older_rows_of_their_partition_only(table: MaintainedTable
     assert compacted(table).reason == "no files eligible for compaction"
 
 
-def test_a_delete_file_stays_while_a_data_file_needs_it(table: MaintainedTable) -> None:
-    """With room for one partition only, the other one's delete file is carried along and still applies."""
+def test_a_delete_file_is_kept_while_a_data_file_needs_it(table: MaintainedTable) -> None:
+    """If only one partition is rewritten, the other partition's delete file is kept and still applies."""
     commit_deletes(table, [equality_delete(103, "us"), equality_delete(253, "eu")])
     before = rows(table)
     assert compacted(table, max_files_to_rewrite="3", min_input_files="2").metrics["compact.bins"] == 1
@@ -108,8 +107,8 @@ def test_a_delete_file_stays_while_a_data_file_needs_it(table: MaintainedTable) 
     assert rows(table) == before
 
 
-def test_a_large_file_is_rewritten_for_its_deletes_alone(table: MaintainedTable) -> None:
-    """Every file is large by this target; only the file with a delete is rewritten, by itself."""
+def test_a_large_file_is_rewritten_only_for_its_deletes(table: MaintainedTable) -> None:
+    """All files exceed the target; only the file with a delete is rewritten."""
     large = {"target_file_size_mb": "0.0001"}
     path = file_holding(table, 7, "us")
     commit_deletes(table, [position_delete(path, 7, "us")])
@@ -124,8 +123,8 @@ def test_a_large_file_is_rewritten_for_its_deletes_alone(table: MaintainedTable)
     assert live_delete_files(table) == 0
     assert compacted(table, **large).status is Status.SKIPPED
 
-    # A dangling delete file goes although nothing is rewritten: no data file is in its partition, so it deletes
-    # nothing (rule: drop-deletes-only-when-dangling).
+    # A dangling delete file is removed although nothing is rewritten: its partition has no data file
+    # (rule: drop-deletes-only-when-dangling).
     commit_deletes(table, [equality_delete(1, "nowhere")])
     outcome = compacted(table, **large)
     assert outcome.status is Status.SUCCEEDED
@@ -138,7 +137,7 @@ def test_a_large_file_is_rewritten_for_its_deletes_alone(table: MaintainedTable)
 def test_more_keys_than_are_held_at_once_delete_the_same_rows(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys are then taken in portions, each turned into positions: memory stays bounded."""
+    """Keys are read in portions and turned into positions, within a memory limit."""
     commit_deletes(table, [equality_delete(row_id, "us") for row_id in (1, 3, 103, 109, 200)])
     table.table.append(rows_of(3, 1, "us"))
     before = rows(table)
@@ -150,7 +149,7 @@ def test_more_keys_than_are_held_at_once_delete_the_same_rows(
 
 
 def test_a_key_column_that_was_dropped_still_deletes(table: MaintainedTable) -> None:
-    """By its field id, from the older schema (rule: equality-keys-by-value)."""
+    """Its field id resolves in the older schema (rule: equality-keys-by-value)."""
     commit_deletes(table, [equality_delete(103, "us")])
     with table.table.update_schema() as update:
         update.delete_column("id")
@@ -161,8 +160,8 @@ def test_a_key_column_that_was_dropped_still_deletes(table: MaintainedTable) -> 
     assert live_delete_files(table) == 0
 
 
-def test_a_delete_file_that_cannot_be_read_keeps_its_rows_from_coming_back(table: MaintainedTable) -> None:
-    """It is named, what it applies to stays as it is, and the other partition is compacted."""
+def test_rows_of_an_unreadable_delete_file_do_not_return(table: MaintainedTable) -> None:
+    """The pass names the delete file, keeps the files it applies to, and compacts the other partition."""
     commit_deletes(table, [equality_delete(103, "us")])
     (found,) = [path for path in table.files() if "/delete-" in path]
     path = local_path(found)
@@ -178,8 +177,8 @@ def test_a_delete_file_that_cannot_be_read_keeps_its_rows_from_coming_back(table
     assert live_delete_files(table) == 1
 
 
-def test_a_delete_file_without_its_key_column_deletes_nothing_and_stops_its_group(table: MaintainedTable) -> None:
-    """Read as a key of nulls it would delete every row whose key is null."""
+def test_a_delete_file_without_its_key_column_stops_its_group(table: MaintainedTable) -> None:
+    """Read as null keys, it would delete every row with a null key."""
     content, described = equality_delete(103, "us")
     commit_deletes(table, [(content.rename_columns(["other"]).cast(OTHER), described)])
     outcome = compacted(table)
@@ -188,7 +187,7 @@ def test_a_delete_file_without_its_key_column_deletes_nothing_and_stops_its_grou
     assert live_delete_files(table) == 1
 
 
-def test_deletes_that_arrive_meanwhile_join_those_that_were_there(table: MaintainedTable) -> None:
+def test_deletes_committed_during_a_pass_apply_to_its_outputs(table: MaintainedTable) -> None:
     commit_deletes(table, [equality_delete(103, "us")])
     before = rows(table)
     table.engine.during = lambda: commit_deletes(table, [equality_delete(104, "us")])
@@ -204,7 +203,7 @@ def test_deletes_that_arrive_meanwhile_join_those_that_were_there(table: Maintai
 
 @pytest.mark.parametrize("content", [FileContent.POSITION_DELETES, FileContent.EQUALITY_DELETES], ids=str)
 def test_a_delete_file_that_lacks_rows_stops_its_group(content: FileContent, tmp_path: Path) -> None:
-    """Avro that is cut off between two blocks is a whole file of fewer rows: theirs would come back."""
+    """An Avro file truncated between two blocks is valid but has fewer rows; the missing deletes would be lost."""
     schema = struct_type((1, "id", "long"))
     source = input_file(tmp_path / "in.parquet", made_rows(schema, {"id": [1, 2, 3]}))
     if content is FileContent.EQUALITY_DELETES:
@@ -229,7 +228,7 @@ def test_a_delete_file_that_lacks_rows_stops_its_group(content: FileContent, tmp
 
 @pytest.mark.parametrize("is_null_struct", [True, False])
 def test_a_null_key_within_an_optional_struct_stops_its_group(is_null_struct: bool, tmp_path: Path) -> None:
-    """Java tells a null struct from a null column in it, others do not: whom it deletes is not known
+    """Only Java distinguishes a null struct from a null column in it, so the deleted rows are ambiguous
     (rule: equality-keys-by-value)."""
     name = NestedField(4, "name", StringType(), required=False)
     owner = NestedField(3, "owner", StructType(name), required=False)
@@ -262,8 +261,8 @@ def test_a_null_key_within_an_optional_struct_stops_its_group(is_null_struct: bo
         assert sorted(left, key=str) == [None, {"name": "b"}, {"name": None}]
 
 
-def test_a_null_key_is_applied_where_it_can_mean_one_thing_only(tmp_path: Path) -> None:
-    """A required struct is never null, and what is required in an optional one is null with it alone."""
+def test_a_null_key_is_applied_where_it_is_unambiguous(tmp_path: Path) -> None:
+    """A required struct is never null, and a required column in an optional struct is null only if the struct is."""
     for outer, inner in ((True, False), (False, True)):
         leaf = {"id": 2, "name": "n", "required": inner, "type": "string"}
         fields = [{"id": 1, "name": "s", "required": outer, "type": {"type": "struct", "fields": [leaf]}}]
@@ -275,13 +274,13 @@ def test_a_null_key_is_applied_where_it_can_mean_one_thing_only(tmp_path: Path) 
     )
 
 
-# DuckDB reads the same rows before and after a pass, however careless the writers were.
+# DuckDB reads the same rows before and after a pass over tables of writers that violate the specification.
 
 STRAYED = "; 2 were under another spec or partition than their data file"
 
 
-def delete_astray(table: MaintainedTable, *positions: int) -> None:
-    """Deletes of the last eu file that stand in us, a commit and a file each."""
+def add_misplaced_deletes(table: MaintainedTable, *positions: int) -> None:
+    """Deletes of the last eu file under partition us, each in its own file and commit."""
     path = max(file.file_path for file in data_files(table) if file.partition == ("eu",))
     for position in positions:
         commit_deletes(table, [position_delete(path, position, "us")])
@@ -292,11 +291,9 @@ def count(table: MaintainedTable) -> int:
 
 
 @pytest.mark.parametrize("rewrite", ["nothing", "everything"])
-def test_a_delete_that_names_a_file_of_another_partition_is_no_dangling_one(
-    table: MaintainedTable, rewrite: str
-) -> None:
-    """Its rows came back."""
-    delete_astray(table, 1, 2, 3, 4, 5, 6)
+def test_a_delete_that_names_a_file_of_another_partition_is_not_dangling(table: MaintainedTable, rewrite: str) -> None:
+    """If it were removed, its deleted rows would return."""
+    add_misplaced_deletes(table, 1, 2, 3, 4, 5, 6)
     before = region_rows(table)
     assert sum(before.values()) == 54
     settings = {"min_input_files": "2" if rewrite == "everything" else "9", "delete_compaction_min_deletes": "99"}
@@ -306,9 +303,9 @@ def test_a_delete_that_names_a_file_of_another_partition_is_no_dangling_one(
     assert Counter(kind for kind, _ in table.problems()) == Counter(delete_scope=0 if rewrite == "everything" else 6)
 
 
-def test_deletes_are_merged_where_the_files_are_that_they_name(table: MaintainedTable) -> None:
-    """Two of each; in an output of their own partition those that stray would reach nothing any more."""
-    delete_astray(table, 1, 2)
+def test_deletes_are_merged_under_the_partition_of_their_data_files(table: MaintainedTable) -> None:
+    """Each partition has two.  In an output under us, the misplaced deletes would not apply to the eu file."""
+    add_misplaced_deletes(table, 1, 2)
     us = [file.file_path for file in data_files(table) if file.partition == ("us",)]
     commit_deletes(table, [position_delete(path, 7, "us") for path in us[:2]])
     before = region_rows(table)
@@ -320,9 +317,9 @@ def test_deletes_are_merged_where_the_files_are_that_they_name(table: Maintained
     table.assert_sound()
 
 
-def test_a_vector_absorbs_the_deletes_that_stray(table: MaintainedTable) -> None:
-    """It stands for every position delete of its data file: one that stayed would not be applied any more."""
-    delete_astray(table, 1, 2)
+def test_a_vector_absorbs_misplaced_deletes(table: MaintainedTable) -> None:
+    """A vector replaces all position deletes of its data file; readers would ignore a remaining delete file."""
+    add_misplaced_deletes(table, 1, 2)
     eu = max(file.file_path for file in data_files(table) if file.partition == ("eu",))
     commit_deletes(table, [position_delete(eu, position, "eu") for position in (2, 5)])
     upgrade(table)
@@ -338,8 +335,8 @@ def test_a_vector_absorbs_the_deletes_that_stray(table: MaintainedTable) -> None
 
 
 @pytest.mark.parametrize("number", [None, 99], ids=["lost", "wrong"])
-def test_file_sequence_numbers_of_careless_writers_change_nothing(table: MaintainedTable, number: int | None) -> None:
-    """They are lost when such a writer carries entries over: no refusal, no damage reported, no row back."""
+def test_missing_or_wrong_file_sequence_numbers_change_nothing(table: MaintainedTable, number: int | None) -> None:
+    """Such a writer loses them when it rewrites manifests: no refusal, no reported damage, no deleted row returns."""
     path = max(file.file_path for file in data_files(table) if file.partition == ("eu",))
     commit_deletes(table, [position_delete(path, 3, "eu", bounds=False), position_delete(path, 4, "eu")])
 
@@ -362,11 +359,11 @@ def test_file_sequence_numbers_of_careless_writers_change_nothing(table: Maintai
 
 
 def test_a_file_listed_twice_is_left_alone_when_only_one_entry_is_in_scope(table: MaintainedTable) -> None:
-    """Readers read it twice; where its one entry was replaced, the other went along."""
+    """Readers read it twice; replacing a single entry would remove both."""
     twice = max(file.file_path for file in data_files(table) if file.partition == ("us",))
 
     def listed(entry: ManifestEntry) -> list[ManifestEntry]:
-        old = replace(entry, status=EntryStatus.EXISTING, snapshot_id=77)  # of a snapshot that is long gone
+        old = replace(entry, status=EntryStatus.EXISTING, snapshot_id=77)  # of an expired snapshot
         young = replace(entry, status=EntryStatus.EXISTING, file=replace(entry.file, partition=("eu",)))
         return [old, young] if entry.file.file_path == twice else [old]
 
@@ -378,8 +375,8 @@ def test_a_file_listed_twice_is_left_alone_when_only_one_entry_is_in_scope(table
     assert outcome.metrics["compact.files_merged"] == 2
 
 
-def test_a_path_that_was_removed_and_added_again_meanwhile_is_another_file(table: MaintainedTable) -> None:
-    """Its deletes are older than it now: 30 rows became 27."""
+def test_a_path_removed_and_added_again_during_a_pass_is_another_file(table: MaintainedTable) -> None:
+    """The deletes are older than the new file and must not apply to it."""
     path = max(file.file_path for file in data_files(table) if file.partition == ("us",))
     for position in (1, 2, 3):
         commit_deletes(table, [position_delete(path, position, "us")])
@@ -394,15 +391,15 @@ def test_a_path_that_was_removed_and_added_again_meanwhile_is_another_file(table
     table.engine.during = add_again
     outcome = compacted(table)
     assert outcome.metrics["compact.bins_dropped"] == 1
-    assert len(table.rows()) == 60  # by PyIceberg: DuckDB applies older position deletes, too
+    assert len(table.rows()) == 60  # read by PyIceberg: DuckDB also applies older position deletes
     table.assert_sound()
     table.engine.during = lambda: None
     compacted(table)
     assert len(table.rows()) == count(table) == 60
 
 
-def test_manifests_that_were_rewritten_meanwhile_stop_nothing(table: MaintainedTable) -> None:
-    """Not even where file sequence numbers got lost on the way."""
+def test_manifests_rewritten_during_a_pass_stop_nothing(table: MaintainedTable) -> None:
+    """Nor do manifests that lost their file sequence numbers."""
     relist(table, lambda entry: [existing(entry)])
     table.engine.during = lambda: relist(table, lambda entry: [replace(existing(entry), file_sequence_number=None)])
     assert compacted(table).metrics["compact.files_merged"] == 6
@@ -413,20 +410,20 @@ def existing(entry: ManifestEntry) -> ManifestEntry:
     return replace(entry, status=EntryStatus.EXISTING)
 
 
-# Position deletes that name their data file in another spelling: for readers they delete nothing
+# Position deletes that spell the path of their data file differently: readers do not apply them
 # (rule: unreadable-delete-blocks-its-files).
 
 
 def under_deletes(table: MaintainedTable, *, spelled: str, named: bool) -> list[str]:
-    """Two delete files of rows in us, whose paths begin so; the delete files' paths."""
+    """Add two delete files that spell the paths of us files with ``spelled``; return the delete files' paths."""
     create_by_region(table, files=2)
     data = [f.file_path for f in table.data_files() if f.content is FileContent.DATA and f.partition == ("us",)]
     paths = [f"{spelled}{path.removeprefix('file://')}" for path in data]
     deletes: list[tuple[pa.Table, dict[str, Any]]] = []
     for position in (3, 4):
-        one, about = position_delete(paths[0], position, "us", bounds=named)
-        other, _ = position_delete(paths[1], position, "us", bounds=named)
-        deletes.append((one if named else pa.concat_tables([one, other]), about))
+        first, about = position_delete(paths[0], position, "us", bounds=named)
+        second, _ = position_delete(paths[1], position, "us", bounds=named)
+        deletes.append((first if named else pa.concat_tables([first, second]), about))
     commit_deletes(table, deletes)
     return [f.file_path for f in table.data_files() if f.content is FileContent.POSITION_DELETES]
 
@@ -447,7 +444,7 @@ def test_a_delete_in_another_spelling_is_neither_applied_nor_dropped(
         assert (region_rows(table), rows.total()) == (rows, 40)
 
 
-# NaN has many bit patterns: x86 computes one with a sign, Java writes one without, both are one key
+# NaN has many bit patterns: x86 sets the sign bit, Java does not, and both are the same key
 # (rule: equality-keys-by-value).
 #
 # Source: Java's ``Double.equals`` and ``Double.hashCode``, by which ``StructLikeSet`` and ``StructLikeMap`` compare.
@@ -459,7 +456,7 @@ FIELDS = {pa.float64(): ("<Q", NAN, OF_X86), pa.float32(): ("<I", 0x7FC00000, 0x
 
 
 def floats(kind: pa.DataType, code: str, *bits: int) -> pa.Array:
-    data = b"".join(struct.pack(code, one) for one in bits)
+    data = b"".join(struct.pack(code, pattern) for pattern in bits)
     return pa.Array.from_buffers(kind, len(bits), [None, pa.py_buffer(data)])
 
 
@@ -494,12 +491,12 @@ def test_a_partition_of_nan_is_one_partition() -> None:
     assert partition_key(0, (0.0,)) != partition_key(0, (-0.0,))
 
 
-# A position delete of a row that no file can have leaves its group as it is, by name, no other one
+# A position delete with an impossible position stops its own group, which the pass reports, and no other group
 # (rule: unreadable-delete-blocks-its-files).
 
 
 def under_odd_positions(table: MaintainedTable, position: int) -> None:
-    """Two position deletes in either region; one in eu is of that position."""
+    """Two position deletes in each region; a delete in eu has this position."""
     create_by_region(table, files=2)
     files = {file.partition[0]: file.file_path for file in table.data_files() if file.content is FileContent.DATA}
     deletes = [position_delete(files[region], n, region) for region in ("us", "eu") for n in (3, 4)]
@@ -507,8 +504,8 @@ def under_odd_positions(table: MaintainedTable, position: int) -> None:
 
 
 @pytest.mark.parametrize(("operation", "us"), [(Operation.COMPACT, 1), (Operation.REWRITE_POSITION_DELETES, 3)])
-def test_a_negative_position_concerns_its_own_group_only(operation: Operation, us: int, tmp_path: Path) -> None:
-    """Two data files and two deletes in us become one data file, or two and one delete."""
+def test_a_negative_position_stops_only_its_group(operation: Operation, us: int, tmp_path: Path) -> None:
+    """In us, two data files and two deletes become a single data file, or the two deletes become a single delete."""
     with maintained_table(tmp_path) as table:
         under_odd_positions(table, -1)
         rows = region_rows(table)

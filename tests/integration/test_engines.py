@@ -1,4 +1,4 @@
-"""The engines run one work unit alike: cores, retries, lost exchanges, and late attempts."""
+"""All engines run a work unit alike: cores, retries, lost exchanges, and late attempts."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ from support.maintained_table import NAME, new_table
 from support.rewrites import input_file, rows, struct, task
 
 
-def test_results_come_in_the_order_of_tasks_and_parts_with_what_workers_send(engine: Engine) -> None:
-    """The last progress call says that all work is done; nothing to do starts nothing."""
+def test_results_arrive_in_the_order_of_tasks_and_parts(engine: Engine) -> None:
+    """The last progress call reports all work as done; without work, nothing starts."""
     assert engine.map(double, [], lambda done: None) == []
     assert engine.exchange(digits, [], numbers, [], lambda done: None) == []
     seen: list[int] = []
@@ -76,7 +76,7 @@ def test_results_come_in_the_order_of_tasks_and_parts_with_what_workers_send(eng
     assert seen == sorted(seen)
 
     seen = []
-    parts = ["zero", "one", "two", "three"]  # a part that gets nothing is there, too
+    parts = ["zero", "one", "two", "three"]  # a part without items is returned, too
     found = engine.exchange(digits, [10, 11, 30, 130], numbers, parts, seen.append)
     assert found == [("zero", [10, 30, 130]), ("one", [10, 11, 11, 130]), ("two", []), ("three", [30, 130])]
     assert seen[-1] == 8
@@ -91,8 +91,8 @@ def test_results_come_in_the_order_of_tasks_and_parts_with_what_workers_send(eng
     assert count.counts == {RequestKind.GET: 3}
 
 
-def test_a_dead_local_worker_is_one_clear_error() -> None:
-    """A worker that dies (killed for memory, say) is reported; nobody waits for the others, which ignore SIGTERM."""
+def test_a_dead_local_worker_raises_a_clear_error() -> None:
+    """A worker killed for memory, say, is reported at once, although the other workers ignore SIGTERM."""
     begun = time.monotonic()
     with pytest.raises(StorageError, match="a worker process died"):
         LocalEngine(2).map(end_process_or_sleep, [60, 0], lambda done: None)
@@ -101,8 +101,8 @@ def test_a_dead_local_worker_is_one_clear_error() -> None:
         LocalEngine(2).exchange(end_process_in_split, [1, 1], numbers, ["a"], lambda done: None)
 
 
-def test_a_dead_spark_worker_is_one_clear_error(spark_session: SparkSession) -> None:
-    """Spark's failure becomes one sentence, and the session is usable afterwards."""
+def test_a_dead_spark_worker_raises_a_clear_error(spark_session: SparkSession) -> None:
+    """Spark's failure becomes a single sentence, and the session remains usable."""
     engine = SparkEngine(spark_session.sparkContext)
     with pytest.raises(StorageError, match="Spark could not run the work"):
         engine.map(end_process, [1], lambda done: None)
@@ -112,7 +112,7 @@ def test_a_dead_spark_worker_is_one_clear_error(spark_session: SparkSession) -> 
 
 
 def test_a_running_session_is_used_and_left_running(spark_session: SparkSession) -> None:
-    """Also one of another thread: Spark's active session is known only to the thread that started it."""
+    """So is a session of another thread, although Spark shows the active session only to the thread that started it."""
     with local_session() as session:
         assert session is spark_session
     found = []
@@ -129,7 +129,7 @@ def test_a_running_session_is_used_and_left_running(spark_session: SparkSession)
 
 
 def test_a_deferred_engine_starts_with_its_first_work() -> None:
-    """A pass with nothing to rewrite starts no engine; the first work starts it once; leaving stops it."""
+    """A pass without rewrites starts no engine; the first work starts it once, and leaving the context stops it."""
     events: list[str] = []
 
     class Started:
@@ -150,7 +150,7 @@ def test_a_deferred_engine_starts_with_its_first_work() -> None:
     assert events == ["start", "stop"]
 
 
-# The command chooses its engine, reports which and why, and keeps the name in the journal.
+# The command chooses its engine, reports the choice and its reason, and records the name in the journal.
 
 CALLS = """
 import json, sys
@@ -161,8 +161,8 @@ print(json.dumps({"codes": codes, "spark": "pyspark" in sys.modules}), file=sys.
 HERE = "no Spark session or cluster is available"
 
 
-def test_a_pass_takes_this_machine_where_no_cluster_is_at_hand(command: Command) -> None:
-    """In a process of its own, where no test has started a Spark session."""
+def test_a_pass_uses_this_machine_without_a_cluster(command: Command) -> None:
+    """In a separate process, where no test has started a Spark session."""
     command.table(appends=6)
     document = command("maintain", "ns.t", "--engine", "local", "--dry-run", "--json").json
     assert document["engine"] == {"name": "local", "reason": None}
@@ -181,7 +181,7 @@ def test_a_pass_takes_this_machine_where_no_cluster_is_at_hand(command: Command)
         assert "[auto|spark|local]" in text or "<auto|spark|local>" in text
 
 
-# A late attempt fails, or writes, after another attempt at the same task was committed.
+# A late attempt fails, or writes, after another attempt at the same task has been committed.
 
 SCHEMA = struct((1, "id", "long"), (2, "part", "string"))
 PARTS = ["a", "b"]
@@ -190,7 +190,7 @@ RECIPE = ClusterRecipe(Strategy.SORT, (KeyColumn(1),), 1_000, 500)
 
 @dataclass(frozen=True)
 class Writer:
-    """A task that writes, and its work unit as an engine would call it; what it plans to write, as recorded."""
+    """A task that writes, its work unit as an engine calls it, and the recorded files that it plans to write."""
 
     task: Any
     run: Callable[[Any], Any]
@@ -198,7 +198,7 @@ class Writer:
 
 
 def merging(folder: Path, **more: Any) -> RewriteTask:
-    """Three files of rows of two parts."""
+    """Three files with rows of two partitions."""
     ids = [list(range(number * 200, number * 200 + 200)) for number in range(3)]
     tables = [rows(SCHEMA, {"id": some, "part": PARTS * 100}) for some in ids]
     inputs = [input_file(folder / f"in-{number}.parquet", table) for number, table in enumerate(tables)]
@@ -230,7 +230,7 @@ def lane(folder: Path) -> Writer:
     made = merging(folder, recipe=RECIPE)
     items = [item for _, item in split_rows(SplitTask(made, 0, 0, None, (), (0,)))]
     part = LaneTask(replace(made, inputs=()), 0, None, 1.0)
-    return Writer(part, lambda one: merge_lane(one, iter(items)), list(lane_files(part, 10)))
+    return Writer(part, lambda task: merge_lane(task, iter(items)), list(lane_files(part, 10)))
 
 
 def deletes(folder: Path, *, into_vectors: bool = False) -> Writer:
@@ -262,7 +262,7 @@ def manifests(folder: Path) -> Writer:
     parts = [part for _, part in split_entries(ManifestSplit(kind, tuple(table.reader.manifests(snapshot)), (), 0))]
     catalog.close()
     outputs = tuple(PlannedFile(str(folder / "out" / f"m0-{number}"), "avro") for number in range(3))
-    return Writer(Lane(kind, outputs, 1), lambda one: write_lane(one, iter(parts)), outputs)
+    return Writer(Lane(kind, outputs, 1), lambda lane: write_lane(lane, iter(parts)), outputs)
 
 
 WRITERS: dict[str, Callable[[Path], Writer]] = {
@@ -291,7 +291,7 @@ def outputs(folder: Path) -> dict[str, bytes]:
 
 
 def breaking_at(monkeypatch: pytest.MonkeyPatch, folder: Path, last: int) -> None:
-    """From the ``last``-th output on, a file is begun and the machine is lost."""
+    """From the ``last``-th output on, a write fails halfway."""
     begun: list[str] = []
 
     def begin(storage: Storage, path: str) -> None:
@@ -315,10 +315,10 @@ def breaking_at(monkeypatch: pytest.MonkeyPatch, folder: Path, last: int) -> Non
     monkeypatch.setattr(Storage, "write", write)
 
 
-def test_a_late_attempt_harms_nothing_that_another_one_wrote(
+def test_a_late_attempt_keeps_the_files_of_another_attempt(
     writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The repeat is done, and its files are in the table by now."""
+    """The repeated attempt has finished, and its files are committed."""
     surplus = writer.run(writer.task.in_attempt(8))
     assert "was started more than" in (surplus.error or "")
     assert (surplus.written, outputs(tmp_path)) == ((), {})
@@ -336,7 +336,7 @@ def test_a_late_attempt_harms_nothing_that_another_one_wrote(
     assert writer.run(writer.task).error is None
     assert outputs(tmp_path).items() > committed.items(), "it writes over nothing"
     assert len(outputs(tmp_path)) == 2 * len(committed)
-    # Every file of every attempt is protected by what was recorded before the first.
+    # The record from before the first attempt protects every file of every attempt.
     recorded = PathSet(file.record for file in writer.planned)
     assert [path for path in outputs(tmp_path) if not recorded.may_contain(path)] == []
 
@@ -344,8 +344,8 @@ def test_a_late_attempt_harms_nothing_that_another_one_wrote(
 # -- through Spark
 
 
-def dying_once(function: Callable[[Any], Any], folder: Path) -> Callable[[Any], Any]:
-    """The first attempt at a task writes its files, leaves what it was told, and is taken for dead."""
+def fails_first_attempt(function: Callable[[Any], Any], folder: Path) -> Callable[[Any], Any]:
+    """The first attempt at a task writes its files, stores its argument, and dies."""
 
     def run(given: Any) -> Any:
         context = TaskContext.get()
@@ -360,20 +360,20 @@ def dying_once(function: Callable[[Any], Any], folder: Path) -> Callable[[Any], 
 
 
 class DyingOnce(SparkEngine):
-    """A worker dies in the middle of every task, and Spark begins the task again."""
+    """A worker dies during every task, and Spark begins the task again."""
 
     def __init__(self, session: SparkSession, folder: Path) -> None:
         super().__init__(session.sparkContext)
         self._folder = folder
 
     def map(self, function: Callable[[Any], Any], tasks: Sequence[Any], on_done: Callable[[int], None]) -> list[Any]:
-        return super().map(dying_once(function, self._folder), tasks, on_done)
+        return super().map(fails_first_attempt(function, self._folder), tasks, on_done)
 
 
-def test_a_hung_executor_that_fails_after_its_repeat_has_committed_harms_nothing(
+def test_a_hung_executor_that_fails_after_its_task_was_repeated_and_committed_harms_nothing(
     local_catalog: SqlCatalog, tmp_path: Path, iceberg_java: IcebergJava
 ) -> None:
-    """What it had written until then, which nothing else knows of, is cleaned from the record; what landed stays."""
+    """The files that only its record names are deleted; the committed files are kept."""
     table = new_table(local_catalog, tmp_path)
     table.fill(3)
     ids = table.ids()
@@ -389,7 +389,7 @@ def test_a_hung_executor_that_fails_after_its_repeat_has_committed_harms_nothing
     assert staged is not None
     assert [normalise(path) for path in staged.files_deleted] == [left]
     assert staged.metrics["staged.files_referenced"] == 1
-    # It wakes up long after, when an input has expired already.
+    # It resumes long after, when an input has already expired.
     late: RewriteTask = pickle.loads((tmp_path / "late.pickle").read_bytes())
     Path(normalise(late.inputs[-1].path)).unlink()
     assert (rewrite_group(late).error or "").endswith(" does not exist")
@@ -397,15 +397,14 @@ def test_a_hung_executor_that_fails_after_its_repeat_has_committed_harms_nothing
     assert sorted(row["id"] for row in iceberg_java.rows(table.loaded.metadata_location)) == ids
 
 
-# Spark loses what workers sent each other: the parts are begun again, and the session goes on.
+# If Spark loses shuffle files, the parts are begun again, and the session remains usable.
 
 
 @pytest.fixture
-def context_that_loses(spark_session: SparkSession) -> Iterator[Any]:
-    """The session's context, whose block manager is put back on Spark's list afterwards.
+def context_that_loses_shuffles(spark_session: SparkSession) -> Iterator[Any]:
+    """The session's context; its block manager is registered again afterwards.
 
-    Spark itself does not do so on a local master, and would try, and log,
-    every ten seconds.
+    On a local master Spark itself never registers it, but tries and logs every ten seconds.
     """
     yield spark_session.sparkContext
     jvm: Any = spark_session._jvm
@@ -425,7 +424,7 @@ def _private(java_object: Any, name: str) -> Any:
 
 @dataclass(frozen=True)
 class NumberedPart:
-    """Says which attempt it was; the first that is merged loses what all others were sent."""
+    """Returns its attempt; the first part that is merged deletes the shuffle files of all parts."""
 
     folder: str
     began: float
@@ -450,18 +449,18 @@ def _bytes(count: int) -> bytes:
     return b"x" * count
 
 
-def test_parts_that_lost_what_they_were_sent_are_begun_again_under_other_numbers(
-    context_that_loses: Any, tmp_path: Path
+def test_parts_that_lost_shuffle_files_are_begun_again_with_new_attempt_numbers(
+    context_that_loses_shuffles: Any, tmp_path: Path
 ) -> None:
-    """Spark itself would begin the stage again and count its attempts from 0, while those of before may still run.
+    """Spark itself would count attempts from 0 again, while earlier attempts may still run.
 
-    Afterwards the session still brings results that are larger than what Spark sends without its block manager.
+    Afterwards the session still returns results so large that Spark sends them through its block manager.
     """
-    local = Path(context_that_loses.getConf().get("spark.local.dir") or "")
+    local = Path(context_that_loses_shuffles.getConf().get("spark.local.dir") or "")
     folder = local / tmp_path.name
     folder.mkdir(parents=True)
     parts = [NumberedPart(str(folder), time.time() - 1) for _ in range(8)]
-    engine = SparkEngine(context_that_loses)
+    engine = SparkEngine(context_that_loses_shuffles)
     found = engine.exchange(digits, [10, 21, 32, 43, 54, 65, 76], _losing, parts, lambda done: None)
     assert {attempt // ATTEMPTS_PER_RUN for attempt, _ in found} == {1}
     assert [numbers for _, numbers in found][:3] == [[10], [10, 21], [21, 32]]
@@ -469,7 +468,7 @@ def test_parts_that_lost_what_they_were_sent_are_begun_again_under_other_numbers
     assert len(large) == 2_000_000
 
 
-# Every engine gives a task its number of cores: all that are there, and never another task's.
+# Every engine gives a task its share of all cores, and no core to two tasks.
 
 
 def mapped(engine: Engine, tasks: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""A data file has the same bytes on any number of cores."""
+"""Files that compaction writes: the same bytes on any number of cores, and batches joined in order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from support.copied import mixed_fields
 from support.examples import examples
 from support.rewrites import rows, struct, task
 
-# On any number of cores a data file has the same bytes, and the same manifest entry.
+# A data file has the same bytes and the same manifest entry on any number of cores.
 
 NAN = float("nan")
 KINDS: Mapping[str, Any] = {
@@ -72,7 +72,7 @@ CODECS = st.sampled_from(["zstd", "gzip", "snappy", "lz4", "brotli", "uncompress
 
 
 def a_table(chance: random.Random, kinds: list[str], count: int) -> tuple[dict[str, Any], pa.Table]:
-    """Rows in these columns, with nulls and without, of few values and of ever new ones."""
+    """Rows with columns of these types, with and without nulls, of few or of many distinct values."""
     fields: list[tuple[Any, ...]] = []
     values: dict[str, list[Any]] = {}
     for number, kind in enumerate(kinds, start=1):
@@ -82,7 +82,7 @@ def a_table(chance: random.Random, kinds: list[str], count: int) -> tuple[dict[s
         fields.append((number, name, declared))
         found = [None if chance.random() < nulls else chance.choice(domain) for _ in range(count)]
         if kind == "long" and chance.random() < 0.5:
-            found = [None if one is None else chance.randrange(2**62) for one in found]
+            found = [None if value is None else chance.randrange(2**62) for value in found]
         values[name] = found
     schema = struct(*fields)
     return schema, rows(schema, values)
@@ -91,7 +91,7 @@ def a_table(chance: random.Random, kinds: list[str], count: int) -> tuple[dict[s
 def files(
     schema: dict[str, Any], batches: list[pa.RecordBatch], folder: Path, properties: dict[str, str]
 ) -> Iterator[tuple[bytes, DataFile]]:
-    """The file and its entry, written on one, three and five cores."""
+    """The file's bytes and its entry, written on one, three and five cores."""
     for cores in (1, 3, 5):
         target = folder / "file.parquet"
         with on_cores(cores), mock.patch.object(row_group_writer, "_WORTH_THREADS_BYTES", 0):
@@ -132,11 +132,11 @@ def test_a_file_has_the_same_bytes_on_any_number_of_cores(
     (whole,) = table.combine_chunks().to_batches()
     batches = [whole.slice(start, step) for start in range(0, count, step)]
     with tempfile.TemporaryDirectory() as folder:
-        one, *others = files(schema, batches, Path(folder), properties)
+        expected, *others = files(schema, batches, Path(folder), properties)
         footer = read_footer(str(Path(folder) / "file.parquet"), Storage({}))
     assert mixed_fields(footer.metadata()) == []
     for other in others:
-        assert other == one
+        assert other == expected
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=40), st.integers(1, 20))
@@ -148,8 +148,8 @@ def test_runs_hold_every_column_once_in_order(sizes: list[int], parts: int) -> N
     assert len(runs) <= 2 * parts
 
 
-def test_readers_that_are_not_ours_find_rows_by_every_index(tmp_path: Path) -> None:
-    """Several row groups and pages, Bloom filters, columns of row lineage."""
+def test_duckdb_finds_rows_by_every_index(tmp_path: Path) -> None:
+    """The file has several row groups and pages, Bloom filters and row lineage columns."""
     schema = with_lineage(struct((1, "id", "long"), (2, "word", "string")))
     count = 3000
     values: dict[str, list[Any]] = {
@@ -167,19 +167,19 @@ def test_readers_that_are_not_ours_find_rows_by_every_index(tmp_path: Path) -> N
     batches = [batch.slice(start, 1000) for start in range(0, count, 1000)]
     path = tmp_path / "file.parquet"
     with mock.patch.object(side_by_side, "encoded_columns", side_effect=encoded_columns) as encoded:
-        one, *_ = files(schema, batches, tmp_path, properties)
-    assert encoded.call_count > 2 * len(values)  # on three cores and on five, every column by itself
+        first, *_ = files(schema, batches, tmp_path, properties)
+    assert encoded.call_count > 2 * len(values)  # on three and on five cores, each column is encoded separately
     assert pq.read_metadata(path).num_row_groups == 3
     with duckdb.connect() as connection:
         for where in ("id = 1234", "word = 'w13' AND id > 2900", "_row_id BETWEEN 990 AND 1010", "word = 'none'"):
             found = connection.execute(f"SELECT id FROM read_parquet('{path}') WHERE {where} ORDER BY id").fetchall()
             everything = connection.execute(f"SELECT id FROM batch WHERE {where} ORDER BY id").fetchall()
             assert found == everything
-    assert one[1].record_count == count
+    assert first[1].record_count == count
 
 
-def test_row_groups_of_long_texts_or_nan_leave_none_with_bounds(tmp_path: Path) -> None:
-    """Arrow states none of these, and DataFusion takes those of the other row groups for the file's."""
+def test_if_a_row_group_has_no_bounds_all_row_groups_have_none(tmp_path: Path) -> None:
+    """Arrow writes no bounds for such a row group; DataFusion would then use those of the others for the file."""
     schema = struct((1, "id", "long"), (2, "text", "string"), (3, "x", "double"), (4, "gone", "long"))
     values: dict[str, list[Any]] = {
         "id": list(range(6)),
@@ -189,32 +189,32 @@ def test_row_groups_of_long_texts_or_nan_leave_none_with_bounds(tmp_path: Path) 
     }
     (batch,) = rows(schema, values).to_batches()
     batches = [batch.slice(start, 2) for start in range(0, 6, 2)]
-    one, *others = files(schema, batches, tmp_path, {"write.parquet.row-group-size-bytes": "1"})
-    assert all(other == one for other in others)
+    item, *others = files(schema, batches, tmp_path, {"write.parquet.row-group-size-bytes": "1"})
+    assert all(other == item for other in others)
     footer = pq.read_metadata(tmp_path / "file.parquet")
-    told = [[footer.row_group(g).column(c).statistics for g in range(3)] for c in range(4)]
-    assert [[one.has_min_max for one in column] for column in told] == [
+    statistics = [[footer.row_group(g).column(c).statistics for g in range(3)] for c in range(4)]
+    assert [[item.has_min_max for item in column] for column in statistics] == [
         [True] * 3,
         [False] * 3,
         [False] * 3,
-        [False, True, True],  # a row group of nulls has nothing to state
+        [False, True, True],  # a row group of nulls has no bounds
     ]
-    assert [[one.null_count for one in column] for column in told] == [[0] * 3, [0, 0, 2], [0] * 3, [2, 0, 0]]
+    assert [[item.null_count for item in column] for column in statistics] == [[0] * 3, [0, 0, 2], [0] * 3, [2, 0, 0]]
     assert pq.read_table(tmp_path / "file.parquet").to_pylist()[2:] == batch.to_pylist()[2:]
-    entry = one[1]
+    entry = item[1]
     assert (entry.lower_bounds or {})[3] == pack("<d", 5.0)  # the manifest's bounds leave NaN out
 
 
-def test_what_an_unknown_arrow_writes_is_left_to_arrow(tmp_path: Path) -> None:
-    """A newer one may write what our Thrift structures lack: then it writes the whole file."""
+def test_arrow_encodes_a_file_with_fields_we_do_not_know(tmp_path: Path) -> None:
+    """A newer Arrow may write fields that our Thrift structures lack; then Arrow encodes the whole file."""
     schema, table = a_table(random.Random(1), ["long", "string"], 50)
     with mock.patch.object(side_by_side, "encoded_columns", side_effect=CannotCopy("is new")) as tried:
-        one, two, five = files(schema, table.to_batches(), tmp_path, {})
-    assert one == two == five
+        first, second, third = files(schema, table.to_batches(), tmp_path, {})
+    assert first == second == third
     assert tried.call_count == 2
 
 
-# Batches that are joined on their way to the writer hold the same rows in the same order, and are few
+# Small batches are joined before they reach the writer; rows and their order stay the same
 # (rule: prove-before-commit).
 
 _MIB = 1024 * 1024
@@ -224,13 +224,13 @@ _SCHEMA = struct((1, "n", "long"), (2, "b", "binary"))
 
 
 def _batch(first: int, rows: int, row_bytes: int) -> pa.RecordBatch:
-    """Rows that are numbered from ``first`` on, each of so many bytes."""
+    """Rows numbered from ``first``, each of ``row_bytes`` bytes."""
     numbers = pa.array(range(first, first + rows), pa.int64())
     return pa.record_batch({"n": numbers, "b": pa.array([b"x" * row_bytes] * rows, pa.binary())})
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 1_000, 600_000])), max_size=30))
-def test_rows_keep_their_order_and_batches_are_joined_until_they_have_enough(sizes: list[tuple[int, int]]) -> None:
+def test_small_batches_are_joined_and_rows_keep_their_order(sizes: list[tuple[int, int]]) -> None:
     given_batches, first = [], 0
     for count, row_bytes in sizes:
         given_batches.append(_batch(first, count, row_bytes))
@@ -238,13 +238,13 @@ def test_rows_keep_their_order_and_batches_are_joined_until_they_have_enough(siz
     joined = list(RowProof(_SCHEMA, COUNTS).watch(given_batches, 4 * _MIB))
     assert [n for batch in joined for n in batch["n"].to_pylist()] == list(range(first))
     assert all(batch.num_rows for batch in joined)
-    # Of two neighbours at least one has enough, or they were small until a large one came between.
-    for one, other in pairwise(joined):
-        assert one.nbytes + other.nbytes >= 4 * _MIB
+    # Two neighbouring batches together have at least 4 MiB; otherwise they would be joined.
+    for before, after in pairwise(joined):
+        assert before.nbytes + after.nbytes >= 4 * _MIB
     assert all(batch.nbytes < 8 * _MIB for batch in joined)
 
 
-def test_a_batch_that_is_large_enough_is_not_copied() -> None:
+def test_a_large_batch_is_not_copied() -> None:
     small, large = _batch(0, 2, 10), _batch(2, 8, _MIB)
     first, second, third = RowProof(_SCHEMA, COUNTS).watch([small, large, small], 4 * _MIB)
     assert first is small

@@ -1,4 +1,4 @@
-"""Workers plan as one process does."""
+"""Workers make the same compaction plan as a single process."""
 
 from __future__ import annotations
 
@@ -69,10 +69,10 @@ policies = st.builds(
 
 
 def written(folder: Path, drawn: Sequence[dict[str, Any]], per_manifest: int) -> list[ManifestFile]:
-    """Manifests with these files, of one spec each."""
+    """Manifests with these files; each manifest has a single partition spec."""
     found = []
     for spec_id in (0, 1):
-        entries = [entry_of(n, one) for n, one in enumerate(drawn) if one["spec_id"] == spec_id]
+        entries = [entry_of(n, values) for n, values in enumerate(drawn) if values["spec_id"] == spec_id]
         for start in range(0, len(entries), per_manifest):
             path = f"{folder}/m{spec_id}-{start}.avro"
             encoded = encode_manifest(
@@ -89,24 +89,24 @@ def written(folder: Path, drawn: Sequence[dict[str, Any]], per_manifest: int) ->
     return found
 
 
-def entry_of(number: int, one: dict[str, Any]) -> ManifestEntry:
-    offsets = tuple(4 + one["size"] * n // one["row_groups"] for n in range(one["row_groups"]))
-    bounds = ZERO if one["is_zero"] else None
+def entry_of(number: int, raw: dict[str, Any]) -> ManifestEntry:
+    offsets = tuple(4 + raw["size"] * n // raw["row_groups"] for n in range(raw["row_groups"]))
+    bounds = ZERO if raw["is_zero"] else None
     file: DataFile = data_file(
-        f"s3://b/t/data/{one.get('name', number)}",
-        one["size"],
-        [one["partition"]],
-        records=one["records"],
-        file_format=one["file_format"],
+        f"s3://b/t/data/{raw.get('name', number)}",
+        raw["size"],
+        [raw["partition"]],
+        records=raw["records"],
+        file_format=raw["file_format"],
         split_offsets=offsets or None,
         lower_bounds=bounds,
         upper_bounds=bounds,
     )
-    return ManifestEntry(EntryStatus.EXISTING, one["snapshot_id"], 1 + number % 9, 1 + number % 9 + one["later"], file)
+    return ManifestEntry(EntryStatus.EXISTING, raw["snapshot_id"], 1 + number % 9, 1 + number % 9 + raw["later"], file)
 
 
 def both(manifests: list[ManifestFile], settings_of: Policy, *, cuts: bool = False) -> list[CompactionPlan | Nothing]:
-    """The plan of this process, and that of workers."""
+    """The plan of this process and the plan of workers."""
     reader = TableReader(TABLE, Storage({}).read)
     state = TableState(TABLE, TABLE.snapshots[HEAD], manifests, reader.live_entries(manifests))
     here = plan_compaction(state, settings_of, now_ms=HEAD_MS, cuts=cuts)
@@ -117,7 +117,7 @@ def both(manifests: list[ManifestFile], settings_of: Policy, *, cuts: bool = Fal
 
 
 def facts(group: FileGroup) -> tuple[object, ...]:
-    """All of a group but its place among the others; workers also judge float columns."""
+    """A group without its number and without float columns, which only workers judge."""
     plain = (replace(c, condition=replace(c.condition, misread_columns=None)) for c in group.files)
     place = group.reason, group.output_count, group.output_bytes, group.worth, group.route_to
     return tuple(plain), *place, group.total_bytes, group.record_count, group.has_lineage, group.key
@@ -132,7 +132,7 @@ def test_workers_make_the_same_plan(
     per_manifest: int,
     cuts: bool,
 ) -> None:
-    """Where caps choose among groups of equal worth, another of them may come first."""
+    """With caps, groups of equal worth may be chosen in another order, so only the counts are compared."""
     manifests = written(tmp_path_factory.mktemp("t"), drawn, per_manifest)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "_PART_ENTRIES", 7)
@@ -143,13 +143,13 @@ def test_workers_make_the_same_plan(
         assert here.files_considered == there.files_considered
         assert here.files_unsupported == there.files_unsupported
         if settings_of.max_files_to_rewrite is None:
-            assert here.left == there.left or here.files_unsupported > 1  # whose first file is named
+            assert here.left == there.left or here.files_unsupported > 1  # the sentence names the first file
             assert {facts(group) for group in here.groups} == {facts(group) for group in there.groups}
         assert [group.group_id for group in there.groups] == list(range(len(there.groups)))
 
 
 def small(count: int, **more: Any) -> list[dict[str, Any]]:
-    one = {
+    values = {
         "spec_id": 1,
         "partition": 0,
         "size": MB,
@@ -160,7 +160,7 @@ def small(count: int, **more: Any) -> list[dict[str, Any]]:
         "snapshot_id": HEAD,
         "later": 0,
     }
-    return [one | more for _ in range(count)]
+    return [values | more for _ in range(count)]
 
 
 def test_workers_judge_float_columns(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_workers_judge_float_columns(tmp_path: Path) -> None:
 
 
 def test_a_group_with_a_file_listed_twice_is_left_alone(tmp_path: Path) -> None:
-    """In two manifests, which two tasks read; the other partition is rewritten."""
+    """Two manifests list it, and two tasks read them; the other partition is rewritten."""
     twin = small(2, name="twin", partition=1)
     manifests = written(tmp_path, [twin[0], *small(5, partition=1), *small(5), twin[1]], 6)
     with pytest.MonkeyPatch.context() as patch:
@@ -182,8 +182,8 @@ def test_a_group_with_a_file_listed_twice_is_left_alone(tmp_path: Path) -> None:
     assert [group.partition for group in there.groups] == [(0,)]
 
 
-def test_a_partition_larger_than_a_worker_is_planned_as_it_comes(tmp_path: Path) -> None:
-    """Every file is in one group at most, and groups fill files."""
+def test_a_partition_larger_than_a_worker_holds_is_planned_in_portions(tmp_path: Path) -> None:
+    """Each file is in at most one group, and groups reach the target size."""
     manifests = written(tmp_path, small(60), 5)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "_HELD_CANDIDATES", 20)
@@ -195,7 +195,7 @@ def test_a_partition_larger_than_a_worker_is_planned_as_it_comes(tmp_path: Path)
     assert [group.total_bytes for group in there.groups] == [9 * MB] * 6 + [6 * MB]
 
 
-def test_a_manifest_that_cannot_be_read_plans_nothing(tmp_path: Path) -> None:
+def test_an_unreadable_manifest_fails_the_plan(tmp_path: Path) -> None:
     manifests = written(tmp_path, small(6), 2)
     Path(manifests[1].manifest_path).unlink()
     reader = TableReader(TABLE, Storage({}).read)
@@ -221,11 +221,11 @@ def test_workers_plan_large_tables_without_deletes(
     assert may_be_planned_on_workers(manifests, policy(**more)) is expected
 
 
-# Entries of a plan's groups are read again when they are rewritten, because plans hold no column metrics.
+# Plans hold no column metrics, so a group's entries are read again when the group is rewritten.
 
 
 def test_entries_are_read_again_a_few_groups_ahead(tmp_path: Path) -> None:
-    """Each manifest is read once for as many groups as may be held."""
+    """A manifest is read once, also for several groups."""
     manifests = written(tmp_path, [*small(4, is_zero=True), *small(4, partition=1)], 2)
     plan, _ = both(manifests, policy(min_input_files=2))
     assert isinstance(plan, CompactionPlan)
@@ -240,12 +240,12 @@ def test_entries_are_read_again_a_few_groups_ahead(tmp_path: Path) -> None:
         entries, read = entries_of(plan, manifests)
     for group in plan.groups:
         assert group.paths <= entries.of([group]).keys() <= {path for g in plan.groups for path in g.paths}
-    assert sorted(read) == sorted(m.manifest_path for m in manifests)  # two of them have the files of each group
+    assert sorted(read) == sorted(m.manifest_path for m in manifests)  # each group's files are in two manifests
 
 
 @pytest.mark.parametrize("changed", [{"snapshot_id": 8}, {"size": MB + 1}, {"later": 1}, {"name": "other"}])
-def test_an_entry_that_is_not_as_planned_is_not_found(changed: dict[str, Any], tmp_path: Path) -> None:
-    """The manifest was written over, which nobody should do."""
+def test_an_entry_that_changed_since_planning_is_not_found(changed: dict[str, Any], tmp_path: Path) -> None:
+    """The manifest was overwritten, which violates the specification."""
     drawn = small(4)
     manifests = written(tmp_path, drawn, 4)
     plan, _ = both(manifests, policy(min_input_files=2))
@@ -257,7 +257,7 @@ def test_an_entry_that_is_not_as_planned_is_not_found(changed: dict[str, Any], t
 
 
 def entries_of(plan: CompactionPlan, manifests: list[ManifestFile]) -> tuple[GroupEntries, list[str]]:
-    """The plan's entries, and the paths of the manifests that are read for them."""
+    """The plan's entries, and the paths of the manifests read for them."""
     read: list[str] = []
 
     def noted(path: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What the planner of compaction picks, leaves alone, and announces."""
+"""What the compaction planner selects, leaves alone and reports."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ from support.plans import (
 )
 from support.tables import snapshot
 
-# Why sorted files are sorted together: a lookup opens too many of them, or they are small.
+# Sorted files are sorted together if a lookup opens too many of them, or if they are small.
 
 TABLE = table()
 BY_ID = {"strategy": "sort", "sort_order": "id", "target_file_size_mb": 10, "min_input_files": 5}
@@ -68,7 +68,7 @@ BY_ID = {"strategy": "sort", "sort_order": "id", "target_file_size_mb": 10, "min
 
 @pytest.mark.parametrize(("runs", "size", "reason"), [(5, 10.0, "depth"), (16, 0.1, "small")])
 def test_sorted_files_are_sorted_again_for_depth_or_size(runs: int, size: float, reason: str) -> None:
-    """Each file is a run of its own over the same keys."""
+    """Each file is a separate run over the same keys."""
     settings = policy(**BY_ID)
     recipe = choose_recipe(TABLE, settings)
     assert recipe is not None
@@ -90,7 +90,7 @@ def test_sorted_files_are_sorted_again_for_depth_or_size(runs: int, size: float,
     assert {tuple(group["reasons"]) for group in plan_document(plan, TABLE)["groups"]} == {(reason,)}
 
 
-# Which groups one worker rewrites together, and that a batch is rewritten as its groups would be.
+# Small groups are batched for a worker, and a batch has the same results as its groups.
 
 MIB = 1 << 20
 
@@ -111,8 +111,8 @@ def lengths(tasks: list[RewriteTask]) -> list[int]:
     return [len(batch.tasks) for batch in in_batches(tasks)]
 
 
-def test_tiny_groups_share_batches_and_a_large_group_has_its_own() -> None:
-    """Two tiny files count as half a megabyte, for opening them; a batch has 32."""
+def test_small_groups_share_a_batch_and_a_large_group_has_its_own_batch() -> None:
+    """Opening two tiny files counts as half a megabyte; a batch has 32 MB."""
     assert lengths([group(number, 0, 0) for number in range(130)]) == [64, 64, 2]
     tiny, large = group(0, 0), group(1, 4 * MIB)
     assert lengths([tiny, tiny, large, tiny, large, large, tiny]) == [2, 1, 1, 1, 1, 1]
@@ -121,7 +121,7 @@ def test_tiny_groups_share_batches_and_a_large_group_has_its_own() -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 6 * MIB), min_size=1, max_size=4), max_size=60))
-def test_batches_hold_every_group_once_in_order_and_not_too_much(sizes: list[list[int]]) -> None:
+def test_batches_hold_every_group_once_in_order_within_the_limit(sizes: list[list[int]]) -> None:
     tasks = [group(number, *some) for number, some in enumerate(sizes)]
     batches = in_batches(tasks)
     assert [task for batch in batches for task in batch.tasks] == tasks
@@ -132,9 +132,9 @@ def test_batches_hold_every_group_once_in_order_and_not_too_much(sizes: list[lis
             assert all(task.input_bytes <= 4 * MIB for task in batch.tasks)
 
 
-def test_groups_on_a_store_wait_side_by_side_with_one_storage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each alone would wait for its own requests, with a client and connections of its own.  Groups on this machine
-    need no threads."""
+def test_groups_on_a_store_run_concurrently_and_share_a_storage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Requests of several groups overlap and share a client and its connections.  Groups on the local disk need no
+    threads."""
     together, storages = threading.Barrier(4), set()
 
     def rewritten(task: RewriteTask, storage: Any) -> int:
@@ -153,24 +153,23 @@ def test_groups_on_a_store_wait_side_by_side_with_one_storage(monkeypatch: pytes
     assert found == [threading.get_ident()] * 3
 
 
-def test_an_attempt_at_a_batch_is_one_at_each_group(tmp_path: Any) -> None:
-    """No two attempts write the same file (rule: attempts-never-share-a-file).  A missing input fails its own group."""
+def test_an_attempt_at_a_batch_is_an_attempt_at_each_of_its_groups(tmp_path: Any) -> None:
+    """No two attempts write the same file (rule: attempts-never-share-a-file); a missing input fails only its group."""
     batch = RewriteBatch((group(0, 0), group(1, 0)))
     again = batch.in_attempt(3)
     assert [task.outputs.attempt for task in again.tasks] == [3, 3]
     assert [task.outputs.attempt for task in batch.tasks] == [0, 0]
     assert again.input_bytes == batch.input_bytes == 2 * OPEN_FILE_BYTES
     inputs = [(InputFile(str(tmp_path / f"{number}.parquet"), 1, 0),) for number in range(2)]
-    tasks = tuple(replace(group(number), inputs=one) for number, one in enumerate(inputs))
+    tasks = tuple(replace(group(number), inputs=files) for number, files in enumerate(inputs))
     for number, result in enumerate(rewrite_batch(RewriteBatch(tasks))):
         assert (result.group_id, result.written) == (number, ())
         assert f"{number}.parquet" in str(result.error)
 
 
 @pytest.mark.parametrize(("size", "at_once"), [(0, 8), (MIB, 8), (3 * MIB, 2), (9 * MIB, 1)])
-def test_rows_of_few_groups_are_in_memory_at_once(size: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker has its limit whatever the groups (rule: bounded-worker-memory): eight of 3 MB would be some hundred MB
-    of rows."""
+def test_few_groups_are_in_memory_at_once(size: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight groups of 3 MB would decode to more than 100 MB of rows (rule: bounded-worker-memory)."""
     threads = []
 
     def pool(count: int, **names: str) -> Any:
@@ -183,7 +182,7 @@ def test_rows_of_few_groups_are_in_memory_at_once(size: int, at_once: int, monke
     assert threads == [at_once]
 
 
-# Which files count as clustered when the state is lost and the snapshot that says so has expired.
+# Which files count as clustered once the state is lost and the snapshot with the recipe has expired.
 
 ORDER: dict[str, Any] = {
     "order-id": 3,
@@ -194,7 +193,7 @@ EXPIRED = 5
 
 
 def taken(order_id: int | None, added_by: int, **settings: object) -> int:
-    """How many of five large files a plan takes that has no memory of what was clustered."""
+    """How many of five large files a plan selects without a record of the clustered files."""
     chosen = policy(**settings)
     recipe = choose_recipe(ORDERED, chosen)
     assert recipe is not None
@@ -205,26 +204,26 @@ def taken(order_id: int | None, added_by: int, **settings: object) -> int:
     return 0 if isinstance(planned, Nothing) else len(planned.input_files)
 
 
-def test_files_of_expired_snapshots_that_claim_the_tables_order_are_clustered() -> None:
-    """Without them the whole table would be sorted once more."""
+def test_files_of_expired_snapshots_with_the_tables_sort_order_id_are_clustered() -> None:
+    """Otherwise the whole table would be sorted again."""
     assert taken(3, EXPIRED) == 0
     assert taken(None, EXPIRED) == taken(2, EXPIRED) == 5
     assert taken(3, HEAD) == 5, "the snapshot is there, and writers that do not sort claim the table's order too"
     assert taken(3, EXPIRED, sort_order="id desc") == 5
 
 
-# Files much larger than the target are cut between row groups, where somebody set the target.
+# Files much larger than the target are cut between row groups, if the target is configured.
 
 
 def file_of(sizes: Sequence[int], path: str = "f", **more: Any) -> DataFile:
-    """A file with row groups of these sizes, and nothing else."""
+    """A file with row groups of these sizes and no other bytes."""
     return data_file(path, sum(sizes), split_offsets=tuple(accumulate(sizes, initial=0))[:-1], **more)
 
 
 def planned(
     *files: DataFile, cuts: bool = True, deletes_of: Sequence[str] = (), **more: object
 ) -> CompactionPlan | Nothing:
-    """The plan at a target of 2 MB; three position deletes are of one row of each file in ``deletes_of``."""
+    """The plan at a target of 2 MB; each file in ``deletes_of`` has three position deletes of one row."""
     deletes = [position_delete(f"{path}-{number}", path, rows=1) for path in deletes_of for number in range(3)]
     state = table_state([live_file(file) for file in files], deletes)
     return plan_compaction(state, policy(target_file_size_mb=2, **more), now_ms=HEAD_MS, cuts=cuts)
@@ -254,14 +253,14 @@ def test_pieces_are_not_small_and_not_cut_again(sizes: list[int], ratio: object)
         ([2 * MB, 8 * MB, 2 * MB], (1, 1, 1)),
     ],
 )
-def test_files_are_cut_where_it_comes_nearest_to_even_shares(sizes: list[int], expected: tuple[int, ...]) -> None:
+def test_files_are_cut_into_nearly_equal_pieces(sizes: list[int], expected: tuple[int, ...]) -> None:
     assert pieces(file_of(sizes), policy(target_file_size_mb=2)) == expected
 
 
 @settings(max_examples=examples(60))
 @given(st.lists(st.lists(st.integers(1, 3 * MB), min_size=1, max_size=30), max_size=12), st.integers(2, 6))
 def test_a_plan_applied_leaves_nothing_to_plan(drawn: list[list[int]], least: int) -> None:
-    """Large files, which are cut, beside small ones, which are merged (rule: plans-converge)."""
+    """Large files are cut and small files are merged (rule: plans-converge)."""
     files = [file_of(sizes, f"f{number}") for number, sizes in enumerate(drawn)]
     plan = planned(*files, min_input_files=least)
     if isinstance(plan, Nothing):
@@ -283,18 +282,18 @@ def outputs_of(group: FileGroup, inputs: Mapping[str, DataFile]) -> list[DataFil
     return [file_of(sizes[start:end], name) for name, (start, end) in zip(names, bounds, strict=True)]
 
 
-def test_what_lies_behind_the_row_groups_is_none_of_their_bytes() -> None:
-    """Bloom filters of all of them, for example: as part of the last one they would make a small piece look large."""
+def test_bytes_after_the_row_groups_do_not_count_as_row_group_bytes() -> None:
+    """Bloom filters, for example: counted with the last row group, they would make a small piece look large."""
     sizes, settings_of = [2 * MB, 2 * MB, MB, 3 * MB], policy(target_file_size_mb=2)
     assert pieces(file_of(sizes), settings_of) == (1, 1, 2)
     assert pieces(file_of(sizes, column_sizes={1: 3 * MB, 2: 5 * MB // 2}), settings_of) == (1, 3)
     sizes = [2 * MB, 2 * MB, 2 * MB, 2 * MB]
     assert pieces(file_of(sizes), settings_of) == (1, 1, 1, 1)
     assert pieces(file_of(sizes, column_sizes={1: 3 * MB, 2: 7 * MB // 2}), settings_of) == (1, 1, 2)
-    assert pieces(file_of(sizes, column_sizes={1: MB}), settings_of) == (1, 1, 1, 1)  # of some columns only
+    assert pieces(file_of(sizes, column_sizes={1: MB}), settings_of) == (1, 1, 1, 1)  # sizes of some columns only
 
 
-def test_what_no_entry_allows_to_cut_is_left_alone() -> None:
+def test_a_file_whose_entry_does_not_allow_a_cut_is_left_alone() -> None:
     sizes = [MB] * 12
     for more in ({"file_format": "ORC"}, {"key_metadata": b"k"}):
         assert pieces(file_of(sizes, **more), policy(target_file_size_mb=2)) == ()
@@ -319,7 +318,7 @@ def test_a_plan_cuts_each_large_file_alone() -> None:
     assert isinstance(planned(*large, expected_scans=1), CompactionPlan)
 
 
-def test_that_a_large_file_cannot_be_cut_is_said() -> None:
+def test_the_plan_reports_large_files_that_cannot_be_cut() -> None:
     nothing = planned(file_of([12 * MB], "f"), file_of([12 * MB], "g"))
     assert isinstance(nothing, NothingToCompact)
     assert nothing.reason == (
@@ -329,8 +328,8 @@ def test_that_a_large_file_cannot_be_cut_is_said() -> None:
     assert nothing.left == {reason: Tally(2, 24 * MB)}
 
 
-def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due() -> None:
-    """Until then it stays: cut, its row groups would be copied with the deleted rows in them."""
+def test_a_large_file_is_split_when_its_deletes_are_applied() -> None:
+    """Until then it is not cut, because its row groups would be copied with the deleted rows."""
     large = file_of([MB] * 12, records=100)
     waiting = planned(large, deletes_of=["f"], delete_compaction_min_deletes=4)
     assert isinstance(waiting, Nothing)
@@ -339,17 +338,17 @@ def test_a_large_file_under_deletes_is_rewritten_into_several_once_they_are_due(
     assert [(group.reason, group.output_count) for group in plan.groups] == [(Reason.DELETES, 6)]
     whole = planned(data_file("f", 12 * MB, records=100), deletes_of=["f"], delete_compaction_min_deletes=3)
     assert isinstance(whole, CompactionPlan)
-    assert [group.output_count for group in whole.groups] == [1]  # nothing says where it could be cut
+    assert [group.output_count for group in whole.groups] == [1]  # the entry has no split offsets
     whole = planned(large, deletes_of=["f"], delete_compaction_min_deletes=3, cuts=False)
     assert isinstance(whole, CompactionPlan)
     assert [group.output_count for group in whole.groups] == [1]
 
 
-# A file that a snapshot lists twice is left alone by compaction.
+# Compaction leaves a file alone that a snapshot lists twice.
 
 
 OLD = 7
-"""A snapshot that is long gone, so that its files are old."""
+"""An expired snapshot; its files are old."""
 
 
 @pytest.mark.parametrize(
@@ -364,8 +363,8 @@ OLD = 7
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_a_file_listed_twice_is_left_alone_wherever_its_entries_differ(other: dict[str, Any], first: bool) -> None:
-    """The specification forbids it, some writers do it, and readers then read it twice.  Replacing an entry would take
-    the other along, or add its rows once more."""
+    """The specification forbids it, but some writers do it, and readers then read the file twice.  Replacing an entry
+    would remove the other entry too, or duplicate its rows."""
     files = [live_file(data_file(f"s3://b/t/data/{n}.parquet", 10), snapshot_id=OLD) for n in range(4)]
     twin = LiveEntry(manifest("s3://b/t/metadata/other.avro"), replace(files[0].entry, **other))
     plan = plan_compaction(
@@ -378,13 +377,13 @@ def test_a_file_listed_twice_is_left_alone_wherever_its_entries_differ(other: di
     assert sorted(plan.input_files) == [f"s3://b/t/data/{n}.parquet" for n in range(1, 4)]
 
 
-# What merges have shown of sizes, recorded in snapshots and read again.
+# Snapshots record how output sizes compared with input sizes, and later plans use these records.
 
 KB = 1024
 
 
 def known(*records: str | None, version: int = 2) -> OutputSizes:
-    """Of a branch whose snapshots, the oldest first, record this."""
+    """The sizes known from a branch whose snapshots, oldest first, have these records."""
     metadata = table(version)
     raw = [
         snapshot(number, format_version=version, sequence_number=number, timestamp_ms=number)
@@ -400,7 +399,7 @@ def rewritten(size: int, snapshot_id: int) -> ManifestEntry:
     return ManifestEntry(EntryStatus.EXISTING, snapshot_id, 5, 9, data_file("f", size))
 
 
-def test_the_newest_record_counts_and_each_snapshot_tells_how_much_less_came_out() -> None:
+def test_the_newest_record_counts_and_each_snapshot_records_how_much_its_files_shrank() -> None:
     found = known("0.500 planned 1.000 of 1000", "0.450 planned 0.500 of 2000", None)
     assert (found.ratio, found.file_bytes) == (0.45, 2000)
     assert found.shrank == {1: 0.5, 2: pytest.approx(0.9)}
@@ -415,7 +414,7 @@ def expected(size: int, sizes: OutputSizes, *, is_rewritten: bool = False, is_co
     return output_bytes(candidate(data_file("f", size), file_age=9 if is_rewritten else 1, condition=condition), sizes)
 
 
-def test_only_files_alike_that_are_decoded_for_the_first_time_shrink() -> None:
+def test_only_similar_files_decoded_for_the_first_time_are_expected_to_shrink() -> None:
     sizes = OutputSizes(0.5, 100 * KB)
     assert expected(80 * KB, sizes) == 40 * KB
     assert expected(80 * KB, sizes, is_rewritten=True) == 80 * KB
@@ -424,17 +423,17 @@ def test_only_files_alike_that_are_decoded_for_the_first_time_shrink() -> None:
     assert expected(7, UNCHANGED_SIZES) == 7
 
 
-def test_what_came_out_smaller_than_planned_is_not_small_unless_by_far() -> None:
+def test_an_output_smaller_than_planned_is_small_only_if_far_smaller() -> None:
     sizes = replace(UNCHANGED_SIZES, shrank={HEAD: 0.5, 7: 0.2})
     assert not sizes.is_small(rewritten(450 * KB, HEAD), 768 * KB)
-    assert sizes.is_small(rewritten(350 * KB, HEAD), 768 * KB)  # it was planned with 700 KB
-    assert sizes.is_small(rewritten(450 * KB, 8), 768 * KB)  # nothing is known of its snapshot
-    assert sizes.is_small(rewritten(300 * KB, 7), 768 * KB)  # two fill one that is not small
+    assert sizes.is_small(rewritten(350 * KB, HEAD), 768 * KB)  # its planned size was 700 KB
+    assert sizes.is_small(rewritten(450 * KB, 8), 768 * KB)  # its snapshot has no record
+    assert sizes.is_small(rewritten(300 * KB, 7), 768 * KB)  # two of them fill a file that is not small
     fresh = ManifestEntry(EntryStatus.EXISTING, HEAD, 9, 9, data_file("f", 450 * KB))
     assert sizes.is_small(fresh, 768 * KB)
 
 
-def test_a_record_is_of_bytes_and_stays_where_nothing_new_is_shown() -> None:
+def test_a_record_counts_bytes_and_is_kept_without_new_merges() -> None:
     assert recorded_sizes(UNCHANGED_SIZES, []) is None
     text = recorded_sizes(UNCHANGED_SIZES, [(4, 4 * MB, MB), (6, 6 * MB, 4 * MB)])
     assert text == f"0.500 planned 1.000 of {MB}"
@@ -443,7 +442,7 @@ def test_a_record_is_of_bytes_and_stays_where_nothing_new_is_shown() -> None:
     assert recorded_sizes(UNCHANGED_SIZES, [(2, 2000, 20)]) == "0.250 planned 1.000 of 1000"
 
 
-# What ``icekeeper plan`` tells of a compaction: reasons, outputs, bytes, requests, money, and what is left alone.
+# What ``icekeeper plan`` shows of a compaction: reasons, outputs, bytes, requests, cost, and the files left alone.
 
 
 def previewed(files: list[LiveEntry], deleted: dict[str, int], recipe: ClusterRecipe | None = None) -> CompactionPlan:
@@ -457,8 +456,8 @@ def files(*sizes: int, name: str = "f") -> list[LiveEntry]:
     return [live_file(data_file(f"{name}{i}", size * MB), age=i) for i, size in enumerate(sizes)]
 
 
-def test_every_group_says_why_and_what_it_becomes() -> None:
-    """Two full files of 12 times 40 MB, one large file a third of whose rows are deleted."""
+def test_every_group_states_its_reasons_and_outputs() -> None:
+    """Twelve files of 40 MB become two; a third of the rows of a large file are deleted."""
     document = plan_document(previewed([*files(*[40] * 12), *files(200, name="g")], {"g0": 4}), TABLE)
     shown = [{k: g[k] for k in ("reasons", "files", "outputs", "bytes_in", "bytes_out")} for g in document["groups"]]
     small = {"reasons": ["small"], "files": 6, "outputs": 1, "bytes_in": 240 * MB, "bytes_out": 240 * MB}
@@ -471,8 +470,8 @@ def test_every_group_says_why_and_what_it_becomes() -> None:
     assert document["left"] == []
 
 
-def test_groups_with_deletes_and_sorted_groups() -> None:
-    """Files whose rows are all deleted become none: a pass wrote no file where the dry run expected one."""
+def test_groups_with_deletes_and_sorted_groups_state_their_outputs() -> None:
+    """A group whose rows are all deleted has no output."""
     document = plan_document(previewed(files(1, 1, 1, 1, 1), {"f0": 9}), TABLE)
     assert [(group["reasons"], group["delete_files"]) for group in document["groups"]] == [(["small", "deletes"], 1)]
     document = plan_document(previewed(files(200), {"f0": 10}), TABLE)
@@ -483,7 +482,7 @@ def test_groups_with_deletes_and_sorted_groups() -> None:
 
 
 @pytest.mark.parametrize(("expected_scans", "scans"), [(200, 200), (7, 7), (None, 1)])
-def test_people_read_the_same(expected_scans: int | None, scans: int) -> None:
+def test_the_text_shows_the_same_numbers(expected_scans: int | None, scans: int) -> None:
     document = plan_document(previewed(files(*[40] * 12), {}), TABLE)
     assert list(plan_lines(document))[:3] == [
         "small: 6 file(s) into 1, 240 MB in, 240 MB out",
@@ -493,21 +492,21 @@ def test_people_read_the_same(expected_scans: int | None, scans: int) -> None:
     assert list(plan_lines({})) == []
     document |= assumptions(policy(expected_scans=expected_scans))
     (line,) = (line for line in plan_lines(document) if line.startswith("takes about"))
-    told = f"in {scans} scan(s) (expected_scans), both at AWS's list prices, on any store"
-    assert line.partition("saves readers about ")[2].partition(" ")[1:] == (" ", told)
+    expected = f"in {scans} scan(s) (expected_scans), both at AWS's list prices, on any store"
+    assert line.partition("saves readers about ")[2].partition(" ")[1:] == (" ", expected)
 
 
-def test_the_contract_only_gets_a_field_more() -> None:
+def test_a_plan_adds_a_single_field_to_the_result_document() -> None:
     def no_listing(name: str, paths: object) -> str:
         raise AssertionError
 
     plain = succeeded(Operation.COMPACT, "done").to_json("r", no_listing)
-    told = replace(skipped(Operation.COMPACT, "no"), plan=left_document({})).to_json("r", no_listing)
+    skipped_document = replace(skipped(Operation.COMPACT, "no"), plan=left_document({})).to_json("r", no_listing)
     assert "plan" not in plain
-    assert told.keys() - plain.keys() == {"plan"}
+    assert skipped_document.keys() - plain.keys() == {"plan"}
 
 
-# Partition values at the ends of what a type holds.
+# Partition values at the limits of their type.
 
 
 @pytest.mark.parametrize(
@@ -522,19 +521,19 @@ def test_the_contract_only_gets_a_field_more() -> None:
         ("long", -1, -10),
     ],
 )
-def test_the_lowest_numbers_truncate_as_in_java(kind: str, value: int, expected: int) -> None:
-    """What does not fit the type's Avro number makes a manifest that Java cannot read."""
+def test_extreme_integers_truncate_as_in_java(kind: str, value: int, expected: int) -> None:
+    """Java cannot read a manifest whose value exceeds the range of the Avro type."""
     spec = {"fields": [{"source-id": 1, "field-id": 1000, "transform": "truncate[10]", "name": "p"}]}
     fields = target_fields(spec, {1: kind})
     assert fields is not None
     assert [field.apply(value) for field in fields] == [expected]
 
 
-# ``delete_compaction_enabled`` means what it says: without it no file that deletes may reach is rewritten.
+# Without ``delete_compaction_enabled``, no file that deletes may apply to is rewritten.
 
 
 def rewritten_under_deletes(**settings: object) -> set[str]:
-    """Of twelve small files, two of which have a delete file each."""
+    """The rewritten files of twelve small files, two of which have a delete file."""
     files = [live_file(data_file(f"f{i}", MB), age=i) for i in range(12)]
     state = table_state(files, [position_delete(f"d-{path}", path) for path in ("f0", "f7")])
     plan = plan_compaction(state, policy(**settings), now_ms=HEAD_MS)
@@ -545,7 +544,7 @@ def rewritten_under_deletes(**settings: object) -> set[str]:
     return set(plan.input_files)
 
 
-def test_small_files_under_deletes_are_left_alone_when_that_is_switched_off() -> None:
+def test_small_files_under_deletes_are_left_alone_without_delete_compaction() -> None:
     assert len(rewritten_under_deletes()) == 12
     assert {f"f{i}" for i in range(12)} - rewritten_under_deletes(delete_compaction_enabled=False) == {"f0", "f7"}
     assert len(rewritten_under_deletes(delete_compaction_enabled=False, rewrite_all=True)) == 12

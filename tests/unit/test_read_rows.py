@@ -1,4 +1,4 @@
-"""Rows of a read task: decoded ahead, with their deletes, and failures that name the file."""
+"""Rows of a read task: decoding ahead, deletes, and errors that name the file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from icekeeper.storage.storage import Storage
 from support.rewrites import input_file, rows, struct, task
 from support.rewrites import rows as made_rows
 
-# Small inputs are decoded ahead on the cores of a task: in order, bounded, and no thread is left.
+# The cores of a task decode small inputs ahead: in order, within a memory limit, and without leaving threads behind.
 
 ROWS = 10
 FILES = 24
@@ -45,7 +45,7 @@ ARROW = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"}
 
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Portions of two files, of which four wait at most; rows of one column take eight bytes each."""
+    """Portions of two files, at most four of which wait; a row has one column and takes eight bytes."""
     monkeypatch.setattr(decoding, "_WORTH_THREADS_BYTES", 0)
     monkeypatch.setattr(decoding, "_PORTION_BYTES", 2 * ROWS * 8)
     monkeypatch.setattr(decoding, "_MOST_OF_PORTION_BYTES", 4 * ROWS * 8)
@@ -66,7 +66,7 @@ def files(folder: Path) -> list[InputFile]:
 
 
 def ids(inputs: list[InputFile], cores: int) -> tuple[list[int], MaintenanceError | None]:
-    """What was read, and what ended it."""
+    """The ids that were read, and the error that ended the read."""
     found: list[int] = []
     with on_cores(cores):
         try:
@@ -83,29 +83,29 @@ def decoding_threads() -> list[str]:
 
 @pytest.mark.usefixtures("small_portions")
 @pytest.mark.parametrize("cores", [1, 2, 4])
-def test_rows_come_in_the_order_of_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    """Those of inputs that are too large to be decoded ahead, too."""
+def test_rows_arrive_in_the_order_of_the_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    """So do rows of inputs that are too large to be decoded ahead."""
     inputs = files(tmp_path)
     monkeypatch.setattr(decoding, "_is_small", lambda source: "3" not in Path(source.path).name)
     assert ids(inputs, cores) == (list(range(FILES * ROWS)), None)
 
 
 @pytest.mark.usefixtures("small_portions")
-def test_an_error_waits_for_the_turn_of_its_file(tmp_path: Path) -> None:
-    """Rows before it are read, and of several errors the first one is told, on any number of cores."""
+def test_an_error_is_raised_when_its_file_is_due(tmp_path: Path) -> None:
+    """Rows before the file are read, and the first of several errors is raised, on any number of cores."""
     inputs = files(tmp_path)
     Path(inputs[7].path).write_bytes(b"no Parquet")
-    one, two = ids(inputs, 1), ids(inputs, 2)
-    assert one[0] == two[0] == list(range(7 * ROWS))
-    assert isinstance(two[1], FileUnreadable)
-    assert two[1].path == inputs[7].path
-    assert str(one[1]) == str(two[1])
+    on_one_core, on_two_cores = ids(inputs, 1), ids(inputs, 2)
+    assert on_one_core[0] == on_two_cores[0] == list(range(7 * ROWS))
+    assert isinstance(on_two_cores[1], FileUnreadable)
+    assert on_two_cores[1].path == inputs[7].path
+    assert str(on_one_core[1]) == str(on_two_cores[1])
     inputs[6] = InputFile(inputs[6].path, ROWS + 1, inputs[6].file_size_in_bytes)
     assert [type(error) for _, error in (ids(inputs, 1), ids(inputs, 2))] == [FileUnreadable, FileUnreadable]
 
 
 class Rows:
-    """Inputs with batches of so many bytes, as many as wanted; notes which inputs were begun, and in which threads."""
+    """Inputs with ``batches`` batches of ``batch_bytes``; records which inputs were begun, and in which threads."""
 
     def __init__(self, inputs: list[InputFile], batch_bytes: int, batches: int = 1) -> None:
         self.begun: list[str] = []
@@ -116,7 +116,7 @@ class Rows:
         self._inputs = inputs
 
     def read(self, cores: int) -> Generator[decoding.InputRows]:
-        """The iterator, after its first input was given."""
+        """The iterator, after its first input."""
         with on_cores(cores):
             given = decoding.decoded_ahead(self._pairs(), read_task(self._inputs), SCHEMA)
             next(given)
@@ -136,8 +136,8 @@ class Rows:
 
 
 @pytest.mark.usefixtures("small_portions")
-def test_no_more_is_decoded_ahead_than_may_wait() -> None:
-    """However long the rows before are looked at."""
+def test_decoding_ahead_stops_at_its_limit() -> None:
+    """The limit holds while the consumer has not advanced."""
     rows = Rows([InputFile(f"/{n}", ROWS, 1) for n in range(50)], ROWS * 8)
     given = rows.read(3)
     assert rows.taken == 8
@@ -145,15 +145,15 @@ def test_no_more_is_decoded_ahead_than_may_wait() -> None:
 
 
 @pytest.mark.usefixtures("small_portions")
-def test_rows_that_are_larger_than_expected_are_decoded_in_their_turn() -> None:
-    rows = Rows([InputFile(f"/{n}", 1, 1) for n in range(2 * ROWS)], ROWS * 8 * 100)  # one portion, by what entries say
+def test_rows_larger_than_expected_are_not_decoded_ahead() -> None:
+    rows = Rows([InputFile(f"/{n}", 1, 1) for n in range(2 * ROWS)], ROWS * 8 * 100)  # a single portion by its entries
     given = rows.read(2)
     assert rows.begun == ["/0"]
     assert sum(1 for _, batches in given for _ in batches) == 2 * ROWS - 1
 
 
 @pytest.mark.usefixtures("small_portions")
-def test_a_file_with_more_rows_than_its_entry_says_is_not_held_as_a_whole() -> None:
+def test_a_file_with_more_rows_than_its_entry_states_is_not_held_in_memory() -> None:
     rows = Rows([InputFile("/0", ROWS, 1)], ROWS * 8, batches=100)
     given = rows.read(2)
     assert rows.batches == 2
@@ -161,7 +161,7 @@ def test_a_file_with_more_rows_than_its_entry_says_is_not_held_as_a_whole() -> N
 
 
 @pytest.mark.parametrize(("cores", "small_rows"), [(1, 10**6), (2, 100)])
-def test_one_core_or_little_work_starts_no_thread(cores: int, small_rows: int) -> None:
+def test_a_single_core_or_little_work_starts_no_thread(cores: int, small_rows: int) -> None:
     rows = Rows([InputFile(f"/{n}", small_rows // 20, 1) for n in range(20)], 8)
     for _, batches in rows.read(cores):
         list(batches)
@@ -169,10 +169,10 @@ def test_one_core_or_little_work_starts_no_thread(cores: int, small_rows: int) -
 
 
 @pytest.mark.parametrize(("rows_of_a_file", "threads"), [(100_000, 3), (200_000, 2)])
-def test_all_cores_decode_tiny_files_and_all_but_one_others(
+def test_all_cores_decode_tiny_files_and_all_but_one_core_decode_others(
     rows_of_a_file: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one column of eight bytes, with a megabyte in between."""
+    """Rows have one column of eight bytes; a file of more than a megabyte is not tiny."""
     rows = Rows([InputFile(f"/{n}", rows_of_a_file, 1) for n in range(20)], 8)
     begun: list[int] = []
 
@@ -190,7 +190,7 @@ def test_all_cores_decode_tiny_files_and_all_but_one_others(
 
 @pytest.mark.usefixtures("small_portions")
 def test_no_thread_outlives_a_task_whose_writer_fails(tmp_path: Path) -> None:
-    """Also while somebody still holds the error, and so the frames of whoever was writing."""
+    """The caller may still hold the error, and with it the frames of the writer."""
     seen: list[str] = []
 
     def write(rows: Iterator[pa.RecordBatch]) -> None:
@@ -198,8 +198,8 @@ def test_no_thread_outlives_a_task_whose_writer_fails(tmp_path: Path) -> None:
         seen.extend(decoding_threads())
         raise KeyboardInterrupt
 
-    one_by_one = {"write.parquet.row-group-size-bytes": "64"}  # or all rows would be joined to one batch
-    work = task(SCHEMA, files(tmp_path), tmp_path, table_properties=one_by_one)
+    tiny_row_groups = {"write.parquet.row-group-size-bytes": "64"}  # keeps batches apart
+    work = task(SCHEMA, files(tmp_path), tmp_path, table_properties=tiny_row_groups)
     with on_cores(2), pytest.raises(KeyboardInterrupt) as held:
         write_proven(work, Storage({}), RewriteResult(group_id=0), write)
     assert seen != []
@@ -207,7 +207,7 @@ def test_no_thread_outlives_a_task_whose_writer_fails(tmp_path: Path) -> None:
     assert held.traceback
 
 
-# Keys reach only the inputs that one of their delete files applies to, here too
+# Equality keys apply only to the inputs that their delete file applies to
 # (rule: deletes-reach-one-partition, copy-under-keys-only-if-none-match).
 
 KEYED_SCHEMA = struct((1, "id", "long"), (2, "name", "string"))
@@ -216,7 +216,7 @@ STORAGE = Storage({})
 
 @pytest.fixture
 def work(tmp_path: Path) -> RewriteTask:
-    """Two inputs with the same rows, of two partitions; keys by id apply to the first, by name to both."""
+    """Two inputs with the same rows in two partitions; keys by id apply to the first, keys by name to both."""
     deletes = []
     for field, key in ((1, 7), (2, "b")):
         name = "id" if field == 1 else "name"
@@ -253,7 +253,7 @@ def test_keys_of_another_partition_match_no_row(work: RewriteTask) -> None:
     assert [found(work).match_rows_of(source, STORAGE) for source in work.inputs] == [True, False]
 
 
-def test_the_keys_of_every_set_of_columns_are_looked_up(work: RewriteTask) -> None:
+def test_keys_of_every_column_set_are_looked_up(work: RewriteTask) -> None:
     first, second = work.deletes
     turned = replace(
         work, deletes=(second, first), inputs=(replace(work.inputs[0]), replace(work.inputs[1], deletes=(0,)))
@@ -261,13 +261,13 @@ def test_the_keys_of_every_set_of_columns_are_looked_up(work: RewriteTask) -> No
     assert found(turned).match_rows_of(turned.inputs[0], STORAGE)
 
 
-def test_rows_as_new_as_the_delete_match_nothing(work: RewriteTask) -> None:
+def test_keys_do_not_match_rows_with_the_same_sequence_number(work: RewriteTask) -> None:
     newer = replace(work, inputs=tuple(replace(source, sequence_number=2) for source in work.inputs))
     assert [found(newer).keys_within(source, {}) for source in newer.inputs] == [0, 0]
     assert not found(newer).match_rows_of(newer.inputs[0], STORAGE)
 
 
-# Every failure to read a data or delete file carries its path; a failure of its store does not
+# A damaged or missing file raises an error with its path; a failing store does not accuse the file
 # (rule: leave-out-unreadable-files).
 
 PATH = "s3://b/t/data/1.parquet"
@@ -275,7 +275,7 @@ READ_SCHEMA = struct((1, "id", "long"))
 
 
 def answered(status: int, code: str) -> ClientError:
-    """What boto3 raises for an answer of S3."""
+    """The error that boto3 raises for an S3 response."""
     return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "GetObject")
 
 
@@ -305,7 +305,7 @@ def translated(error: Exception) -> Callable[[], None]:
         (raising(MetadataUnreadable(f"{PATH} lacks pos")), f"{PATH} lacks pos"),
     ],
 )
-def test_whatever_is_wrong_with_a_file_names_it(read: Callable[[], None], told: str) -> None:
+def test_every_error_in_a_file_names_the_file(read: Callable[[], None], told: str) -> None:
     with pytest.raises(FileUnreadable) as caught, reading(PATH, STORAGE):
         read()
     assert caught.value.path == PATH
@@ -324,13 +324,13 @@ def test_whatever_is_wrong_with_a_file_names_it(read: Callable[[], None], told: 
         raising(ShortAnswer("the store answered with fewer than 10 bytes")),
     ],
 )
-def test_a_store_that_fails_says_nothing_of_a_file(read: Callable[[], None]) -> None:
+def test_a_failing_store_does_not_make_a_file_unreadable(read: Callable[[], None]) -> None:
     with pytest.raises(StorageError, match=PATH) as caught, reading(PATH, STORAGE):
         read()
     assert type(caught.value) is StorageError
 
 
-def test_the_path_survives_the_way_out_of_a_worker() -> None:
+def test_the_path_survives_pickling() -> None:
     back = pickle.loads(pickle.dumps(FileUnreadable("it is damaged", path=PATH)))
     assert (type(back), str(back), back.path) == (FileUnreadable, "it is damaged", PATH)
 
@@ -339,8 +339,8 @@ def inputs_of(folder: Path, count: int) -> list[InputFile]:
     return [input_file(folder / f"{n}.parquet", made_rows(READ_SCHEMA, {"id": [n]})) for n in range(count)]
 
 
-def test_all_that_cannot_be_read_is_found_at_once(tmp_path: Path) -> None:
-    """One input is gone, one damaged, one has another number of rows, and one carries a delete that is gone."""
+def test_all_unreadable_files_are_found_together(tmp_path: Path) -> None:
+    """A missing input, a damaged input, an input with another row count, and a missing delete file."""
     inputs = inputs_of(tmp_path, 8)
     Path(inputs[1].path).unlink()
     Path(inputs[3].path).write_bytes(b"no Parquet")

@@ -19,12 +19,12 @@ from icekeeper.errors import StorageError
 from icekeeper.machine.resources import on_cores, task_cores
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, RUNS
 
-# A session that keeps few stages is told which settings to raise (platform: spark-attempt-numbers-restart), without
-# Spark.
+# If a session retains too few stages, the error names the settings to raise
+# (platform: spark-attempt-numbers-restart).  Without Spark.
 
 
 class Session:
-    """A context of somebody's session, and its one RDD; jobs succeed."""
+    """The context of a user's session and its only RDD; jobs succeed."""
 
     master = "yarn"
 
@@ -71,37 +71,37 @@ def exchange(session: Session) -> list[Any]:
     return SparkEngine(session).exchange(split, [1], merge, [0], lambda done: None)  # type: ignore[arg-type]  # a fake
 
 
-def test_a_stage_that_spark_has_forgotten_names_the_setting_after_one_run() -> None:
+def test_a_stage_that_spark_has_dropped_raises_an_error_that_names_the_settings() -> None:
     session = Session(stage=None)
     with pytest.raises(StorageError, match=r"set spark\.ui\.retainedStages and spark\.ui\.retainedJobs"):
         exchange(session)
     assert session.runs == 1
 
 
-def test_a_stage_that_was_begun_once_is_believed() -> None:
+def test_the_result_of_a_stage_with_a_single_attempt_is_used() -> None:
     session = Session(SimpleNamespace(currentAttemptId=0, numCompletedTasks=1))
     assert exchange(session) == ["merged"]
     assert session.runs == 1
 
 
-def test_a_stage_that_was_begun_again_is_done_anew() -> None:
+def test_the_work_of_a_restarted_stage_is_repeated() -> None:
     session = Session(SimpleNamespace(currentAttemptId=1, numCompletedTasks=1))
     with pytest.raises(StorageError, match="repeated the work too often"):
         exchange(session)
     assert session.runs == RUNS
 
 
-# The settings that a local session of Spark is started with.
+# The settings with which a local Spark session starts.
 
 _FRUGAL = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}
 
 
 class _Started(Exception):
-    """Instead of a Java that starts."""
+    """Raised instead of starting Java."""
 
 
-def test_java_leaves_the_cores_to_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its second compiler and parallel collector took as much CPU again as all else that it does."""
+def test_java_starts_with_frugal_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its second compiler and parallel collector would double the CPU time of its process."""
     for variable in ("JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         monkeypatch.setenv(variable, "")
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
@@ -121,7 +121,7 @@ def test_java_leaves_the_cores_to_workers(monkeypatch: pytest.MonkeyPatch) -> No
     assert set((conf.get("spark.executor.extraJavaOptions") or "").split()) == _FRUGAL
 
 
-# What Spark's workers run, without Spark: the attempt and the cores that a work unit is told.
+# The functions that Spark's workers run, without Spark: the attempt and the cores that a work unit gets.
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Running:
-    """As ``pyspark.TaskContext`` tells of a task."""
+    """The part of ``pyspark.TaskContext`` that describes a task."""
 
     number: int = 0
     share: int = 1
@@ -148,28 +148,28 @@ class Running:
 
 @pytest.fixture(autouse=True)
 def caches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The functions switch this off for their process."""
+    """The functions disable ``importlib.invalidate_caches`` in their process."""
     monkeypatch.setattr("importlib.invalidate_caches", invalidate_caches)
 
 
-def told(task: Written) -> tuple[int, int]:
+def attempt_and_cores(task: Written) -> tuple[int, int]:
     return task.attempt, task_cores()
 
 
 def split(task: Written) -> Iterator[tuple[int, int]]:
-    yield told(task)
-    yield told(task)
+    yield attempt_and_cores(task)
+    yield attempt_and_cores(task)
 
 
 def merge(part: Written, items: Iterator[int]) -> tuple[tuple[int, int], list[int]]:
-    return told(part), list(items)
+    return attempt_and_cores(part), list(items)
 
 
 def test_a_task_has_the_cores_that_the_cluster_reserves_for_it() -> None:
-    """Never more: other tasks run beside it."""
+    """It has no more cores, because other tasks run beside it."""
     tasks = SparkTasks(lambda: Running(number=2, share=3), own_cores=0, run=1)
     attempt = ATTEMPTS_PER_RUN + 2
-    assert tasks.mapping(told)(Written()) == ((attempt, 3), {})
+    assert tasks.mapping(attempt_and_cores)(Written()) == ((attempt, 3), {})
     assert list(tasks.splitting(split)(Written())) == [(attempt, 3), (attempt, 3), (0, {})]
     merged = tasks.merging(merge, [Written(), Written()])(1, iter([(1, 10), (1, 20)]))
     assert list(merged) == [(((attempt, 3), [10, 20]), {})]
@@ -177,12 +177,12 @@ def test_a_task_has_the_cores_that_the_cluster_reserves_for_it() -> None:
 
 
 def test_a_task_shares_a_machine_that_spark_has_for_itself() -> None:
-    assert SparkTasks(Running, own_cores=4).mapping(told)(Written()) == ((0, 4), {})
-    assert SparkTasks(Running, own_cores=0).mapping(told)(Written()) == ((0, 1), {})
-    assert SparkTasks(lambda: None, own_cores=0).mapping(told)(Written()) == ((0, 1), {})
+    assert SparkTasks(Running, own_cores=4).mapping(attempt_and_cores)(Written()) == ((0, 4), {})
+    assert SparkTasks(Running, own_cores=0).mapping(attempt_and_cores)(Written()) == ((0, 1), {})
+    assert SparkTasks(lambda: None, own_cores=0).mapping(attempt_and_cores)(Written()) == ((0, 1), {})
 
 
-def test_cores_hold_for_the_block_alone() -> None:
+def test_cores_apply_only_within_their_block() -> None:
     with on_cores(4):
         with on_cores(0):
             assert task_cores() == 1
