@@ -1,4 +1,4 @@
-"""Fixtures of the integration suites: the command on a catalog of the test's own, and deployments over one table."""
+"""Fixtures of the integration tests: the command on a fresh catalog, and deployments over one table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.table_functions import Functions
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """The ``icekeeper`` command with one local catalog ``C``, and nothing of whoever runs the tests."""
+    """The ``icekeeper`` command with one local catalog ``C`` and no settings of the user who runs the tests."""
     called = Command(tmp_path, monkeypatch, capsys)
     yield called
     called.catalog.close()
@@ -32,7 +32,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each table of a SQL catalog is loaded, by its name."""
+    """Counts the loads of each table of a SQL catalog by its name."""
     counted: Counter[str] = Counter()
     load = OurSqlCatalog.load
 
@@ -94,7 +94,7 @@ def old_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 @pytest.fixture
 def pipeline(table_of_five: MaintainedTable, tmp_path: Path) -> Pipeline:
-    """A deployment whose bucket is a folder, over that table."""
+    """A deployment over that table, whose control bucket is a folder."""
     return Pipeline(table_of_five, tmp_path)
 
 
@@ -115,7 +115,7 @@ def aws_functions(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Iterator[Functions]:
-    """With the state where it is on AWS."""
+    """Functions whose state is in DynamoDB."""
     aws = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing-secret", "AWS_REGION": REGION}
     state = state_address(moto_dynamodb, a_table(moto_dynamodb))
     functions = Functions(table_of_five, tmp_path, state, monkeypatch, capsys, **aws)

@@ -1,4 +1,4 @@
-"""Every function as Lambda calls it: passes, metrics, repeated calls, and an upgrade in flight."""
+"""Every function as Lambda calls it: passes, metrics, repeated calls, and an upgrade during a run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from support.table_functions import EVENTS, ROLES, RUN, SECRETS, STEPS, Function
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 
 
-def test_a_pass_by_the_functions_alone(aws_functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_alone_run_a_whole_pass(aws_functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", "passes")
     monkeypatch.setenv("METRICS", "all")
     orphan = aws_functions.table.plant("data/orphan.parquet")
@@ -93,7 +93,7 @@ def test_a_pass_by_the_functions_alone(aws_functions: Functions, monkeypatch: py
 def test_every_function_takes_the_environment_that_sam_local_makes_of_the_template(
     table_of_five: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the template leaves out (``AWS::NoValue``) is there for ``sam local invoke``, but empty: not set."""
+    """For ``AWS::NoValue``, ``sam local invoke`` sets an empty variable, which counts as not set."""
     given_by_hand = json.loads((EVENTS_FOLDER / "environment.json").read_text())["Parameters"]
     environment = {
         name: value for name, value in local_environment(load_template()).items() if name not in given_by_hand
@@ -114,14 +114,14 @@ def test_every_function_takes_the_environment_that_sam_local_makes_of_the_templa
     }
     assert set(EVENTS.values()) == set(ROLES)
     begun = {"detect_forced", "plan"}
-    # A scan would leave nothing of the run of one table.
+    # A scan under the same run id would replace the run of this table.
     for name in ("gather", *sorted(EVENTS.keys() - begun - {"gather", "report", "detect"}), "report"):
         assert functions.send(name).error is None, name
     assert functions.send("detect", run_id="another").error is None
     functions.end()
 
 
-def test_a_variable_that_is_empty_is_not_set(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_counts_as_not_set(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = ("ICEKEEPER_STATE", "ICEKEEPER_CONTROL_BUCKET", "ICEKEEPER_CATALOG_FILE")
     for empty in ("", "  "):
         for name in local_environment(load_template()):
@@ -132,7 +132,7 @@ def test_a_variable_that_is_empty_is_not_set(functions: Functions, monkeypatch: 
     assert functions.send("compact_small").error is None
 
 
-def test_log_lines_say_which_call_run_and_table(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_name_call_run_and_table(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [functions.send("detect").lines[0]["cold_start"] for _ in range(2)] == [True, False]
     functions.begin()
     assert functions.send("expire_partitions").result == {}, "the plan has no step for it"
@@ -147,7 +147,7 @@ def test_log_lines_say_which_call_run_and_table(functions: Functions, monkeypatc
     assert (line["table"], line["exception_name"]) == ("ns.t", "RuntimeError")
     assert line["exception"].endswith("RuntimeError: not thought of")
 
-    # A warm function keeps nothing of the call before.
+    # A warm function keeps nothing of the previous call.
     first = functions.send("compact_small").lines[0]
     assert (first["table"], first["operation"], first["cold_start"]) == ("ns.t", "compact", False)
     assert functions.call("detect", {"run_id": "run-2"}).lines[0].keys().isdisjoint({"table", "catalog", "operation"})
@@ -199,9 +199,9 @@ def test_no_log_line_answer_or_document_shows_a_secret(
     assert not [text for text in everything for secret in SECRETS if secret in text]
 
 
-# A repeated call waits for the first attempt, answers the same, and does nothing twice.
+# A repeated call waits for the first attempt, returns the same answer, and does no work twice.
 
-# Sample, the module that does the work, and the use case there.
+# By sample: the module that does the work, and the use case there.
 WORK = {
     "detect_forced": ("detect.handler", "detect_tables"),
     "plan": ("plan.handler", "plan_table"),
@@ -215,12 +215,12 @@ WORK = {
 def test_a_second_attempt_waits_while_the_first_is_at_work(
     aws_functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt blocks others until its deadline: a killed function leaves its record."""
+    """An attempt blocks others until its deadline, because a killed function leaves its record."""
     aws_functions.begin()
     fresh: dict[str, dict[str, Any]] = {"detect_forced": {"input": {"table": "ns.t"}}, "plan": {"run_id": "another"}}
     for name, (module, use_case) in WORK.items():
         tried: list[Answer] = []
-        changed = fresh.get(name, {})  # so that it has not been done before
+        changed = fresh.get(name, {})  # an event that was not handled before
 
         def work(*given: Any, name: str = name, more: Any = changed, tried: list[Answer] = tried, **_: Any) -> Any:
             tried.append(aws_functions.send(name, **more))
@@ -251,16 +251,16 @@ def test_a_second_attempt_waits_while_the_first_is_at_work(
     assert isinstance(aws_functions.send("compact_small", run_id="killed").error, IdempotencyAlreadyInProgressError)
 
 
-def test_a_repetition_answers_the_same_and_does_nothing(aws_functions: Functions) -> None:
+def test_a_repeated_call_returns_the_same_answer_and_does_nothing(aws_functions: Functions) -> None:
     aws_functions.begin()
     first, shown = aws_functions.send("compact_small"), aws_functions.send("report")
     aws_functions.table.fill(5, start=50)
-    again, told_again = aws_functions.send("compact_small"), aws_functions.send("report")
+    again, reported_again = aws_functions.send("compact_small"), aws_functions.send("report")
     assert again.result == first.result
     assert (again.lines, len(aws_functions.table.data_files())) == ([], 6)
-    assert (told_again.result, told_again.metrics) == (shown.result, [])
+    assert (reported_again.result, reported_again.metrics) == (shown.result, [])
     assert len(aws_functions.deployment.state.history(aws_functions.identity)) == 1
-    # Without what DynamoDB remembers, the outcome in the control bucket keeps it from being done again.
+    # Without the record in DynamoDB, the outcome in the control bucket prevents a repetition.
     importlib.import_module("idempotency")._memory.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ICEKEEPER_STATE", "")
@@ -268,7 +268,7 @@ def test_a_repetition_answers_the_same_and_does_nothing(aws_functions: Functions
     assert len(aws_functions.table.data_files()) == 6
 
 
-def test_a_changed_policy_or_a_failing_state_table_stops_what_has_not_begun_only(
+def test_a_changed_policy_or_failing_state_table_stops_only_new_work(
     aws_functions: Functions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aws_functions.begin("before")
@@ -289,7 +289,7 @@ def test_a_changed_policy_or_a_failing_state_table_stops_what_has_not_begun_only
     assert isinstance(shown.error, StorageError)
     assert "whether compact_small is running already" in str(shown.error)
     assert len(aws_functions.table.data_files()) == 5
-    with monkeypatch.context() as patch:  # the error of the work is reported, not that it could not be forgotten
+    with monkeypatch.context() as patch:  # the error of the work is reported, not the error of its record
         patch.setattr(store, "_delete_record", fail)
         shown = aws_functions.send(
             "plan", run_id="another", item={**sample("plan")["item"], **aws_functions.item, "catalog": "elsewhere"}
@@ -303,10 +303,10 @@ def test_a_changed_policy_or_a_failing_state_table_stops_what_has_not_begun_only
     assert [line["level"] for line in shown.lines if "could not be recorded" in line["message"]] == ["WARNING"]
 
 
-# A run that began before an upgrade keeps its definition, so new functions get events of the version before.
+# A run that began before an upgrade keeps its definition, so new functions get events of the previous version.
 #
 # These are the events and documents of version 0.1.0.  They are written out, not imported: a change of the code must
-# not change them.  A later version adds its own beside them.
+# not change them.  A later version adds its own events and documents.
 
 ITEM = {
     "catalog": "lake",
@@ -343,7 +343,7 @@ ANSWERS = {
     "list_orphans": {"count", "listed"},
     "report": {"run_id", "status", "summary", "left", "tables", "error", "cause"},
 }
-"""What each state takes out of the answer of its function; one that is missing fails the state."""
+"""The fields that each state reads from the answer of its function; a missing field fails the state."""
 DOCUMENTS: list[tuple[type[Any], dict[str, Any]]] = [
     (
         PlanDocument,
@@ -373,7 +373,7 @@ DOCUMENTS: list[tuple[type[Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("model", "event"), EARLIER_EVENTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_events_of_the_version_before_are_understood(model: type[Any], event: dict[str, Any]) -> None:
+def test_events_of_the_previous_version_are_accepted(model: type[Any], event: dict[str, Any]) -> None:
     """A run continues over an upgrade."""
     parsed = parse_event(model, event)
     assert parsed.run_id == "r"
@@ -382,13 +382,13 @@ def test_events_of_the_version_before_are_understood(model: type[Any], event: di
 
 
 @pytest.mark.parametrize(("model", "document"), DOCUMENTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_documents_of_the_version_before_are_read(model: type[Any], document: dict[str, Any]) -> None:
-    """What a later version adds is no hindrance either, should it be rolled back."""
+def test_documents_of_the_previous_version_are_accepted(model: type[Any], document: dict[str, Any]) -> None:
+    """Fields of a later version are ignored, so that a stack can be rolled back."""
     parsed = model.model_validate({**document, "of_a_later_version": 1}).model_dump(mode="json", exclude_unset=True)
     assert parsed == document
 
 
-def test_functions_answer_what_the_definition_before_takes_out(functions: Functions) -> None:
+def test_functions_return_the_fields_that_the_previous_definition_reads(functions: Functions) -> None:
     functions.begin()
     for name, fields in ANSWERS.items():
         answer = functions.send(name, **({"input": {"table": "ns.t"}} if name == "detect_forced" else {})).result
@@ -398,8 +398,8 @@ def test_functions_answer_what_the_definition_before_takes_out(functions: Functi
             assert answer["sweep"].keys() >= {"bucket", "key", "count"}
 
 
-def test_a_job_takes_the_arguments_of_the_definition_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A missing field would end it before it could say why."""
+def test_a_job_takes_the_arguments_of_the_previous_definition(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A required new argument would end it before it could report the reason."""
     taken = []
 
     def stop(given: Any, script: str) -> Any:
@@ -415,11 +415,11 @@ def test_a_job_takes_the_arguments_of_the_definition_before(monkeypatch: pytest.
     assert taken == [("k", "compact_data_files")]
 
 
-# The metrics of ours that the template's alarms and dashboard ask for.
+# The metrics of Icekeeper that the template's alarms and dashboard read.
 
 
-def asked_for() -> Iterator[tuple[str, frozenset[str]]]:
-    """Every metric of ours that the template's alarms and dashboard name, with the names of its dimensions."""
+def metrics_of_template() -> Iterator[tuple[str, frozenset[str]]]:
+    """Every metric of Icekeeper in the template's alarms and dashboard, with the names of its dimensions."""
     resources = load_template()["Resources"]
     for resource in resources.values():
         properties = resource.get("Properties", {})
@@ -434,13 +434,13 @@ def asked_for() -> Iterator[tuple[str, frozenset[str]]]:
                 yield found[1], frozenset(found[0].split(","))
 
 
-# Unless all metrics are wanted, functions write a few totals: each name is billed by the hour in which it has data.
+# By default functions write a few totals only: each metric is billed for every hour in which it has data.
 
 AFTER_A_PASS = {"PassesPartial": 1, "compact.files_merged": 5}
 
 
 def _counted(shown: Any, name: str) -> Any:
-    """The value of a total that is in a log line and is no metric."""
+    """The value of a total that is in a log line and not a metric."""
     (value,) = (line[name] for line in map(json.loads, shown.output.splitlines()) if name in line)
     return value
 
@@ -453,9 +453,9 @@ def test_a_pass_writes_the_metrics_of_alarms_and_dashboard_and_logs_the_others(f
     assert written.keys() == {*AFTER_A_PASS, "compact.bytes_written"}
     assert {name: written[name] for name in AFTER_A_PASS} == AFTER_A_PASS
     (record,) = functions.deployment.state.history(functions.identity)
-    told_beside = {name: value for name, value in record.metrics.items() if value and name not in written}
-    assert told_beside["compact.files_written"] == 1
-    assert {name: _counted(shown, name) for name in told_beside} == told_beside
+    logged = {name: value for name, value in record.metrics.items() if value and name not in written}
+    assert logged["compact.files_written"] == 1
+    assert {name: _counted(shown, name) for name in logged} == logged
 
 
 def of_run(answer: Mapping[str, Any], *tables: TableReport, is_scan: bool = True, failed_jobs: int = 0) -> RunReport:
@@ -474,13 +474,13 @@ def emitted(functions: Functions, report: RunReport) -> Answer:
     return Answer(None, None, functions._capture.readouterr().out)
 
 
-def test_the_metrics_of_a_run(functions: Functions) -> None:
-    """How it ended is counted with its last call; the tables of a call are summed, and written once."""
+def test_metrics_of_a_run_are_sums_over_its_tables(functions: Functions) -> None:
+    """The last call counts the end of the run; each call writes one sum over its tables."""
     for report, expected in (
         (of_run({}), {"RunsSucceeded": 1}),
         (of_run({"status": "partial"}), {"RunsSucceeded": 1}),
         (of_run({"status": "failed"}, failed_jobs=2), {"RunsFailed": 1, "JobsFailed": 2}),
-        # A person's run, or its typo, says nothing about the schedule.
+        # A forced run, even with a wrong input, does not count for the schedule.
         (of_run({"status": "failed"}, is_scan=False), {}),
         (of_run({}, is_scan=False, failed_jobs=1), {"JobsFailed": 1}),
         (of_run({"status": "running", "left": 3}), {}),
@@ -529,12 +529,12 @@ def test_the_metrics_of_a_run(functions: Functions) -> None:
     (line,) = (line for line in emitted(functions, of_run({}, *tables)).lines if line["level"] == "ERROR")
     assert line["message"].endswith("lake ns.t99: compact 3 times; and 2 table(s) more")
 
-    # Each metric name beyond those that the template asks for costs 30 cents a month and stack.
-    totals = {name for name, dimensions in asked_for() if dimensions == {"service"}}
+    # Each metric beyond those of the template costs 30 cents per month and stack.
+    totals = {name for name, dimensions in metrics_of_template() if dimensions == {"service"}}
     assert totals == importlib.import_module("cloudwatch")._ASKED_FOR
 
 
-# Metrics of scans and of the lake, and all that alarms and dashboard ask for.
+# Metrics of scans and of the lake, and all metrics of alarms and dashboard.
 
 
 @pytest.mark.parametrize("wanted", ["none", "passes", "all"])
@@ -594,7 +594,7 @@ def test_a_scan_logs_its_start_and_end_and_each_warning_once(
         ("WARNING", "ns.t", "local", RUN, warning) for warning in ("manifest_sprawl", "small_files")
     ]
     assert second.lines_of("lake_warning") == []
-    # No zeros are written but the one that ends an alarm.
+    # The only zero that is written ends an alarm.
     assert first.values("service") == {
         "TablesNotReadable": 0,
         "lake_tables": 1,
@@ -606,7 +606,7 @@ def test_a_scan_logs_its_start_and_end_and_each_warning_once(
     assert _counted(first, "lake_records") == 10
 
     def fail(*given: Any) -> Any:
-        raise KeyError("counters")  # an entry that is not as this version writes it
+        raise KeyError("counters")  # an entry of another version
 
     monkeypatch.setattr(importlib.import_module("cloudwatch"), "lake_totals", fail)
     shown = functions.send("detect", run_id="run-3")
@@ -615,9 +615,7 @@ def test_a_scan_logs_its_start_and_end_and_each_warning_once(
     assert line["message"] == "the health of the lake cannot be reported: KeyError 'counters'"
 
 
-def test_alarms_and_dashboard_ask_for_metrics_that_are_written(
-    functions: Functions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_metrics_of_alarms_and_dashboard_are_written(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("METRICS_PER_TABLE", "passes")
     monkeypatch.setenv("METRICS", "all")
     functions.table.plant("data/orphan.parquet")
@@ -632,4 +630,4 @@ def test_alarms_and_dashboard_ask_for_metrics_that_are_written(
     bad = of_run({"status": "failed"}, table_of("ns.a", "partial", compact=3), failed_jobs=1)
     answers += [emitted(functions, of_run({})), emitted(functions, bad)]
     shown = {(m.name, frozenset(m.dimensions)) for answer in answers for m in answer.metrics}
-    assert [metric for metric in asked_for() if metric not in shown] == []
+    assert [metric for metric in metrics_of_template() if metric not in shown] == []

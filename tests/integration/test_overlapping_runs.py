@@ -1,5 +1,4 @@
-"""Two runs, or two calls of one run, at the same time
-(rule: failures-cost-no-row)."""
+"""Two runs, or two calls of one run, at the same time (rule: failures-cost-no-row)."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ from icekeeper.storage.storage import store_now_ms
 from support.moments import Moment, at
 from support.pipeline_deployment import RUN, Pipeline
 
-# A function or job holds the table, and a slot where it counts, while it works on it and no longer.
+# A function or job holds the lease of its table, and a slot if it counts, only while it works.
 
 
 def holder(pipeline: Pipeline, item: Item) -> str | None:
@@ -33,21 +32,21 @@ def holder(pipeline: Pipeline, item: Item) -> str | None:
 
 @contextmanager
 def maintained_by(pipeline: Pipeline, item: Item, run_id: str) -> Iterator[None]:
-    """Another run is at work on the table."""
+    """Hold the table's lease for another run."""
     leases, now_ms = pipeline.deployment.state.leases, pipeline.clock.now_ms
     lease = leases.acquire(item.identity.lease_key, run_id, now_ms=now_ms, ttl_ms=HOUR_MS, name=item.table)
     yield
     leases.release(lease)
 
 
-def test_a_function_holds_table_and_slot_and_gives_both_back(pipeline: Pipeline) -> None:
-    """Also if it breaks; a plan holds nothing, a run for one table takes no slot, nor does a job."""
+def test_a_function_holds_lease_and_slot_and_releases_both(pipeline: Pipeline) -> None:
+    """Also if it raises; a plan holds nothing, and neither a run for one table nor a job takes a slot."""
     (item,) = pipeline.detect()[1]
     pipeline.plan(item)
     assert (pipeline.slots(), holder(pipeline, item)) == ([], None)
     with held_table(pipeline.deployment, RUN, item):
         assert (pipeline.slots(), holder(pipeline, item)) == ([RUN], RUN)
-        with held_table(pipeline.deployment, RUN, item):  # a repeat has both already
+        with held_table(pipeline.deployment, RUN, item):  # a retry holds both already
             assert (pipeline.slots(), holder(pipeline, item)) == ([RUN], RUN)
     assert (pipeline.slots(), holder(pipeline, item)) == ([], None)
     for error in (StorageError("down"), LeaseHeld("of another table"), KeyboardInterrupt()):
@@ -62,10 +61,10 @@ def test_a_function_holds_table_and_slot_and_gives_both_back(pipeline: Pipeline)
         assert (pipeline.slots(), holder(pipeline, item)) == ([], RUN)
 
 
-def test_a_killed_function_bars_other_runs_for_minutes_and_its_own_never(pipeline: Pipeline) -> None:
+def test_a_killed_function_bars_only_other_runs_and_only_for_minutes(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect()[1]
     entered = held_table(pipeline.deployment, RUN, item)
-    entered.__enter__()  # and never leaves
+    entered.__enter__()  # and never exits
     with pytest.raises(LeaseHeld), held_table(pipeline.deployment, "run-2", item):
         pass
     with held_table(pipeline.deployment, RUN, item):
@@ -78,7 +77,7 @@ def test_a_killed_function_bars_other_runs_for_minutes_and_its_own_never(pipelin
         assert holder(pipeline, item) == "run-2"
 
 
-def test_without_a_free_slot_the_table_stays_free_too(pipeline: Pipeline) -> None:
+def test_without_a_free_slot_the_table_is_not_leased(pipeline: Pipeline) -> None:
     pipeline.deployment = pipeline.open(ICEKEEPER_MAX_CONCURRENT_JOBS="1")
     (item,) = pipeline.detect()[1]
     plan = pipeline.plan(item)
@@ -95,8 +94,8 @@ def test_without_a_free_slot_the_table_stays_free_too(pipeline: Pipeline) -> Non
     assert list(pipeline.run(item, *plan.routes)) == list(plan.routes)
 
 
-def test_a_run_that_does_not_get_the_table_keeps_no_slot(pipeline: Pipeline) -> None:
-    """And leaves its steps, and the table, to a later run."""
+def test_a_run_without_the_lease_keeps_no_slot(pipeline: Pipeline) -> None:
+    """It leaves its steps and the table to a later run."""
     (item,) = pipeline.detect()[1]
     plan = pipeline.plan(item)
     with maintained_by(pipeline, item, "run-0"):
@@ -111,7 +110,7 @@ def test_a_run_that_does_not_get_the_table_keeps_no_slot(pipeline: Pipeline) -> 
     assert [entry.table for entry in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
-def test_a_run_that_may_wait_tries_again(pipeline: Pipeline) -> None:
+def test_a_run_that_may_wait_retries(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect(table="ns.t", wait=True)[1]
     with maintained_by(pipeline, item, "run-0"), pytest.raises(TableBusy, match=r"^ns\.t is maintained by run-0$"):
         pipeline.plan(item)
@@ -128,11 +127,11 @@ def test_a_run_that_may_wait_tries_again(pipeline: Pipeline) -> None:
     assert pipeline.report()["status"] == "succeeded"
 
 
-# Scheduled runs that overlap: detection continues, and no table is gathered twice.
+# Scheduled runs that overlap: detection continues, and no table is in two runs.
 
 
-def test_a_table_that_a_live_run_has_is_left_out_until_that_run_ends(pipeline: Pipeline) -> None:
-    """Even while no run holds its lease; health is recorded, and the schedule is seen to be on."""
+def test_a_table_of_a_live_run_is_left_out_until_that_run_ends(pipeline: Pipeline) -> None:
+    """Even while no run holds its lease; the scan still counts as a sign of an active schedule."""
     state, clock = pipeline.deployment.state, pipeline.clock
 
     def found(run_id: str, **wanted: Any) -> list[str]:
@@ -148,22 +147,20 @@ def test_a_table_that_a_live_run_has_is_left_out_until_that_run_ends(pipeline: P
     assert not is_scheduled(state.leases, now_ms=clock.now_ms + 26 * HOUR_MS)
     pipeline.report()
     assert found("run-3") == ["ns.t"]
-    # A run that died is forgotten after half a day.
+    # A dead run is forgotten after half a day.
     clock.now_ms += 12 * HOUR_MS - 1
     assert found("run-4") == []
     clock.now_ms += 1
     assert found("run-5") == ["ns.t"]
     pipeline.report("run-5")
-    # A table that a person has asked for is left to that run; another person gets it.
+    # A scan leaves a table of a forced run to that run; another forced run takes it.
     assert found("run-6", table="ns.t") == ["ns.t"]
     assert found("run-7") == []
     assert found("run-8", table="ns.t") == ["ns.t"]
 
 
-def test_of_two_runs_that_begin_together_the_first_has_the_table(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second one begins while the first is about to be noted."""
+def test_two_runs_that_begin_together_do_not_share_a_table(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second run begins just before the first run is recorded as live."""
     note, seconds = note_live_run, list[list[Item]]()
 
     def late(leases: LeaseStore, run_id: str, *, now_ms: int) -> frozenset[str]:
@@ -176,7 +173,7 @@ def test_of_two_runs_that_begin_together_the_first_has_the_table(
     assert [[item.table for item in entry] for entry in (first, *seconds)] == [[], ["ns.t"]]
 
 
-def test_a_damaged_list_of_a_live_run_bars_nothing(pipeline: Pipeline) -> None:
+def test_a_damaged_list_of_a_live_run_bars_no_table(pipeline: Pipeline) -> None:
     for number, document in enumerate(("{", "7", json.dumps([{"table": "ns.t"}]), None)):
         runs = f"{RUN}-{number}", f"run-2-{number}"
         pipeline.detect(runs[0])
@@ -191,7 +188,7 @@ def test_a_damaged_list_of_a_live_run_bars_nothing(pipeline: Pipeline) -> None:
 
 
 def test_a_table_that_another_run_maintained_since_detection_is_skipped(pipeline: Pipeline) -> None:
-    """Two detections have found the same table before either run came to it; the record of live runs was lost."""
+    """The record of live runs was lost, so two detections proposed the same table."""
     (first,) = pipeline.detect()[1]
     end_live_run(pipeline.deployment.state.leases, RUN, now_ms=pipeline.clock.now_ms)
     (second,) = pipeline.detect("run-2")[1]
@@ -207,7 +204,7 @@ def test_a_table_that_another_run_maintained_since_detection_is_skipped(pipeline
     assert [run_id for run_id, _, _ in pipeline.journal(first)] == [RUN]
 
 
-def test_a_request_that_was_withdrawn_is_not_served(pipeline: Pipeline) -> None:
+def test_a_withdrawn_request_is_not_served(pipeline: Pipeline) -> None:
     request = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings={"operations": "compact"})
     requests = pipeline.deployment.state.requests
     requests.file(request)
@@ -218,11 +215,11 @@ def test_a_request_that_was_withdrawn_is_not_served(pipeline: Pipeline) -> None:
     assert (plan.needless, plan.routes) == ("the request was served or withdrawn since it was detected", {})
 
 
-# Two calls under one run's id at the same time: no row and no count is lost (rule: failures-cost-no-row).
+# Two calls with the same run id at the same time lose no row and no count (rule: failures-cost-no-row).
 
 
 def beside_a_commit(pipeline: Pipeline, other: str) -> tuple[str, str]:
-    """The answers of the other call's step, which ran before the commit of the compaction, and of the compaction."""
+    """Run another step before the commit of a compaction; return the answers of both."""
     item, _ = pipeline.begin()
     answers: list[str] = []
     with at(Moment.BEFORE_COMMIT, lambda: answers.append(pipeline.run(item, other)[other])):
@@ -231,12 +228,12 @@ def beside_a_commit(pipeline: Pipeline, other: str) -> tuple[str, str]:
     return answers[0], compacted["compact"]
 
 
-def by_the_stores_clock(pipeline: Pipeline, clock: Clock) -> None:
+def use_the_stores_clock(pipeline: Pipeline, clock: Clock) -> None:
     pipeline.deployment = Deployment.open(pipeline.environment, clock=clock, store_clock=store_now_ms)
 
 
-def test_a_sweep_leaves_the_files_of_the_other_calls_commit(pipeline: Pipeline) -> None:
-    by_the_stores_clock(pipeline, system_clock)
+def test_a_sweep_keeps_the_files_of_another_calls_commit(pipeline: Pipeline) -> None:
+    use_the_stores_clock(pipeline, system_clock)
     before = pipeline.table.rows()
     swept, compacted = beside_a_commit(pipeline, "remove_orphans")
     assert swept == "succeeded: removed 0 orphan file(s)"
@@ -245,7 +242,7 @@ def test_a_sweep_leaves_the_files_of_the_other_calls_commit(pipeline: Pipeline) 
 
 
 def test_a_sweep_by_a_clock_of_2096_is_refused(pipeline: Pipeline) -> None:
-    by_the_stores_clock(pipeline, pipeline.clock)
+    use_the_stores_clock(pipeline, pipeline.clock)
     before = pipeline.table.rows()
     swept, _ = beside_a_commit(pipeline, "remove_orphans")
     assert swept.startswith("refused")
@@ -253,8 +250,8 @@ def test_a_sweep_by_a_clock_of_2096_is_refused(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("moment", [Moment.BEFORE_COMMIT, Moment.OPERATION_STARTED])
-def test_a_call_that_another_call_overtook_reports_its_commit(pipeline: Pipeline, moment: Moment) -> None:
-    """It loses its swap, or finds nothing to do."""
+def test_a_call_that_another_call_overtakes_reports_the_others_commit(pipeline: Pipeline, moment: Moment) -> None:
+    """It loses its swap or finds nothing to do."""
     before, answers = pipeline.table.rows(), list[str]()
     item, _ = pipeline.begin()
     with at(moment, lambda: answers.append(pipeline.run(item, "compact")["compact"])):

@@ -1,4 +1,4 @@
-"""How the pipeline reports the passes of a run, and the run: failures, what was killed or left, and repetitions."""
+"""Reports of a run and its passes: failures, killed and skipped steps, and repeated reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from icekeeper.state.store import StateStore
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline, Wave, broken
 from support.state_stores import newest_look
 
-# An error that stops the run names the field or key.
+# Wrong inputs stop the run with an error that names the field or key.
 
 NOON = "2026-11-18T12:00:00Z"
 
@@ -43,7 +43,7 @@ def test_wrong_inputs_are_errors_that_name_their_field(pipeline: Pipeline) -> No
         Deployment.open({})
 
 
-# One table: what its steps left behind becomes its outcome.
+# One table: the documents of its steps determine its outcome.
 
 
 def outcomes(pipeline: Pipeline, item: Item, **state: Any) -> dict[str, tuple[str, str]]:
@@ -54,7 +54,7 @@ def outcomes(pipeline: Pipeline, item: Item, **state: Any) -> dict[str, tuple[st
 
 
 def kill(pipeline: Pipeline, item: Item, step: str) -> None:
-    """A step begins, and its process ends without a word."""
+    """A step begins, and its process dies without a record."""
     pipeline.documents(item).write_begun(step, BegunStep(snapshot_ids=[]))
 
 
@@ -81,7 +81,7 @@ def test_the_report_of_a_step_follows_from_its_documents(pipeline: Pipeline) -> 
     assert (run_id, status) == (RUN, "partial")
 
 
-def test_a_table_that_was_not_planned(pipeline: Pipeline) -> None:
+def test_a_table_that_was_not_planned_is_reported_with_the_reason(pipeline: Pipeline) -> None:
     (item,) = pipeline.detect(table="ns.t")[1]
     documents = pipeline.documents(item)
 
@@ -104,8 +104,8 @@ def test_a_table_that_was_not_planned(pipeline: Pipeline) -> None:
     assert pipeline.deployment.state.seen(item.identity) is None
 
 
-def test_a_pass_of_which_every_step_was_left_did_nothing(pipeline: Pipeline) -> None:
-    """Its request is still to be served, and its table as due as before."""
+def test_a_pass_that_left_every_step_counts_as_refused(pipeline: Pipeline) -> None:
+    """Its request stays pending, and its table stays due."""
     item, plan = pipeline.begin(operations="compact")
     file(pipeline, item, {"operations": "compact"})
     plan = pipeline.plan(item)
@@ -125,8 +125,8 @@ def test_a_pass_of_which_every_step_was_left_did_nothing(pipeline: Pipeline) -> 
     assert len(list(pipeline.deployment.state.requests.pending())) == 1
 
 
-def test_a_step_killed_where_it_has_the_most_is_cut_off(pipeline: Pipeline) -> None:
-    """What has a job is tried there first, and a pass that succeeds ends the wait."""
+def test_a_step_killed_with_the_most_time_and_memory_is_cut_off(pipeline: Pipeline) -> None:
+    """A step that has a job runs there first; a pass that succeeds ends the cut-off."""
     pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280")
     item, plan = pipeline.begin()
     cuts = pipeline.deployment.state.cut_offs
@@ -147,8 +147,8 @@ def test_a_step_killed_where_it_has_the_most_is_cut_off(pipeline: Pipeline) -> N
     assert shown() == []
 
 
-def test_a_step_that_lost_its_lease_at_work_does_not_silence_its_table(pipeline: Pipeline) -> None:
-    """The step ended with a refusal of its own; it was remembered as nothing to do, until the table's next commit."""
+def test_a_table_stays_due_after_a_step_that_lost_its_lease(pipeline: Pipeline) -> None:
+    """The step is refused, which must not count as nothing to do until the table's next commit."""
     pipeline.deployment = pipeline.open(ICEKEEPER_MIN_INPUT_FILES="5", ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP="100")
     (item,) = pipeline.detect()[1]
     plan = pipeline.plan(item)
@@ -168,10 +168,10 @@ def test_a_step_that_lost_its_lease_at_work_does_not_silence_its_table(pipeline:
     assert not seen.is_done
 
 
-# What failed in several passes in a row is counted in the record of the table.
+# The record of a table counts passes in a row in which an operation failed.
 
 
-def test_passes_in_which_an_operation_failed_are_counted_until_it_ends_otherwise(pipeline: Pipeline) -> None:
+def test_passes_in_which_an_operation_fails_are_counted_until_it_succeeds(pipeline: Pipeline) -> None:
     def fail(number: int, step: str | None) -> Mapping[str, int]:
         run_id = f"run-{number}"
         pipeline.clock.now_ms += HOUR_MS
@@ -199,7 +199,7 @@ def test_a_healthy_pass_reads_no_record_to_count(pipeline: Pipeline, monkeypatch
     assert report_table(pipeline.deployment, RUN, item, RunState()).status == "succeeded"
 
 
-# The request that a pass serves is pending until the pass is recorded.
+# A request stays pending until its pass is recorded.
 
 
 def file(pipeline: Pipeline, item: Item, settings: Mapping[str, str]) -> MaintenanceRequest:
@@ -213,7 +213,7 @@ def pending(pipeline: Pipeline) -> list[MaintenanceRequest]:
 
 
 @pytest.mark.parametrize("at", ["record_pass", "write_ended", "claim"])
-def test_a_report_that_breaks_off_is_repeated_without_counting_twice(
+def test_a_report_that_crashes_is_repeated_without_counting_twice(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     (item,) = pipeline.detect(table="ns.t")[1]
@@ -243,7 +243,7 @@ def run_report(pipeline: Pipeline, run_id: str = RUN, seconds: float | None = No
 
 
 def live_runs(pipeline: Pipeline) -> list[str]:
-    """The live runs that another scheduled run would find."""
+    """The live runs that another scheduled run finds."""
     leases, now_ms = pipeline.deployment.state.leases, pipeline.clock.now_ms
     others = note_live_run(leases, "another", now_ms=now_ms)
     end_live_run(leases, "another", now_ms=now_ms)
@@ -257,7 +257,7 @@ def without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def wave(pipeline: Pipeline) -> Wave:
-    """Three tables, of a scheduled run, whose steps were all carried out in this process."""
+    """Three tables of a scheduled run, whose steps all ran in this process."""
     made = Wave(pipeline)
     for name, item in made.items.items():
         pipeline.run(item, *made.plans[name].routes)
@@ -297,7 +297,7 @@ def test_the_end_of_a_run_writes_the_page_of_all_catalogs(
     ]
     assert sorted(shown) == [("local", name, "succeeded") for name in ("ns.t", "ns.u", "ns.v")]
     written.unlink()
-    pipeline.clock.now_ms += 8 * 24 * HOUR_MS  # a catalog that was not scanned for a week is not served any more
+    pipeline.clock.now_ms += 8 * 24 * HOUR_MS  # a catalog that was not scanned for a week is left out
     run_report(pipeline)
     assert '"catalogs":[]' in written.read_text()
 
@@ -309,7 +309,7 @@ def test_the_end_of_a_run_writes_the_page_of_all_catalogs(
     assert caplog.messages == ["cannot write the report page: StorageError: the bucket is full"]
 
 
-def test_tables_for_which_there_is_no_time_are_left(pipeline: Pipeline, wave: Wave) -> None:
+def test_tables_without_time_for_a_report_are_left(pipeline: Pipeline, wave: Wave) -> None:
     report = run_report(pipeline, seconds=59.9)
     assert (report.answer["status"], report.answer["left"], report.has_ended) == ("running", 3, False)
     assert (report.tables, report.failed_jobs) == ((), 0)
@@ -322,7 +322,7 @@ def test_tables_for_which_there_is_no_time_are_left(pipeline: Pipeline, wave: Wa
 
 
 def break_reports_of(monkeypatch: pytest.MonkeyPatch, table: str, error: Exception, times: int) -> list[str]:
-    """The reports of one table fail so many times; the tables in the order of their attempts."""
+    """Let the first ``times`` reports of a table fail; return the tables in the order of the attempts."""
     tried: list[str] = []
 
     def report(deployment: Deployment, run_id: str, item: Item, state: RunState) -> Any:
@@ -335,7 +335,7 @@ def break_reports_of(monkeypatch: pytest.MonkeyPatch, table: str, error: Excepti
     return tried
 
 
-def test_a_table_that_the_store_kept_from_its_report_is_tried_again_behind_the_others(
+def test_a_report_that_the_store_prevented_is_retried_after_the_others(
     pipeline: Pipeline, wave: Wave, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = break_reports_of(monkeypatch, "ns.u", StorageError("slow down"), times=2)
@@ -355,14 +355,14 @@ def test_a_table_that_cannot_be_reported_counts_as_failed_and_stops_no_other(
     shown = {record.item.table: (record.status, record.summary) for record in report.tables}
     sentence = f"cannot report the pass: {type(error).__name__}: {error}"
     assert shown["ns.u"] == ("failed", sentence)
-    # It is as due as before.
+    # It stays due.
     assert pipeline.deployment.state.seen(wave.items["ns.u"].identity) is None
     assert pipeline.deployment.state.seen(wave.items["ns.t"].identity) is not None
     assert pipeline.documents(wave.items["ns.u"]).ended() is None
 
 
 def test_a_run_of_which_no_table_can_be_reported_ends(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Out of time and without a table reported, another call would be as this one."""
+    """A call that runs out of time without a reported table fails: another call would not get further."""
     Wave(pipeline)
     seconds = iter([100.0, 10.0, 10.0, 10.0])
     break_reports_of(monkeypatch, "ns.t", StorageError("it is closed"), times=99)
@@ -383,7 +383,7 @@ def test_a_changed_document_fails_its_own_table_only(pipeline: Pipeline, wave: W
 
 def test_failed_jobs_are_counted_with_the_end_of_the_run(pipeline: Pipeline, wave: Wave) -> None:
     failure = {"Error": "States.TaskFailed", "Cause": "x"}
-    # Maps and the call that cleans fail there, too; they are no Glue runs.
+    # ``jobs`` also has failures of Maps and of the cleaning call, which are no Glue runs.
     jobs = {Stage.COMPACTION: failure, Stage.MANIFESTS: failure, Stage.SWEEP: failure}
     assert run_report(pipeline, seconds=1.0, jobs=jobs).failed_jobs == 0
     assert run_report(pipeline, jobs=jobs).failed_jobs == 2
@@ -399,7 +399,7 @@ def test_failed_jobs_are_counted_with_the_end_of_the_run(pipeline: Pipeline, wav
         (["refused"], "refused", ""),
     ],
 )
-def test_how_a_scheduled_run_ended(pipeline: Pipeline, statuses: list[str], status: str, error: str) -> None:
+def test_a_run_has_the_status_of_its_tables(pipeline: Pipeline, statuses: list[str], status: str, error: str) -> None:
     (item,) = pipeline.detect()[1]
     items = [item.model_copy(update={"table": f"ns.t{number}"}) for number in range(len(statuses))]
     (pipeline.control / "runs" / RUN / "proposals.json").write_text(
@@ -420,14 +420,14 @@ FAILURE = {"Error": "PolicyError", "Cause": '{"errorMessage": "no catalog"}'}
     ("given", "is_scan"),
     [({}, True), ({"operation": "compact"}, True), ({"table": "ns.t", "jobs": 1}, False), ("x", False)],
 )
-def test_a_run_whose_detection_failed(pipeline: Pipeline, given: object, *, is_scan: bool) -> None:
+def test_a_failed_detection_fails_the_run(pipeline: Pipeline, given: object, *, is_scan: bool) -> None:
     report = run_report(pipeline, "run-9", failure=FAILURE, input=given)
     assert (report.answer["status"], report.answer["error"]) == ("failed", "DetectionFailed")
     assert report.answer["cause"] == "detection failed before any table was changed: PolicyError: no catalog"
     assert report.is_scan is is_scan
 
 
-def test_a_run_whose_stages_could_not_be_gathered(pipeline: Pipeline) -> None:
+def test_a_run_whose_stages_could_not_be_gathered_is_reported_as_failed(pipeline: Pipeline) -> None:
     item, _ = pipeline.begin()
     answer = pipeline.report(failure=FAILURE)
     assert (answer["status"], answer["error"]) == ("failed", "TablesNotRead")

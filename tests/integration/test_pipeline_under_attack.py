@@ -1,5 +1,4 @@
-"""What must not get past the pipeline: forged inputs, and documents changed by hand
-(rule: documents-are-not-trusted)."""
+"""The pipeline rejects forged inputs and documents that were changed by hand (rule: documents-are-not-trusted)."""
 
 from __future__ import annotations
 
@@ -27,13 +26,13 @@ from icekeeper.state.requests import MaintenanceRequest
 from support.pipeline_deployment import RUN, Pipeline
 from support.state_stores import newest_look
 
-# What must not get past the pipeline's use cases: faults found by attacking them, each with the harm it did.
+# Faults that attacks on the pipeline found; each docstring states the harm.
 
 JOBS = Path(__file__).parents[2] / "glue_jobs"
 
 
-def test_what_was_listed_under_another_policy_is_not_removed(pipeline: Pipeline) -> None:
-    """Of what a plan has listed the share is judged already; that of a stale plan was judged by another limit."""
+def test_orphans_listed_under_another_policy_are_not_removed(pipeline: Pipeline) -> None:
+    """The listing has checked the share of deleted files, for a stale plan against another limit."""
     folder = Path(pipeline.table.table.location().removeprefix("file://")) / "data"
     orphans = [folder / f"left-{number}.parquet" for number in range(30)]
     for orphan in orphans:
@@ -51,8 +50,8 @@ def test_what_was_listed_under_another_policy_is_not_removed(pipeline: Pipeline)
     assert all(orphan.exists() for orphan in orphans)
 
 
-def test_a_request_that_no_payload_can_carry_does_not_stop_the_fleet(pipeline: Pipeline) -> None:
-    """One item above 256 KB ends the Map of every run; the request outlived them all, because none came to claim it."""
+def test_a_request_larger_than_a_payload_does_not_stop_the_fleet(pipeline: Pipeline) -> None:
+    """One item above 256 KB ended the Map of every run; the request stayed, because no run could claim it."""
     huge = {"where": " or ".join(["id = 1"] * 20_000)}
     runtime = Runtime(pipeline.table.catalog, pipeline.deployment.state, environment=pipeline.environment)
     with pytest.raises(PolicyError, match=r"settings are longer than 16384 bytes"):
@@ -65,8 +64,8 @@ def test_a_request_that_no_payload_can_carry_does_not_stop_the_fleet(pipeline: P
     assert [(item.forced, item.settings) for item in pipeline.detect()[1]] == [(False, {})]
 
 
-def test_a_name_that_a_run_had_is_not_had_again(pipeline: Pipeline) -> None:
-    """Its documents passed for the new run's: every step had been done, and the pass was a success without work."""
+def test_the_name_of_an_ended_run_is_refused(pipeline: Pipeline) -> None:
+    """A new run took the old documents for its own: every step counted as done, and the pass succeeded without work."""
     item, _ = pipeline.begin()
     pipeline.run(item, "compact")
     pipeline.report()
@@ -75,8 +74,8 @@ def test_a_name_that_a_run_had_is_not_had_again(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in JOBS.glob("*.py")))
-def test_a_job_that_was_well_just_ends(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Glue may take SystemExit for a failure, whatever its code."""
+def test_a_successful_job_returns_without_sys_exit(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Glue may take SystemExit for a failure, even with code 0."""
     monkeypatch.setattr("icekeeper.pipeline.glue_job.start_logging", lambda: None)
     monkeypatch.setattr("icekeeper.pipeline.glue_job.run_job", lambda *_: 0)
     runpy.run_path(str(JOBS / script), run_name="__main__")
@@ -87,20 +86,20 @@ def test_a_job_that_was_well_just_ends(script: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_request_cannot_extend_a_lease_to_years(pipeline: Pipeline) -> None:
-    """Of a run that was stopped, it would have barred the table, and after a schedule a slot of the fleet."""
+    """The lease of a stopped run barred the table, and its slot barred the fleet, for years."""
     filed = {"job_timeout_s": "999999999", "job_retry_limit": "9"}
     request = MaintenanceRequest(identity=pipeline.identity, requested_ms=1, settings=filed)
     pipeline.deployment.state.requests.file(request)
     (item,) = pipeline.detect()[1]
     pipeline.plan(item)
-    held_table(pipeline.deployment, RUN, item).__enter__()  # of a function that is killed
+    held_table(pipeline.deployment, RUN, item).__enter__()  # the function is killed
     soon_ms = pipeline.clock.now_ms + 20 * 60_000
     for key in (*slot_keys(4), item.identity.lease_key):
         assert pipeline.deployment.state.leases.current(key, now_ms=soon_ms) is None
 
 
-def test_a_table_has_one_lease_however_it_is_spelt(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Glue folds names to lower case; a forced run in capitals maintained the table beside a scheduled one."""
+def test_a_table_has_one_lease_in_any_spelling(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Glue folds names to lower case; a forced run in capitals maintained the table beside a scheduled run."""
     load = SqlTables.load
 
     def folded(self: SqlTables, table: TableName) -> LoadedTable:
@@ -111,10 +110,10 @@ def test_a_table_has_one_lease_however_it_is_spelt(pipeline: Pipeline, monkeypat
     assert item.identity == pipeline.identity
 
 
-def test_a_pass_that_lost_its_lease_does_not_silence_its_table(
+def test_a_table_stays_due_after_a_pass_that_lost_its_lease(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All refused was remembered as nothing to do, so that no scan proposed the table until its next commit."""
+    """A refused pass counted as nothing to do, so that no scan proposed the table until its next commit."""
     pipeline.deployment = pipeline.open(ICEKEEPER_MIN_INPUT_FILES="5")
     (item,) = pipeline.detect()[1]
     plan = pipeline.plan(item)
@@ -134,7 +133,7 @@ def test_a_pass_that_lost_its_lease_does_not_silence_its_table(
     assert [entry.table for entry in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
-# Documents of the control bucket that somebody has changed by hand (rule: documents-are-not-trusted).
+# Documents of the control bucket that were changed by hand (rule: documents-are-not-trusted).
 
 
 def folder_of(pipeline: Pipeline, item: Item) -> Path:
@@ -151,7 +150,7 @@ def folder_of(pipeline: Pipeline, item: Item) -> Path:
         pytest.param(lambda data: b'{"started_ms": 1' + b"0" * 30 + b"}", id="another age"),
     ],
 )
-def test_a_plan_that_was_damaged_is_refused(pipeline: Pipeline, change: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_plan_is_refused(pipeline: Pipeline, change: Callable[[bytes], bytes]) -> None:
     item, _ = pipeline.begin()
     before, path = pipeline.table.files(), folder_of(pipeline, item) / "plan.json"
     path.write_bytes(change(path.read_bytes()))
@@ -160,8 +159,8 @@ def test_a_plan_that_was_damaged_is_refused(pipeline: Pipeline, change: Callable
     assert pipeline.table.files() == before
 
 
-def test_a_forged_plan_does_no_more_than_the_policy(pipeline: Pipeline) -> None:
-    """Every step reads the table's policy anew, and works on its newest head."""
+def test_a_forged_plan_cannot_exceed_the_policy(pipeline: Pipeline) -> None:
+    """Every step reads the table's policy again and works on its newest head."""
     item, plan = pipeline.begin(operations="compact")
     orphan, rows = pipeline.table.plant("data/orphan.parquet"), pipeline.table.rows()
     routes = dict.fromkeys(("expire_partitions", "remove_orphans", "clean_staged", "compute_statistics"), "function")
@@ -180,8 +179,8 @@ def test_a_forged_plan_does_no_more_than_the_policy(pipeline: Pipeline) -> None:
     assert pipeline.table.rows() == rows
 
 
-def test_nothing_but_an_orphan_of_the_table_is_deleted(pipeline: Pipeline, tmp_path: Path) -> None:
-    """Whatever a list of orphans names: another table's file, one of none, a live one, one by a detour, a folder."""
+def test_only_orphans_of_the_table_are_deleted(pipeline: Pipeline, tmp_path: Path) -> None:
+    """The list also names another table's file, a stray file, live files, a path with ``..``, and folders."""
     item, _ = pipeline.begin()
     location, orphan = pipeline.table.metadata.location, pipeline.table.plant("data/orphan.parquet")
     outside, neighbour = tmp_path / "outside.parquet", tmp_path / "warehouse" / "ns" / "u" / "data" / "x.parquet"
@@ -213,7 +212,7 @@ def test_nothing_but_an_orphan_of_the_table_is_deleted(pipeline: Pipeline, tmp_p
         ("compact", "compact.begun", {"snapshot_ids": [1, None]}),
     ],
 )
-def test_a_document_of_another_shape_is_refused_in_a_sentence(
+def test_a_malformed_document_is_refused_with_one_sentence(
     pipeline: Pipeline, step: str, name: str, document: Any
 ) -> None:
     item, _ = pipeline.begin()
@@ -226,7 +225,7 @@ def test_a_document_of_another_shape_is_refused_in_a_sentence(
     assert pipeline.table.files() == before
 
 
-def test_a_document_that_is_nested_too_deeply_is_no_document(pipeline: Pipeline) -> None:
+def test_a_deeply_nested_document_is_refused(pipeline: Pipeline) -> None:
     (pipeline.control / "runs").mkdir(parents=True)
     (pipeline.control / "runs" / "deep.json").write_text("[" * 100_000)
     with pytest.raises(StorageError, match=r"deep\.json is not a JSON document: "):
@@ -234,7 +233,7 @@ def test_a_document_that_is_nested_too_deeply_is_no_document(pipeline: Pipeline)
     assert pipeline.deployment.control.find_hint("runs/deep.json") is None
 
 
-# Documents that a run's report and a second plan find by their key alone, changed by hand
+# Documents without a digest, which the report and a second plan find by key, changed by hand
 # (rule: documents-are-not-trusted).
 
 CHANGED = r"was changed after this run wrote it \(.*\); start another run$"
@@ -245,7 +244,7 @@ def change(pipeline: Pipeline, item: Item, name: str, document: Any) -> None:
 
 
 @pytest.mark.parametrize("document", [7, {}, [7], [{"table": "ns.t"}]])
-def test_proposals_of_another_shape_are_refused_in_a_sentence(pipeline: Pipeline, document: Any) -> None:
+def test_malformed_proposals_are_refused_with_one_sentence(pipeline: Pipeline, document: Any) -> None:
     pipeline.begin()
     (pipeline.control / proposals_key(RUN)).write_text(json.dumps(document))
     for read in (pipeline.gather, lambda: report_run(pipeline.deployment, ReportEvent(run_id=RUN))):

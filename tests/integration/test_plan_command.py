@@ -1,4 +1,4 @@
-"""``icekeeper plan`` and dry runs: what a pass would do, in figures that the pass confirms."""
+"""``icekeeper plan`` and dry runs report what a pass would do; the pass confirms the figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.maintained_table import assert_agree, dry_run, maintained_table, ou
 from support.moments import Moment, at
 from support.v3 import delete_positions, file_of, upgraded_table, with_row_ids
 
-# The documents of dry runs: on the table as it is, and in turn on what the operations before would leave.
+# Dry runs plan each operation on the current table, and in turn on the result of the earlier operations.
 
 OPERATIONS = ("--engine", "local", "--operations", "compact,rewrite_manifests")
 
@@ -37,18 +37,18 @@ def test_a_dry_run_answers_on_the_head_and_in_turn(command: Command) -> None:
         "planned_after": ["compact"],
     }
     replanned = "planned on the table as the earlier operations would leave it: rewrite_manifests"
-    for asked in (("plan", "ns.t"), ("maintain", "ns.t", "--dry-run")):
-        people = command(*asked, *OPERATIONS).out
+    for called in (("plan", "ns.t"), ("maintain", "ns.t", "--dry-run")):
+        people = command(*called, *OPERATIONS).out
         assert (replanned in people, "rewrite 6 manifests" in people) == (True, False)
     plan = command("plan", "ns.t", *OPERATIONS, "--json").json
     assert (plan["operations"][1]["reason"], plan["planned_anew"]) == (left, {})
 
 
-# A dry run plans each operation on what those before would leave, as the pass runs them.
+# A dry run plans each operation on the result of the earlier operations, as the pass runs them.
 
 
 def test_the_snapshot_before_compaction_expires_in_the_same_pass(tmp_path: Path) -> None:
-    """One snapshot more than the table has now, and with it the files that compaction replaces."""
+    """Expiry also removes the current snapshot, and the files that compaction replaces."""
     with maintained_table(tmp_path) as made:
         made.create()
         made.fill(3)
@@ -60,8 +60,8 @@ def test_the_snapshot_before_compaction_expires_in_the_same_pass(tmp_path: Path)
         assert_agree(would, made.maintain("compact,expire_snapshots"))
 
 
-def test_partitions_that_would_go_are_not_compacted_first(tmp_path: Path) -> None:
-    """The snapshot that the first operation makes expires in the same pass, with files that are not there yet."""
+def test_partitions_that_would_expire_are_not_compacted_first(tmp_path: Path) -> None:
+    """The snapshot of the first operation expires in the same pass; its files do not exist yet."""
     with maintained_table(tmp_path) as made:
         made.create()
         with made.table.update_spec() as update:
@@ -69,24 +69,24 @@ def test_partitions_that_would_go_are_not_compacted_first(tmp_path: Path) -> Non
         for number in range(3):
             made.append(number, part="2020-01-01")
             made.append(10 + number, part="2999-01-01")
-        asked = "expire_partitions,compact,expire_snapshots,rewrite_manifests"
+        called = "expire_partitions,compact,expire_snapshots,rewrite_manifests"
         settings: dict[str, Any] = {"partition_retention_hours": "24", "partition_time": "part=%Y-%m-%d"}
-        would = dry_run(made, asked, **settings)
+        would = dry_run(made, called, **settings)
         assert outcome_of(would, Operation.COMPACT).summary == "would compact 3 files into 1 (across 1 bins)"
         expiry = outcome_of(would, Operation.EXPIRE_SNAPSHOTS)
         assert all(Path(normalise(path)).exists() for path in expiry.files_planned)
-        assert_agree(would, made.maintain(asked, **settings))
+        assert_agree(would, made.maintain(called, **settings))
 
 
-def test_deletion_vectors_of_compacted_files_are_gone(tmp_path: Path) -> None:
+def test_a_dry_run_drops_the_deletion_vectors_of_compacted_files(tmp_path: Path) -> None:
     with upgraded_table(tmp_path) as made:
         with_row_ids(made)
         delete_positions(made, {file_of(made, 0): [0], file_of(made, 100): [1, 2]})
         assert_agree(dry_run(made), made.maintain())
 
 
-def test_an_operation_finds_what_an_earlier_one_would_leave(tmp_path: Path) -> None:
-    """Of the manifest of each file compaction leaves two, one of them of what went."""
+def test_an_operation_is_planned_on_the_result_of_an_earlier_operation(tmp_path: Path) -> None:
+    """Compaction leaves two manifests, one of them with the deleted entries."""
     with maintained_table(tmp_path) as made:
         made.create(properties={"icekeeper.operations": "compact,rewrite_manifests"})
         made.fill(4)
@@ -100,8 +100,8 @@ def test_an_operation_finds_what_an_earlier_one_would_leave(tmp_path: Path) -> N
         assert_agree(would, made.maintain())
 
 
-def test_a_commit_during_a_dry_run_is_seen_and_unknown_results_are_named(tmp_path: Path) -> None:
-    """What was planned before that commit is no longer what the pass would find: the rest looks at the table."""
+def test_after_a_commit_during_a_dry_run_later_plans_read_the_new_head(tmp_path: Path) -> None:
+    """Earlier plans no longer apply, so that later operations are planned on the table itself."""
     with maintained_table(tmp_path) as made:
         made.create()
         made.fill(4)
@@ -113,7 +113,7 @@ def test_a_commit_during_a_dry_run_is_seen_and_unknown_results_are_named(tmp_pat
 
 
 def test_an_unknown_result_leaves_later_plans_on_the_current_table(tmp_path: Path) -> None:
-    """The plan itself stands; what follows is planned on the table as it is, and said to be planned anew."""
+    """The plan itself is kept; later operations are planned on the current table and reported as planned anew."""
     with maintained_table(tmp_path) as made:
         made.create()
         made.fill(4)
@@ -128,14 +128,14 @@ def test_an_unknown_result_leaves_later_plans_on_the_current_table(tmp_path: Pat
         assert order_json(would.operations) == {"rewrite_manifests": ["compact"]}
 
 
-# ``icekeeper plan``: what a pass would do and free, and what each ref holds alone; it changes nothing.
+# ``icekeeper plan`` reports what a pass would do and free, and the bytes that each ref holds alone; it changes nothing.
 
 LOCAL = ("--engine", "local")
 BOTH = (*EVERYTHING_IS_OLD, "--operations", "expire_snapshots,remove_orphans")
 
 
-def test_it_says_what_a_pass_then_does(command: Command) -> None:
-    """The same files, and the bytes that they really have on the disk."""
+def test_a_plan_names_the_files_that_a_pass_then_deletes(command: Command) -> None:
+    """It reports their size on the disk."""
     table = command.table()
     orphan = local_path(table.location()) / "data" / "orphan.parquet"
     orphan.write_bytes(b"12345")
@@ -151,8 +151,8 @@ def test_it_says_what_a_pass_then_does(command: Command) -> None:
         assert did["files"]["deleted"] == would["files"]["planned"]
 
 
-def test_it_names_the_bounds_that_another_engine_has_to_honour(command: Command) -> None:
-    """Pins, staged loads, grace and protected prefixes, as they are after the plan was made."""
+def test_a_plan_names_the_bounds_that_another_engine_must_keep(command: Command) -> None:
+    """Pins, staged loads, the grace period and protected prefixes."""
     table = command.table(appends=3)
     snapshots = [snapshot.snapshot_id for snapshot in table.snapshots()]
     for name, place in (("older", 1), ("newer", 2)):
@@ -195,8 +195,8 @@ def test_many_staged_files_are_listed_beside_the_document(command: Command, monk
     assert json.loads(Path(found["listing"]).read_text()) == {"staged": [staged]}
 
 
-def test_a_tag_costs_what_only_it_holds(command: Command) -> None:
-    """Bytes of the files that dropping the tag would free, metadata included; the branch shares none of them."""
+def test_a_tag_costs_the_bytes_that_only_it_holds(command: Command) -> None:
+    """These are the files, metadata included, that dropping the tag would free."""
     table = command.table(appends=1)
     table.manage_snapshots().create_tag(table.current_snapshot().snapshot_id, "kept").commit()  # type: ignore[union-attr]
     first = table.inspect.files()["file_path"].to_pylist()
@@ -215,7 +215,7 @@ def test_a_tag_costs_what_only_it_holds(command: Command) -> None:
     assert costs["bytes"] >= local_path(first[0]).stat().st_size
 
 
-def test_people_read_what_is_reclaimable(command: Command) -> None:
+def test_the_text_of_a_plan_shows_reclaimable_bytes(command: Command) -> None:
     command.table(appends=2)
     answer = command("plan", "ns.t", *LOCAL)
     assert answer.code == 0
@@ -225,10 +225,10 @@ def test_people_read_what_is_reclaimable(command: Command) -> None:
     assert any(line.startswith("main  branch  2 snapshot(s), ") for line in lines)
 
 
-# ``icekeeper plan`` says how many files a lookup opens, before and after the pass.
+# ``icekeeper plan`` reports how many files a lookup opens before and after the pass.
 
 
-def test_the_plan_of_a_sorted_table_says_its_depth(
+def test_the_plan_of_a_sorted_table_reports_its_depth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     icekeeper = Command(tmp_path, monkeypatch, capsys)

@@ -1,4 +1,4 @@
-"""SeaweedFS as a real table bucket: the server itself, whole passes, orphans, and its own faults."""
+"""SeaweedFS as a real table bucket: the server, its rights, orphans, and whole passes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from support.maintained_table import same_clock
 from support.readers import duckdb_rows, read_checksum
 from support.scripted_catalog import ScriptedCatalog, once
 
-# The real table bucket: usable, side by side, and gone afterwards.
+# The server: several run side by side, and none is left afterwards.
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", None, "c"]})
 
@@ -68,15 +68,13 @@ def bucket_names(server: SeaweedFSServer) -> list[str]:
     return [bucket["name"] for bucket in answer.get("tableBuckets", [])]
 
 
-def test_a_bucket_name_can_be_taken_once_only(seaweedfs: SeaweedFSServer) -> None:
+def test_a_bucket_name_can_be_taken_only_once(seaweedfs: SeaweedFSServer) -> None:
     seaweedfs.create_table_bucket("taken-name")
     with pytest.raises(StorageError, match="taken-name could not be created"):
         seaweedfs.create_table_bucket("taken-name")
 
 
-def test_a_second_server_knows_nothing_of_the_first_and_leaves_only_its_tables(
-    seaweedfs: SeaweedFSServer, tmp_path: Path
-) -> None:
+def test_a_second_server_shares_nothing_and_leaves_only_its_tables(seaweedfs: SeaweedFSServer, tmp_path: Path) -> None:
     with running_seaweedfs(tmp_path) as server:
         assert not set(server.ports) & set(seaweedfs.ports)
         assert bucket_names(server) == []
@@ -124,7 +122,7 @@ def test_a_server_that_ends_at_once_is_reported_with_its_log(tmp_path: Path, mon
         pass
 
 
-def test_a_server_that_never_answers_is_given_up_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_never_answers_is_reported_and_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = tmp_path / "weed"
     silent.write_text("#!/bin/sh\necho $$ > pid\nexec sleep 600\n")
     silent.chmod(0o755)
@@ -138,11 +136,11 @@ def test_a_server_that_never_answers_is_given_up_and_stopped(tmp_path: Path, mon
     assert not alive(int((tmp_path / "data" / "pid").read_text()))
 
 
-# The judge in front of SeaweedFS rejects a request without a role or beyond the role's rights
+# The proxy in front of SeaweedFS rejects a request without a role or beyond the role's rights
 # (rule: least-privilege-roles).
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
-LARGE = bytes(12 << 20)  # which is written in parts
+LARGE = bytes(12 << 20)  # it is uploaded in parts
 
 
 @pytest.fixture
@@ -151,13 +149,13 @@ def lake(seaweedfs: SeaweedFSServer, table_bucket: dict[str, str]) -> Iterator[J
         yield judged
 
 
-def asking(lake: JudgedLake, table_bucket: dict[str, str], key: str) -> dict[str, str]:
-    """A catalog's properties for who signs with a key."""
+def signed_with(lake: JudgedLake, table_bucket: dict[str, str], key: str) -> dict[str, str]:
+    """Properties of a catalog whose requests are signed with a key."""
     properties = {name: key if name.endswith("access-key-id") else value for name, value in table_bucket.items()}
     return {**properties, "uri": lake.iceberg_uri, "s3.endpoint": lake.s3_endpoint}
 
 
-def test_a_role_does_what_it_may_and_no_more(
+def test_a_role_can_do_only_what_it_may(
     lake: JudgedLake, table_bucket: dict[str, str], seaweedfs: SeaweedFSServer
 ) -> None:
     # SeaweedFS refuses objects in a table bucket outside tables.
@@ -170,7 +168,7 @@ def test_a_role_does_what_it_may_and_no_more(
     ]
     role = Role("ReaderRole", statements_of("Policy", {"Statement": allowed}))
     with StackRights({ROLE: role}, CredentialServer()).enforced() as rights:
-        properties = asking(lake, table_bucket, rights.key_of(ROLE))
+        properties = signed_with(lake, table_bucket, rights.key_of(ROLE))
         storage, folder = Storage(properties), f"s3://{bucket}/mine"
         for name, content in (("small", b"x"), ("lärge ünd spaced", LARGE)):
             storage.write(f"{folder}/{name}", content)
@@ -187,7 +185,7 @@ def test_a_role_does_what_it_may_and_no_more(
 
 
 def test_the_keys_of_the_server_itself_are_rejected(lake: JudgedLake, table_bucket: dict[str, str]) -> None:
-    properties = asking(lake, table_bucket, table_bucket["s3.access-key-id"])
+    properties = signed_with(lake, table_bucket, table_bucket["s3.access-key-id"])
     with pytest.raises(StorageError, match="AccessDenied"):
         Storage(properties).write(f"s3://{lake.bucket}/f", b"x")
     with pytest.raises(StorageError):
@@ -195,14 +193,14 @@ def test_the_keys_of_the_server_itself_are_rejected(lake: JudgedLake, table_buck
     assert lake.let_in == set()
 
 
-# Orphans of a real table bucket: one table's, and those of all tables from one listing.
+# Orphans of a real table bucket: of one table, and of all tables from one listing.
 
 A, B = TableName(("ns",), "a"), TableName(("ns",), "b")
 
 
 @pytest.fixture
 def runtime_of_two_tables(table_bucket: dict[str, str], tmp_path: Path) -> Runtime:
-    """Two tables with two appends each, in a bucket whose clock is ours but in whole seconds."""
+    """Two tables with two appends each, in a bucket that records times in whole seconds."""
     writer = load_catalog("writer", **table_bucket)
     writer.create_namespace("ns")
     rows = pa.table({"id": pa.array(range(5), pa.int64())})
@@ -245,10 +243,10 @@ def test_all_tables_of_a_bucket_are_swept_from_one_listing(runtime_of_two_tables
     assert all(runtime_of_two_tables.verify(name).ok for name in (A, B))
 
 
-def test_tables_that_a_client_put_into_another_are_left_alone(
+def test_files_of_tables_inside_another_table_are_kept(
     runtime_of_two_tables: Runtime, table_bucket: dict[str, str]
 ) -> None:
-    """SeaweedFS takes any location, so a pass looks for what a table bucket of AWS rules out."""
+    """SeaweedFS accepts any location, so a pass checks for nested tables, which AWS rules out."""
     outer = runtime_of_two_tables.catalog.load(A).metadata.location
     schema, writer = pa.schema([pa.field("id", pa.int64())]), load_catalog("writer", **table_bucket)
     settings = {"operations": "remove_orphans", "orphan_older_than_hours": "0"}
@@ -266,7 +264,7 @@ def test_tables_that_a_client_put_into_another_are_left_alone(
     assert exists(runtime_of_two_tables, orphan)
 
 
-# Whole passes on a real table bucket, beside a writer that does not stop for us.
+# Whole passes on a real table bucket, also beside a writer.
 
 NAME = TableName.parse("ns.t")
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
@@ -282,7 +280,7 @@ def _append(table: Table, number: int) -> None:
             table.refresh().append(_rows(number * 10))
             return
         except CommitFailedException:
-            continue  # a writer that meets another commit tries again, as every engine does
+            continue  # a writer that meets another commit retries, as every engine does
     raise AssertionError("the appender was starved")
 
 
@@ -295,7 +293,7 @@ def runtime(table_bucket: dict[str, str], tmp_path: Path) -> Runtime:
 
 
 def test_pins_tags_and_staged_loads_on_a_real_table_bucket(runtime: Runtime, table_bucket: dict[str, str]) -> None:
-    """The server writes the tag, an expiry honours the pin, a failed load goes from the record."""
+    """The server writes the tag, expiry keeps the pinned snapshot, and a failed load is cleaned from its record."""
     client = load_catalog("lake", **table_bucket)
     for number in range(3):
         client.load_table("ns.t").append(_rows(number))
@@ -331,7 +329,7 @@ def test_pins_tags_and_staged_loads_on_a_real_table_bucket(runtime: Runtime, tab
 def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_bucket: dict[str, str]) -> None:
     """While a writer appends, every pass succeeds and every appended row is there afterwards.
 
-    One append is sure to come between a pass and its swap; the others come when they come.
+    One append always lands between a pass and its swap; the others land at any time.
     """
     appends = 5
     failures: list[BaseException] = []
@@ -342,12 +340,12 @@ def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_buc
             for number in range(appends):
                 began = time.monotonic()
                 _append(table, number)
-                # Steady, on busy machines too; without pause it would win every swap.
+                # The pause keeps it steady on busy machines; without pauses it would win every swap.
                 time.sleep(max(0.05, 2 * (time.monotonic() - began)))
         except BaseException as error:
             failures.append(error)
 
-    # PyIceberg cannot retry an append whose base snapshot has expired meanwhile.
+    # PyIceberg cannot retry an append whose base snapshot has expired.
     gentle = {**SETTINGS, "max_snapshots_to_keep": "12"}
     late = load_catalog("lake", **table_bucket).load_table("ns.t")
     overtaken = ScriptedCatalog(runtime.catalog, before_commit=once(lambda: _append(late, appends)))
@@ -371,7 +369,7 @@ def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_buc
 def test_tags_survive_expiry_although_the_server_drops_refs_with_snapshots(
     runtime: Runtime, table_bucket: dict[str, str]
 ) -> None:
-    """A tag and what it shows are there after everything else expired."""
+    """A tag and its rows remain after everything else has expired."""
     table = load_catalog("lake", **table_bucket).load_table("ns.t")
     for number in range(4):
         table.append(_rows(number * 10))
@@ -392,12 +390,12 @@ def test_tags_survive_expiry_although_the_server_drops_refs_with_snapshots(
     assert runtime.verify(NAME).problems == ()
 
 
-def test_an_idle_table_is_not_proposed_again_and_unused_schemas_go(
+def test_an_idle_table_is_not_proposed_and_unused_schemas_are_removed(
     runtime: Runtime, table_bucket: dict[str, str]
 ) -> None:
-    """After a pass that found nothing to do, detection is silent until the table changes.
+    """After a pass that found nothing to do, detection proposes the table again only when it changes.
 
-    The server takes what the REST specification calls remove-schemas.
+    The server accepts the update remove-schemas of the REST specification.
     """
     table = load_catalog("lake", **table_bucket).load_table("ns.t")
     for number in range(2):
@@ -421,8 +419,10 @@ def test_an_idle_table_is_not_proposed_again_and_unused_schemas_go(
     assert runtime.verify(NAME).ok
 
 
-def test_statistics_in_a_bucket_that_guards_its_metadata(runtime: Runtime, table_bucket: dict[str, str]) -> None:
-    """It takes ``*.stats`` and Avro there; the server keeps what is registered, and lets it be replaced."""
+def test_statistics_in_a_bucket_that_checks_names_of_metadata_files(
+    runtime: Runtime, table_bucket: dict[str, str]
+) -> None:
+    """It accepts ``*.stats`` and Avro there, keeps registered statistics, and lets them be replaced."""
     catalog = load_catalog("lake", **table_bucket)
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name"))
@@ -447,10 +447,10 @@ def test_statistics_in_a_bucket_that_guards_its_metadata(runtime: Runtime, table
     assert runtime.verify(name).ok
 
 
-def test_a_tag_that_the_server_drops_with_its_snapshot_is_held(
+def test_a_tag_that_the_server_drops_with_its_snapshot_is_pinned(
     runtime: Runtime, table_bucket: dict[str, str], tmp_path: Path
 ) -> None:
-    """It is made when the commit is on its way: the server takes it away, and does not take the snapshot back."""
+    """It is created just before the commit: the server drops it with its snapshot and restores neither."""
     client = load_catalog("lake", **table_bucket)
     client.load_table("ns.t").append(_rows(0))
     client.load_table("ns.t").overwrite(_rows(1))

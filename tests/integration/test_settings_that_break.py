@@ -1,4 +1,4 @@
-"""What ``icekeeper run`` reports between its cycles: each change of settings, of a catalog or of a listing once."""
+"""``icekeeper run`` reports each change of settings, of a catalog or of a listing once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOLD = "; until this is corrected, the last good settings apply"
 SCANNED = " scanned, "
 """Part of the last line of a detection."""
 DEADLINE_S = 60.0
-"""Of all cycles of a test."""
+"""For all cycles of a test."""
 
 
 class Cycles:
@@ -45,7 +45,7 @@ class Cycles:
         )
 
     def run(self, *between: Callable[[], object]) -> list[str]:
-        """The lines without times, of one detection more than there are functions; fail with them at the deadline."""
+        """Run one detection more than there are functions; return the lines without times, or fail with them."""
         self._between, is_late = list(between), threading.Event()
 
         def end() -> None:
@@ -69,7 +69,7 @@ class Cycles:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One cycle follows the other without a pause."""
+    """Cycles follow each other without a pause."""
     read = Service._read_rules
 
     def without_pause(self: Service) -> tuple[TablePolicies, Policy]:
@@ -89,9 +89,9 @@ def file(command: Command, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_broken_policy_file_is_reported_once_and_the_last_good_file_applies(command: Command, file: Path) -> None:
-    """Six files need a pass by the default settings and by the mended file, not by the one that held at first."""
+    """Six files need a pass under the default settings and under the last file, but not under the first file."""
 
-    def mend() -> None:
+    def restore() -> None:
         file.rmdir()
         file.write_text(GOOD.format(3))
 
@@ -102,7 +102,7 @@ def test_a_broken_policy_file_is_reported_once_and_the_last_good_file_applies(co
         lambda: file.write_text("rules: ["),
         file.unlink,
         file.mkdir,
-        mend,
+        restore,
     )
     reported = [line.replace(str(file), "FILE") for line in lines if SCANNED not in line]
     assert reported[0].startswith("unknown policy key 'nope' (from policy file FILE rule 1 (*/*/*))")
@@ -116,8 +116,8 @@ def test_a_broken_policy_file_is_reported_once_and_the_last_good_file_applies(co
     ]
 
 
-def test_a_catalog_whose_configuration_breaks_is_opened_as_before(command: Command) -> None:
-    """A catalog that does not answer is reported with every detection."""
+def test_a_catalog_whose_configuration_breaks_stays_open(command: Command) -> None:
+    """A catalog that does not answer is reported by every detection."""
     command.table(appends=1)
     problems: list[Exception | None] = [None, None, PolicyError("bad"), PolicyError("bad"), StorageError("gone"), None]
 
@@ -128,25 +128,25 @@ def test_a_catalog_whose_configuration_breaks_is_opened_as_before(command: Comma
         return open_catalog(name)
 
     lines = Cycles(opened).run(*[lambda: None] * 4)
-    looked = "1 table scanned, 0 need maintenance"
+    scanned = "1 table scanned, 0 need maintenance"
     assert lines == [
-        looked,
+        scanned,
         f"bad{HOLD}",
-        looked,
-        looked,
+        scanned,
+        scanned,
         "C * failed: the catalog cannot be scanned: gone",
         "0 tables scanned, 0 need maintenance",
         "the settings can be read again, and apply",
-        looked,
+        scanned,
     ]
 
 
-def test_a_catalog_that_lists_no_table_is_reported_when_it_becomes_empty(command: Command) -> None:
-    """Not with every detection, and again when it happens again."""
+def test_a_catalog_is_reported_when_it_becomes_empty(command: Command) -> None:
+    """Not by every detection, but each time that it becomes empty."""
     lines = Cycles().run(lambda: None, lambda: command.table(appends=1), lambda: command.catalog.drop_table("ns.t"))
     empty = (
         f"catalog {CATALOG} lists no tables; if it has any, the right to list them is missing, such as an AWS Lake "
         "Formation grant"
     )
-    looked = [f"{count} scanned, 0 need maintenance" for count in ("0 tables", "1 table")]
-    assert lines == [empty, looked[0], looked[0], looked[1], empty, looked[0]]
+    scanned = [f"{count} scanned, 0 need maintenance" for count in ("0 tables", "1 table")]
+    assert lines == [empty, scanned[0], scanned[0], scanned[1], empty, scanned[0]]

@@ -1,4 +1,4 @@
-"""The zip of wheels in a Python that holds what AWS Glue 5.1 has, and nothing of ours: it installs, and a job runs."""
+"""The zip of wheels installs into a Python with only the packages of AWS Glue 5.1, and a job runs there."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def glue(packed: Path, interpreter: str, tmp_path_factory: pytest.TempPathFactor
     return python
 
 
-def test_it_holds_a_wheel_of_every_pin_and_no_other(packed: Path, tmp_path: Path) -> None:
+def test_the_zip_holds_a_wheel_of_every_pin_and_no_other(packed: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(packed) as archive:
         names = archive.namelist()
         (tmp_path / "requirements.txt").write_bytes(archive.read(REQUIREMENTS))
@@ -56,14 +56,14 @@ def test_it_holds_a_wheel_of_every_pin_and_no_other(packed: Path, tmp_path: Path
         assert pinned == (ours if name in NEWER_THAN_GLUE else {**ours, **glues})[name], name
 
 
-def test_it_replaces_only_what_is_too_old_for_us(glue: Path) -> None:
+def test_the_zip_replaces_only_packages_that_are_too_old(glue: Path) -> None:
     before, after = read_pins(GLUE_PACKAGES), installed(glue)
     assert {name for name, pinned in before.items() if after[name] != pinned} == set(NEWER_THAN_GLUE)
     assert uv("pip", "check", "--quiet", "--python", str(glue)) == ""
 
 
-def test_a_job_runs_there(glue: Path, moto_server: MotoServer, table_bucket: dict[str, str]) -> None:
-    """As Glue does it: spark-submit of Spark 3.5.6 takes the script, the package comes from the zip only."""
+def test_a_job_runs_with_the_installed_zip(glue: Path, moto_server: MotoServer, table_bucket: dict[str, str]) -> None:
+    """As in Glue, spark-submit of Spark 3.5.6 runs the script, and the package comes from the zip only."""
     spark = Path(pyspark.__file__).parent
     of_glue = {"SPARK_HOME": str(spark), "PYSPARK_PYTHON": str(glue), "JAVA_HOME": find_java_home(), "PYTHONPATH": ""}
     with deployed(moto_server, parameters={"SmallCompactionMb": "0", "Catalogs": "lake"}) as stack:

@@ -1,4 +1,4 @@
-"""The layer alone, in Python 3.12 with the runtime's own boto3 behind it: a whole run of the stack's functions."""
+"""A whole run of the stack's functions in Python 3.12 with only the layer and the runtime's boto3."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> LambdaPython:
     return LambdaPython(interpreter, folder / "layer", folder / "runtime")
 
 
-def test_a_run_of_all_functions(runtime: LambdaPython, moto_server: MotoServer, table_bucket: dict[str, str]) -> None:
+def test_the_layer_runs_a_pass(runtime: LambdaPython, moto_server: MotoServer, table_bucket: dict[str, str]) -> None:
     answers: dict[str, Any] = {}
     with deployed(moto_server, parameters={"Catalogs": "lake", "SmallCompactionMb": "1280"}) as stack:
         lake = BucketLake(stack, table_bucket)
@@ -48,6 +48,6 @@ def test_a_run_of_all_functions(runtime: LambdaPython, moto_server: MotoServer, 
 
 
 def strangers(answer: Any, runtime: LambdaPython) -> list[str]:
-    """Files of modules that neither we nor the standard library brought."""
+    """Imported files that are neither ours nor the standard library's."""
     ours = (str(runtime.layer), str(ROOT / "functions"), answer["library"])
     return [file for file in answer["files"] if file and not file.startswith(ours)]

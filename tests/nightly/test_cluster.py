@@ -1,7 +1,7 @@
-"""A pass on a Spark cluster whose executors are processes of their own, and die while they work.
+"""A pass on a Spark cluster whose executors are separate processes that are killed while they work.
 
 ``local-cluster[2,1,1024]`` has a master and two workers with one executor each.  An executor is killed when it has
-begun, when the first output is there, or when the second one is (of a sort, all outputs come at once); with
+started, when the first output exists, or when the second output exists (a sort writes all outputs at once); with
 speculation, tasks run twice.
 """
 
@@ -40,7 +40,7 @@ ORDERS = {"in_order": [], "sorted": ["--set", "strategy=sort", "--set", "sort_or
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """24 files of 60,000 rows in four partitions' worth of groups: several tasks, of about a second each."""
+    """24 files of 60,000 rows: enough for several tasks of about a second each."""
     made = new_table(local_catalog, tmp_path)
     for number in range(FILES):
         ids = range(number * ROWS, (number + 1) * ROWS)
@@ -49,7 +49,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 
 def submitted(table: MaintainedTable, folder: Path, settings: dict[str, str], *more: str) -> subprocess.Popen[str]:
-    """``icekeeper maintain`` under ``spark-submit``."""
+    """Start ``icekeeper maintain`` under ``spark-submit``."""
     home, script = folder / "spark", folder / "maintain.py"
     home.mkdir()
     for name in ("bin", "jars", "python"):
@@ -90,8 +90,8 @@ def executors(session: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
             try:
-                is_one = b"CoarseGrainedExecutorBackend" in (entry / "cmdline").read_bytes()
-                if is_one and os.getsid(int(entry.name)) == session:
+                is_executor = b"CoarseGrainedExecutorBackend" in (entry / "cmdline").read_bytes()
+                if is_executor and os.getsid(int(entry.name)) == session:
                     found.append(int(entry.name))
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -118,7 +118,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("moment", "order"), CASES)
-def test_rows_and_files_are_the_same_whoever_dies(
+def test_a_killed_executor_changes_neither_rows_nor_files(
     table: MaintainedTable, tmp_path: Path, moment: str, order: str
 ) -> None:
     before = Counter(row["id"] for row in duckdb_rows(table.metadata_location))

@@ -1,4 +1,4 @@
-"""A pass that is killed, interrupted, or loses its store or exchange, at any step whatever."""
+"""A pass that is killed or interrupted, or loses its store or its exchange, at any step."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from support.killed_processes import Begin, KilledRuns, in_a_wave, in_functions
 from support.proxies import Fault, WireRequest
 from support.readers import duckdb_rows
 
-# Functions or a wave that are killed at any step whatever (rule: failures-cost-no-row).
+# Functions or a wave that are killed at any step (rule: failures-cost-no-row).
 
 
 @pytest.mark.parametrize(("run", "apart"), [(in_functions, 1), (in_a_wave, 5)])
-def test_every_step_may_be_the_last_of_the_process(tmp_path: Path, run: Begin, apart: int) -> None:
-    """The threads of a wave take their steps in another order each time, so that it needs not every number."""
+def test_a_process_that_is_killed_at_any_step_loses_no_row(tmp_path: Path, run: Begin, apart: int) -> None:
+    """The threads of a wave take their steps in another order each time, so that every fifth number is enough."""
     runs = KilledRuns(tmp_path, run)
     last = next(number for number in count(1, apart) if not runs.survive(number))
     assert last > 60
 
 
-# A store that fails at any request whatever of a pass costs no row (rule: failures-cost-no-row).
+# A store that fails at any request of a pass costs no row (rule: failures-cost-no-row).
 
 
 @pytest.mark.parametrize("fault", Fault)
-def test_a_store_may_fail_at_every_request(seaweedfs: SeaweedFSServer, tmp_path: Path, fault: Fault) -> None:
+def test_a_store_fault_at_any_request_costs_no_row(seaweedfs: SeaweedFSServer, tmp_path: Path, fault: Fault) -> None:
     passes = FailedPasses(seaweedfs, tmp_path)
     for first in count():
         done = passes.run(fault, partial(_is_number, first))
@@ -54,11 +54,11 @@ def _is_number(first: int, number: int, _: WireRequest) -> bool:
     return number == first
 
 
-# Ctrl-C while Spark starts, and around the commit of what it wrote.
+# Ctrl-C while Spark starts, and before and after the commit.
 
 EXIT_INTERRUPTED = 130
 UNCHANGED = "interrupted during compact; no commit landed, the table is unchanged; "
-# Everything that the process has begun is its group: the terminal sends the signal to all of them.
+# A terminal sends the signal to the process group: the command and all processes that it has started.
 SCRIPT = """
 import os, signal, sys
 from icekeeper.cli import main
@@ -108,7 +108,7 @@ def test_an_interrupt_while_java_starts_leaves_no_java(command: Command, seconds
         ("AFTER_COMMIT", "interrupted during compact; 1 complete commit(s) of it landed; "),
     ],
 )
-def test_an_interrupt_around_the_commit_says_what_landed(
+def test_an_interrupt_around_the_commit_reports_whether_it_landed(
     command: Command, interrupted_script: str, moment: str, sentence: str
 ) -> None:
     table = partitioned(command)
@@ -122,11 +122,11 @@ def test_an_interrupt_around_the_commit_says_what_landed(
     landed = [head.metadata.current_snapshot_id] if moment == "AFTER_COMMIT" else []
     assert document["operations"][0]["snapshot_ids"] == landed
     assert sorted(duckdb_rows(head.metadata_location), key=str) == sorted(before, key=str)
-    (one,) = command("history", "ns.t", "--json").json["passes"]
-    assert one["run_id"] == document["run_id"]
+    (recorded,) = command("history", "ns.t", "--json").json["passes"]
+    assert recorded["run_id"] == document["run_id"]
 
 
-# On a session of our own, parts that lose what they were sent are begun again by us, under other numbers.
+# On our own Spark session, Icekeeper itself restarts parts that lose their input, with new attempt numbers.
 
 EXCHANGE_SCRIPT = """
 import json, sys
@@ -164,7 +164,7 @@ with local_session() as session:
 """
 
 
-def test_spark_begins_no_stage_twice_on_our_own_session(tmp_path: Path) -> None:
+def test_spark_retries_no_stage_on_our_own_session(tmp_path: Path) -> None:
     """The fault aborts Spark's job; the second run's attempts count from 4, and large results arrive as before."""
     done = subprocess.run(
         [sys.executable, "-c", EXCHANGE_SCRIPT, str(tmp_path)],

@@ -13,13 +13,13 @@ from support.filtered_table import FilteredReads, made_table, problems_of_copies
 from support.java_writer import JavaTables
 from support.maintained_table import registered_table
 
-# Filters after every operation and clustering, on tables of every format version; tests/interop asks a few of them.
+# Filters after every operation and clustering, on tables of every format version; tests/interop tests a few of them.
 
 PASSES = ("rewrite_position_deletes", "rewrite_manifests", "compact", "rewrite_manifests")
 
 
 @pytest.mark.parametrize("format_version", [1, 2, 3])
-def test_filters_find_what_they_found_before_after_every_operation(
+def test_filters_find_the_same_rows_after_every_operation(
     format_version: int, spark_session: object, java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
 ) -> None:
     java = made_table(java_tables, format_version, tmp_path / "table")
@@ -27,7 +27,7 @@ def test_filters_find_what_they_found_before_after_every_operation(
     table = registered_table(before, tmp_path)
     for number, operation in enumerate(PASSES):
         (part,) = table.maintain(operations=operation, rewrite_all="true").operations
-        # v1 has no deletes, and the vectors of v3 are one file already.
+        # v1 has no deletes, and the deletion vectors of v3 are in a single file already.
         assert part.status is Status.SUCCEEDED or operation == "rewrite_position_deletes"
         reads = FilteredReads.on(java, java_tables, duckdb, number, len(PASSES), every=2)
         assert reads.problems(before, table.metadata_location) == []
@@ -43,7 +43,7 @@ def test_filters_find_what_they_found_before_after_every_operation(
     ],
     ids=["uuid", "text", "zorder"],
 )
-def test_filters_find_what_they_found_before_clustering(
+def test_filters_find_the_same_rows_after_clustering(
     clustering: dict[str, str],
     format_version: int,
     spark_session: object,
@@ -51,7 +51,7 @@ def test_filters_find_what_they_found_before_clustering(
     duckdb: DuckDB,
     tmp_path: Path,
 ) -> None:
-    """Without partitions, in several files of few rows."""
+    """The table is unpartitioned; its output files have few rows."""
     java = made_table(java_tables, format_version, tmp_path / "table", partitioned=False)
     before = java.metadata_location
     table = registered_table(before, tmp_path)
@@ -63,11 +63,11 @@ def test_filters_find_what_they_found_before_clustering(
     assert reads.problems(before, table.metadata_location) == []
 
 
-# What readers find by filters in row groups that were copied; rows with ids get new columns of lineage beside them.
+# Filters over copied row groups; rows with ids get new lineage columns beside the copied chunks.
 
 
 @pytest.mark.parametrize("format_version", [1, 3])
-def test_filters_find_in_copies_what_they_found_before(
+def test_filters_find_the_same_rows_in_copied_row_groups(
     format_version: int, spark_session: object, java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
 ) -> None:
     assert problems_of_copies(format_version, java_tables, duckdb, tmp_path, step=4) == []

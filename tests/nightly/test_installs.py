@@ -1,4 +1,4 @@
-"""The package in environments of its own, without our constraints: alone on every Python, and under orchestrators."""
+"""The package in fresh environments without our constraints: alone on every Python, and under orchestrators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from artifacts.installers import find_python
 from artifacts.pins import ROOT
 
 RECIPES = ROOT / "docs" / "examples"
-# Package, and how it runs a recipe once.
+# The package, and the commands that run its recipe once.
 ORCHESTRATORS = {
     "airflow": ("apache-airflow>=3,<4", [["airflow", "db", "migrate"], ["airflow", "dags", "test", "icekeeper"]]),
     "dagster": ("dagster>=1.9,<2", [["dagster", "job", "execute", "-f", str(RECIPES / "dagster_job.py")]]),
@@ -26,7 +26,7 @@ TABLES = ("shop.clicks", "shop.orders")
 
 
 class Lake:
-    """Two tables of small files in a catalog of SQLite, and a Python that knows it under the name ``lake``."""
+    """Two tables of small files in a SQLite catalog, and a Python environment that names the catalog ``lake``."""
 
     def __init__(self, folder: Path, python: str, *packages: str | Path) -> None:
         self.folder, bins = folder, folder / "venv" / "bin"
@@ -62,7 +62,7 @@ class Lake:
 
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
 def test_the_wheel_alone_works_on_every_python(version: str, tmp_path: Path) -> None:
-    """Without extras, and typed for programs that import it."""
+    """It is installed without extras and is typed for programs that import it."""
     interpreter = find_python(version) or pytest.skip(f"there is no Python {version} here")
     lake = Lake(tmp_path, str(interpreter), wheel.build(tmp_path / "dist"), "mypy")
     assert "shop.clicks" in lake.run("icekeeper", "detect", "--catalog", "lake")
@@ -82,7 +82,6 @@ def test_the_wheel_alone_works_on_every_python(version: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ORCHESTRATORS)
 def test_a_recipe_maintains_every_table_that_needs_work(name: str, tmp_path: Path) -> None:
-    """What cannot be installed fails."""
     package, commands = ORCHESTRATORS[name]
     lake = Lake(tmp_path, sys.executable, package, ROOT)
     home = tmp_path / name

@@ -1,7 +1,7 @@
-"""A Glue job under ``spark-submit``, on an executor in a process of its own: each asks for keys, and for others later.
+"""A Glue job under ``spark-submit`` with an executor in a separate process: both fetch keys, and new keys later.
 
-Nobody has keys in the environment.  Driver and executor ask for those of two roles, so that a door in front of moto can
-tell who comes; it lets nobody in whose keys have expired, which they do after the first data file was written.
+No process has keys in its environment.  Driver and executor fetch the keys of two roles, so that a proxy in front of
+moto can tell them apart.  It rejects expired keys; the keys expire after the first data file was written.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from local_stack.stack import deployed
 from support.guarded_aws import GuardedAws, LetIn, guarded
 from support.rights_fleet import PARAMETERS, RightsFleet
 
-# One executor with one core, so that it has one task at a time; by the numbers that Spark's own tests take.
+# One executor with one core runs one task at a time; Spark's own tests take these numbers.
 MASTER = "local-cluster[1,1,1024]"
 
 
 @pytest.fixture
 def spark_home(tmp_path: Path) -> Path:
-    """PySpark's own, but its executors write below this folder and not into the package."""
+    """PySpark's home, whose executors write below this folder and not into the package."""
     home = tmp_path / "spark"
     home.mkdir()
     for name in ("bin", "jars", "python"):
@@ -41,14 +41,14 @@ def door(moto_server: MotoServer) -> Iterator[GuardedAws]:
         yield aws
 
 
-def test_an_executor_asks_for_keys_of_its_own_and_for_others_when_they_expire(
+def test_an_executor_fetches_its_own_keys_and_new_keys_when_they_expire(
     moto_server: MotoServer, door: GuardedAws, spark_home: Path, tmp_path: Path
 ) -> None:
     with deployed(moto_server, parameters=PARAMETERS) as stack:
         fleet = RightsFleet(stack, tmp_path)
         fleet.give_policy()
         table = fleet.glue_table("on_executors")
-        table.append(table.scan().to_arrow())  # so that the old day has two files as well: two groups
+        table.append(table.scan().to_arrow())  # the old day has two files as well: two groups
         before = sorted_rows(table.scan().to_arrow().to_pylist())
         job = stack.jobs["compact_data_files"]
         executor = door.environment("executor")["AWS_CONTAINER_CREDENTIALS_FULL_URI"]
@@ -81,7 +81,7 @@ def test_an_executor_asks_for_keys_of_its_own_and_for_others_when_they_expire(
         assert len(list(table.scan().plan_files())) == 2
         assert sorted_rows(table.scan().to_arrow().to_pylist()) == before
     assert door.refused == []
-    # An executor reads these small files, and writes, by boto3 alone.
+    # An executor reads these small files, and writes, through boto3 only.
     assert {entry.by_arrow for entry in door.let_in if entry.role == "executor"} == {False}
     later = {entry.role for entry in door.let_in[written[0] :] if entry.service == "s3"}
     assert later == {"driver", "executor"}

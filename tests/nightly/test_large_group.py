@@ -52,7 +52,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[InputFile]:
-    """5 GB of one incompressible file of 64 MB, linked again and again."""
+    """5 GB of hard links to one incompressible file of 64 MB."""
     folder = tmp_path_factory.mktemp("inputs")
     rows, width = 500_000, 100
     noise = pa.py_buffer(os.urandom(rows * width // 2).hex().encode())
@@ -81,7 +81,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[InputFile]:
 
 @pytest.mark.parametrize("is_sorted", [False, True], ids=["binpack", "sort"])
 def test_a_group_of_5_gb_fits_a_worker_of_1_gb(inputs: list[InputFile], is_sorted: bool, tmp_path: Path) -> None:
-    """Merging: the whole tree of processes stays below.  Sorting, which two workers share: each of them does."""
+    """The limit holds for all processes of a merge together, and for each of the two workers of a sort."""
     recipe = ClusterRecipe(Strategy.SORT, (KeyColumn(1),), 256 * MB, 192 * MB)
     task = RewriteTask(
         group_id=0,
@@ -114,7 +114,7 @@ def test_a_group_of_5_gb_fits_a_worker_of_1_gb(inputs: list[InputFile], is_sorte
 
 
 def resident_sizes(pid: int) -> list[int]:
-    """Resident bytes of a process and of all below it; what they share counts for each."""
+    """Resident bytes of a process and of its descendants; shared memory counts for each process."""
     sizes = []
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
@@ -123,5 +123,5 @@ def resident_sizes(pid: int) -> list[int]:
             for child in children.read_text().split():
                 sizes += resident_sizes(int(child))
     except (FileNotFoundError, ProcessLookupError, StopIteration):
-        pass  # it ended meanwhile
+        pass  # it has ended
     return sizes

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes ``icekeeper run``, and has an answer to every question of the dashboard."""
+"""A real Prometheus scrapes ``icekeeper run`` and has data for every query of the dashboard."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def answer(url: str) -> Any:
 
 @pytest.fixture
 def bucket() -> Iterator[dict[str, str]]:
-    """A bucket on a server of this process, and how to reach it: requests to a local folder are not counted."""
+    """Properties of a bucket on a server in this process, because requests to a local folder are not counted."""
     server = ThreadedMotoServer(port=0, verbose=False)
     server.start()
     try:
@@ -70,7 +70,7 @@ def bucket() -> Iterator[dict[str, str]]:
 
 
 def a_lake(folder: Path, bucket: dict[str, str]) -> dict[str, str]:
-    """A table that needs maintenance, and one whose settings are wrong; returns the environment of the command."""
+    """Create a table that needs maintenance and a table with wrong settings; return the command's environment."""
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", **bucket}
     catalog = SqlCatalog("lake", **properties)
     catalog.create_namespace("ns")
@@ -99,7 +99,7 @@ def test_every_query_of_the_dashboard_has_data(tmp_path: Path, bucket: dict[str,
     icekeeper = str(Path(sys.executable).parent / "icekeeper")
     served = (icekeeper, "run", "--catalog", "lake", "--engine", "local", "--metrics-port", str(metrics))
     environment = a_lake(tmp_path, bucket)
-    # What is served is a minute old at most; so the first pass precedes it.
+    # Metrics are computed at most once a minute; run the first pass before the server starts.
     subprocess.run([*served[:6], "--once"], env=environment, cwd=tmp_path, capture_output=True, timeout=60, check=False)
     scraping = (
         prometheus,
@@ -108,13 +108,13 @@ def test_every_query_of_the_dashboard_has_data(tmp_path: Path, bucket: dict[str,
         f"--storage.tsdb.path={tmp_path / 'data'}",
     )
     document = json.loads(DASHBOARD.read_text())
-    asked = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
-    asked = [item.replace("$catalog", ".*").replace("$__rate_interval", "30s") for item in asked]
+    queries = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+    queries = [item.replace("$catalog", ".*").replace("$__rate_interval", "30s") for item in queries]
     with (
         running(*served, folder=tmp_path, environment=environment),
         running(*scraping, folder=tmp_path, environment=environment),
     ):
-        until_s, lacking = time.monotonic() + PATIENCE_S, asked
+        until_s, lacking = time.monotonic() + PATIENCE_S, queries
         while lacking and time.monotonic() < until_s:
             time.sleep(1)
             lacking = [item for item in lacking if not results(own, item)]

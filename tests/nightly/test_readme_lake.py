@@ -1,4 +1,4 @@
-"""The README's first table, made by the README's own lines in a shell."""
+"""The shell lines of the README create its first table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
-def test_the_first_table_of_the_readme_is_made_and_found(tmp_path: Path) -> None:
+def test_the_first_table_of_the_readme_is_created_and_detected(tmp_path: Path) -> None:
     section = README.read_text().partition("## From nothing to a healthy table\n")[2]
     block = section.partition("```sh\n")[2].partition("```")[0]
     lines = block.replace("/tmp/lake", str(tmp_path / "lake"))

@@ -1,4 +1,4 @@
-"""The same sources give the same artifacts, byte by byte, on every machine."""
+"""The same sources give the same artifacts, byte for byte, on every machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tree(folder: Path) -> dict[str, tuple[str, str]]:
 
 
 def elsewhere(folder: Path) -> Path:
-    """The sources in another folder, changed at another time, for one user only."""
+    """Copy the sources to another folder, with another time of change, for one user only."""
     for name in SOURCES:
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)
@@ -39,7 +39,7 @@ def elsewhere(folder: Path) -> Path:
 
 
 def twice(tmp_path: Path, build: Callable[[Path, Path], Path]) -> list[Path]:
-    """What ``build`` makes of the wheel of these sources, and of that of their copy under another umask."""
+    """Call ``build`` with the wheel of these sources, and with the wheel of their copy under another umask."""
     built = []
     for name, sources in (("a", ROOT), ("b", elsewhere(tmp_path / "copy"))):
         before = os.umask(0o077 if name == "b" else 0o022)
@@ -51,14 +51,14 @@ def twice(tmp_path: Path, build: Callable[[Path, Path], Path]) -> list[Path]:
     return built
 
 
-def test_of_the_jobs(tmp_path: Path) -> None:
+def test_the_zip_of_the_jobs_is_reproducible(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     here, there = twice(tmp_path, glue_wheels.build)
     assert digest(here) == digest(there)
     assert digest(here.parent / wheel.wheel_name()) == digest(there.parent / wheel.wheel_name())
 
 
-def test_of_the_functions(tmp_path: Path) -> None:
+def test_the_layer_of_the_functions_is_reproducible(tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
 
     def build(built: Path, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Spark's incremental readers and streams go on over our rewrites."""
+"""Spark's incremental readers and streams continue over our rewrites."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ from icekeeper.report.outcome import PassStatus
 from support.java_table import JavaTable
 from support.maintained_table import registered_table
 
-# Readers of changes (incremental scans, changelogs, streams) pass over our rewrites: every row is told once.
-#
-# ``tests/nightly/test_spark_changes.py`` has a stream go on.
-
 DDL = "CREATE TABLE {table} (id BIGINT) USING iceberg"
 
 
-def test_incremental_scans_and_changelogs_tell_each_change_once(spark_session: SparkSession, tmp_path: Path) -> None:
+def test_incremental_scans_and_changelogs_report_each_change_once(spark_session: SparkSession, tmp_path: Path) -> None:
     java = JavaTable.create(spark_session, "changes_after_rewrites", DDL)
 
     def insert(*ids: int) -> None:
@@ -39,17 +35,17 @@ def test_incremental_scans_and_changelogs_tell_each_change_once(spark_session: S
     ids = [row.snapshot_id for row in java.sql("SELECT snapshot_id FROM {table}.snapshots ORDER BY committed_at")]
     since = spark_session.read.format("iceberg").option("start-snapshot-id", ids[0])
     changes = since.load(f"java.db.{java.name}.changes").orderBy("_change_ordinal", "id")
-    told = changes.select("id", "_change_type").collect()
-    assert [tuple(row) for row in told] == [(number, "INSERT") for number in (1, 2, 3, 4)]
+    reported = changes.select("id", "_change_type").collect()
+    assert [tuple(row) for row in reported] == [(number, "INSERT") for number in (1, 2, 3, 4)]
     assert sorted(row.id for row in since.load(f"java.db.{java.name}").collect()) == [1, 2, 3, 4]
     java.drop()
 
 
-# Spark Structured Streaming goes on after our maintenance: every start of a stream takes seconds.
+# Spark Structured Streaming continues after our maintenance; each start of a stream takes seconds.
 
 
 def test_a_spark_stream_does_not_write_an_epoch_twice(spark_session: SparkSession, tmp_path: Path) -> None:
-    """It dies after its commit and before it has noted that: Spark repeats the epoch, Iceberg-Java finds the mark."""
+    """It dies after its commit and before its checkpoint: Spark repeats the epoch, Iceberg-Java finds it committed."""
     java = JavaTable.create(spark_session, f"stream{tmp_path.name}", "CREATE TABLE {table} (id BIGINT) USING iceberg")
     arrivals, checkpoints = tmp_path / "arrivals", tmp_path / "checkpoints"
     arrivals.mkdir()

@@ -1,6 +1,6 @@
-"""Two workers run the workflows: what is real in the one, what is scripted in the other.
+"""Two workers run the workflows: real tables in the first, scripted tables in the second.
 
-Each has its own moto and its own engine, which take longer to start than most of these tests to run.
+Each worker has its own moto and engine, which take longer to start than most of these tests take to run.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from local_stack.template import ACCOUNT, REGION
 from support.rights_fleet import PARAMETERS, RightsFleet
 from support.scripted_pipeline import ScriptedPipeline
 
-# Rights to the table buckets of all tests; a test says which of them the functions look at.
+# Rights to the table buckets of all tests; each test sets the buckets that the functions read.
 LAKES = {
     "TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake-*",
-    "SmallCompactionMb": "1280",  # in functions: what Glue does takes a process and Spark
+    "SmallCompactionMb": "1280",  # in functions, because Glue jobs take a process and Spark
 }
 
 _HERE = Path(__file__).parent
@@ -42,15 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def functions_end_with_their_test() -> Iterator[None]:
-    """A function beyond its time limit would take the standard output of the next test for its own."""
+    """Otherwise a function beyond its time limit would replace the standard output of the next test."""
     yield
     wait_for_calls()
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_denied() -> Iterator[None]:
-    """Every call of every workflow is allowed to its role (rule: least-privilege-roles); who expects a denial empties
-    the list."""
+def no_call_is_denied() -> Iterator[None]:
+    """Every call of every workflow is allowed to its role (rule: least-privilege-roles); a test that expects a denial
+    empties the list."""
     DENIED.clear()
     yield
     wait_for_calls()
@@ -59,7 +59,7 @@ def nobody_is_denied() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def scripted_stack(moto_server: MotoServer) -> Iterator[LocalStack]:
-    """The real template and state machine; every test brings stand-ins for what it calls."""
+    """The real template and state machine; every test brings stand-ins for functions and jobs."""
     with deployed(moto_server, parameters=LAKES, environment={"ICEKEEPER_TABLE_BUCKETS": ""}) as stack:
         yield stack
 

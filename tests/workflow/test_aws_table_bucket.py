@@ -1,4 +1,5 @@
-"""A table bucket as AWS has them, and what AWS refuses at times (rule: least-privilege-roles)."""
+"""The stack over a table bucket as on AWS, which may maintain its tables itself and neither lists nor deletes objects
+(rule: least-privilege-roles)."""
 
 from __future__ import annotations
 
@@ -27,15 +28,15 @@ from local_stack.stack import LocalStack
 from support.aws_table_bucket import runtime_of_table_bucket
 from support.local_lake import POLICY_FILE
 
-# A table bucket as AWS has them: objects are neither listed nor deleted, its own
-# maintenance may be on.
-
 TABLE = TableName.parse("ns.t")
 COMPACTION, SNAPSHOTS, FILES = (built_in.value for built_in in BuiltIn)
 NO_DELETES = "no position delete files eligible for merging"
 
 DONE = ("succeeded", None)
-ALL_ON: tuple[dict[str, Any], dict[str, Any]] = ({}, {})  # of the table, of the bucket; what is not said is on
+ALL_ON: tuple[dict[str, Any], dict[str, Any]] = (
+    {},
+    {},
+)  # of the table, of the bucket; maintenance that is not named is on
 ALL_OFF = (
     {COMPACTION: {"status": "disabled"}, SNAPSHOTS: {"status": "disabled"}},
     {FILES: {"status": "disabled"}},
@@ -49,7 +50,7 @@ def unknown(action: str) -> tuple[str, str]:
 
 @pytest.fixture
 def bucket(scripted_stack: LocalStack, tmp_path: Path) -> Iterator[Runtime]:
-    """``ns.t``, six small files, in a table bucket that the stack is deployed for."""
+    """``ns.t`` with six small files, in a table bucket that the stack is deployed for."""
     moto_s3tables.PUTS.clear()  # of other stacks
     runtime = runtime_of_table_bucket(scripted_stack.moto, tmp_path, appends=6)
     scripted_stack.start_afresh()
@@ -72,7 +73,7 @@ def alarms(stack: LocalStack, execution: Execution) -> list[str]:
     firing = []
     for logical_id, alarm in stack.template.resources("AWS::CloudWatch::Alarm"):
         if "MetricName" not in alarm:
-            continue  # of several metrics of AWS's own
+            continue  # an expression over metrics of AWS
         dimensions = {item["Name"]: item["Value"] for item in alarm["Dimensions"]}
         name, value = alarm["MetricName"], 0.0
         if alarm["Namespace"] == "Icekeeper":
@@ -87,7 +88,7 @@ def alarms(stack: LocalStack, execution: Execution) -> list[str]:
 def test_a_pass_does_what_the_bucket_allows_and_no_alarm_fires(
     scripted_stack: LocalStack, bucket: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Icekeeper leaves alone what it may not read the configuration of, and else takes over what is enabled."""
+    """Icekeeper skips operations whose configuration it may not read, and takes over those that are enabled."""
     scripted_stack.put_control("config/policy.yaml", f"{POLICY_FILE}    ownership: icekeeper\n")
     state = open_state({"ICEKEEPER_STATE": f"dynamodb://{scripted_stack.template.name('StateTable')}"})
 
@@ -129,8 +130,7 @@ def _denied(self: S3TablesResponse) -> Any:
     raise error
 
 
-def test_the_alarms_would_fire(scripted_stack: LocalStack, bucket: Runtime) -> None:
-    """So that the silence above says something."""
+def test_the_alarms_fire_on_a_failed_pass(scripted_stack: LocalStack, bucket: Runtime) -> None:
     answers(bucket, *ALL_OFF)
 
     def drop(event: Any) -> None:
@@ -145,19 +145,19 @@ def test_the_alarms_would_fire(scripted_stack: LocalStack, bucket: Runtime) -> N
     assert alarms(scripted_stack, execution) == ["PassesFailedAlarm", "RunsFailedAlarm"]
 
 
-# A pass under what AWS refuses and does at times (rule: least-privilege-roles, platform: moto-lets-pass).
+# Passes under refusals and faults of AWS (rule: least-privilege-roles, platform: moto-lets-pass).
 
 
 def test_a_pass_survives_late_rights_throttling_and_the_lost_answer_of_its_commit(
     scripted_stack: LocalStack, bucket: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """IAM is eventually consistent: a right that was granted just now may not hold yet.  The next run then finds every
-    ninth request throttled, and a commit whose answer is lost: it finds the commit, and does not repeat it."""
+    """IAM is eventually consistent: a new right may not hold yet.  In the next run every ninth request is throttled and
+    the answer of the commit is lost: the run finds the commit and does not repeat it."""
     monkeypatch.setattr(ExponentialBackoff, "delay_amount", lambda self, context: 0.01)
     scripted_stack.put_control("config/policy.yaml", f"{POLICY_FILE}    ownership: icekeeper\n")
 
     def compact() -> tuple[Execution, int]:
-        """A run, and how many commits of the table, which is whole, compacted it."""
+        """Run the pipeline, verify the table, and count its compactions."""
         execution = scripted_stack.run({"table": "ns.t", "operations": "compact"})
         assert bucket.verify(TABLE).problems == ()
         snapshots = bucket.catalog.load(TABLE).metadata.snapshots.values()
@@ -176,7 +176,7 @@ def test_a_pass_survives_late_rights_throttling_and_the_lost_answer_of_its_commi
 
 
 def test_a_missing_key_is_a_403_without_the_right_to_list(scripted_stack: LocalStack) -> None:
-    """So the right to list the control bucket is what lets its configuration be optional."""
+    """Only with the right to list the control bucket is its configuration optional."""
     scripted_stack.start_afresh()
     name = scripted_stack.template.name("ControlBucket")
     for key in ("config/policy.yaml", "config/pyiceberg.yaml"):
@@ -191,8 +191,8 @@ def test_a_missing_key_is_a_403_without_the_right_to_list(scripted_stack: LocalS
     DENIED.clear()
 
 
-def test_the_gate_refuses_an_operator_too(bucket: Runtime, moto_server: MotoServer) -> None:
-    """It is AWS that refuses, not a policy."""
+def test_the_table_bucket_refuses_an_operator_too(bucket: Runtime, moto_server: MotoServer) -> None:
+    """AWS itself refuses, not a policy."""
     s3 = moto_server.client("s3")
     storage, _, key = bucket.catalog.load(TABLE).metadata_location.removeprefix("s3://").partition("/")
     for operation, arguments in (

@@ -29,10 +29,10 @@ from support.maintained_table import ID_AND_PART
 from support.plans import data_file
 from support.scripted_pipeline import ScriptedPipeline
 
-# A table of 17,000 files: what states hand to each other stays far below the 256 KB of Step Functions.
+# A table of 17,000 files: payloads of states stay far below the 256 KB of Step Functions.
 
 FILES, PER_MANIFEST = 17_000, 4_250
-# A payload that held one byte of each file would already be larger than it may be.
+# A payload with one byte for each file would exceed this.
 MOST_BYTES = 16 * 1024
 ORPHANS = 100
 SNAPSHOT = 7_000_000_000_000_000_001
@@ -40,10 +40,10 @@ SNAPSHOT = 7_000_000_000_000_000_001
 
 @pytest.mark.slow
 def test_payloads_stay_small(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Everything is real but what would rewrite: the data files exist in the manifests only."""
+    """Functions that would rewrite are stand-ins: the data files exist in the manifests only."""
     lake = LocalLake(scripted_stack, local_catalog, tmp_path)
     _grow(lake)
-    # Orphans have a test of their own below; here, finding none among so many files would only take time.
+    # The test below covers orphans; a search among so many files would only take time here.
     lake.stack.put_control("config/policy.yaml", f"{POLICY_FILE}    orphan_sweep_enabled: false\n")
     script = ScriptedPipeline(lambda key, body: None, "")
     rewriting = {name: script.functions[name] for name in ("compact_small", "expire_snapshots", "rewrite_manifests")}
@@ -59,7 +59,7 @@ def test_payloads_stay_small(scripted_stack: LocalStack, local_catalog: SqlCatal
     assert execution.largest_payload < MOST_BYTES, execution.largest_payload
 
 
-def test_many_orphans_are_handed_on_by_reference(
+def test_many_orphans_are_passed_by_reference(
     scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:
     lake = LocalLake(scripted_stack, local_catalog, tmp_path)
@@ -122,13 +122,13 @@ def _entry(path: str) -> ManifestEntry:
     return ManifestEntry(EntryStatus.ADDED, SNAPSHOT, 1, 1, data_file(path, 1_000, records=1))
 
 
-# A scheduled run over real tables too large for functions; its job is the real one without Spark.
+# A scheduled run over real tables that are too large for functions; its job is the real job without Spark.
 
 TABLES = ("ns.t", "ns.u", "ns.v")
 
 
 class Job:
-    """Stands in for the Glue script: its arguments in, the wave carried out in this process."""
+    """Stands in for the Glue script: takes its arguments and runs the wave in this process."""
 
     def __init__(self) -> None:
         self.runs: list[Mapping[str, str]] = []
@@ -168,7 +168,7 @@ def job() -> Job:
 
 @pytest.fixture
 def lake(scripted_stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path, job: Job) -> Iterator[LocalLake]:
-    """Three tables; compaction is the job's."""
+    """Three tables, which the job compacts."""
     lake = LocalLake(scripted_stack, local_catalog, tmp_path)
     lake.table.fill(3)
     for name in TABLES[1:]:
@@ -198,8 +198,8 @@ def statuses(lake: LocalLake, execution: Execution) -> dict[str, str]:
 def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
     lake: LocalLake, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table that fails or never ends stops no other, and the next run leaves out the endless table.  A job that is
-    killed: test_jobs_that_fail_are_retried_once_and_reported."""
+    """A table that fails or never ends stops no other, and the next run leaves out the endless table.
+    ``test_jobs_that_fail_are_retried_once_and_reported`` kills jobs."""
     rows = {name: ids(lake, name) for name in TABLES}
 
     monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 5.0)

@@ -1,4 +1,4 @@
-"""The local stack does what AWS does, and moto still needs every patch that makes it so."""
+"""The local stack behaves as AWS does, and moto still needs every patch for that."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def run(toy: LocalStack, *items: dict[str, Any]) -> Any:
     return toy.run({"who": "the machine"})
 
 
-def test_every_patch_is_still_taken(toy: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that moto no longer calls would be forgotten, and what it is for come back."""
-    taken: set[str] = set()
+def test_moto_still_calls_every_patch(toy: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A patch that moto no longer calls would no longer correct its behaviour."""
+    called: set[str] = set()
 
     def counted(patch: Patch, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*arguments: Any, **options: Any) -> Any:
-            taken.add(f"{patch.owner}.{patch.name}")
+            called.add(f"{patch.owner}.{patch.name}")
             return call(*arguments, **options)
 
         return wrapper
@@ -69,14 +69,14 @@ def test_every_patch_is_still_taken(toy: LocalStack, monkeypatch: pytest.MonkeyP
         else:
             replaced = counted(patch, replaced)
         monkeypatch.setattr(patch.place, patch.name, replaced)
-    toy.start_cold()  # what is transient is so in a container that is new
+    toy.start_cold()  # the transient error occurs in a new container only
     execution = run(toy, {"way": "transient"}, {"way": "job", "how": "well"})
     assert execution.status == "SUCCEEDED"
-    assert {f"{patch.owner}.{patch.name}" for patch in PATCHES} - taken == set()
+    assert {f"{patch.owner}.{patch.name}" for patch in PATCHES} - called == set()
 
 
-def test_a_transaction_that_comes_again_is_not_repeated(toy: LocalStack) -> None:
-    """As DynamoDB promises for a client's token; requests take turns, too (tests/contract/test_leases.py)."""
+def test_a_transaction_with_the_same_token_counts_once(toy: LocalStack) -> None:
+    """As DynamoDB documents for client tokens; ``tests/contract/test_leases.py`` sends concurrent requests."""
     client, table = toy.moto.client("dynamodb"), toy.template.name("StateTable")
     names = [key["AttributeName"] for key in client.describe_table(TableName=table)["Table"]["KeySchema"]]
     key = {name: {"S": "canary"} for name in names}
@@ -88,7 +88,7 @@ def test_a_transaction_that_comes_again_is_not_repeated(toy: LocalStack) -> None
 
 
 def test_every_child_has_its_own_execution_history_input_and_end(toy: LocalStack) -> None:
-    """Children whose functions answer, raise, overrun and answer no JSON, and whose jobs succeed and fail."""
+    """The functions of the children return, raise, exceed their time and return no JSON; jobs succeed and fail."""
     jobs = [{"way": "job", "how": how} for how in ("well", "fail")]
     others = [{"way": way} for way in ("good", "poison", "no json", "slow")]
     large = {"way": "good", "filling": "x" * 100_000}
@@ -156,7 +156,7 @@ def test_a_fault_of_the_service_is_retried_by_its_name(toy: LocalStack) -> None:
     assert execution.child.output == "worked"
 
 
-def test_a_function_that_overran_gives_standard_output_back_before_others_take_it(toy: LocalStack) -> None:
+def test_a_function_that_overran_restores_standard_output_before_another_test(toy: LocalStack) -> None:
     ours = sys.stdout
     run(toy, {"way": "slow"})
     wait_for_calls()
@@ -167,8 +167,8 @@ def test_a_function_that_overran_gives_standard_output_back_before_others_take_i
         assert sys.stdout is printed
 
 
-def test_a_call_whose_execution_was_given_up_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state's own time limit and a stopped execution leave a call that is within its time."""
+def test_a_call_of_an_abandoned_execution_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a state's timeout or a stopped execution the call runs on within its own time limit."""
     ours = sys.stdout
     begun, may_end = threading.Event(), threading.Event()
 
@@ -195,7 +195,7 @@ def test_a_state_ends_at_its_timeout(moto_server: MotoServer) -> None:
         (job_run,) = stack.jobs["count"].runs
         process = job_run.process
         assert process is not None
-        assert process.poll() is None  # Glue runs on until it is stopped, here with its stack
+        assert process.poll() is None  # a Glue job runs until it is stopped, here with its stack
     assert process.wait(5) != 0
     assert jobs.DEPLOYED
 

@@ -1,5 +1,5 @@
-"""Requests against a whole stack: ``icekeeper request``, and what a request may ask for
-(rule: requests-never-exceed-policy)."""
+"""Requests against a whole stack (the state machine of template.yaml, real functions, DynamoDB): ``icekeeper request``,
+and limits of requests (rule: requests-never-exceed-policy)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,10 @@ from support.command import Answer
 from support.local_lake import LocalLake
 from support.scripted_pipeline import ScriptedPipeline
 
-# ``icekeeper request`` against a whole stack: the state machine of template.yaml, real functions, DynamoDB.
-
 
 @dataclass(frozen=True, slots=True)
 class Laptop:
-    """The command as a person calls it who knows the stack's outputs."""
+    """Calls the command as a person does who has the stack's outputs."""
 
     lake: LocalLake
     capsys: pytest.CaptureFixture[str]
@@ -86,13 +84,13 @@ def test_a_request_starts_a_run_and_prints_its_result(laptop: Laptop) -> None:
     ]
     assert len(laptop.lake.table.data_files()) == 1
     assert laptop.lake.table.readers_agree() == rows
-    assert laptop.pending == ()  # its report has claimed it: no scheduled run serves it again
+    assert laptop.pending == ()  # the report has claimed it, so that no scheduled run serves it again
 
 
-def test_a_table_under_maintenance_is_waited_for_here_or_by_the_run_alone(
+def test_the_command_or_the_run_alone_waits_for_a_table_under_maintenance(
     laptop: Laptop, script: ScriptedPipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run goes on where the command does not wait or is interrupted."""
+    """The run continues if the command does not wait or is interrupted."""
     laptop.lake.stack.stand_in(script.functions, script.jobs)
     script.held["ns.t"] = "another run"
     well = {"table": "ns.t", "status": "succeeded", "summary": "all well"}
@@ -107,7 +105,7 @@ def test_a_table_under_maintenance_is_waited_for_here_or_by_the_run_alone(
     assert [call.event["input"] for call in script.calls if call.step == "detect"] == [wanted] * 2
 
     def interrupt(_: object, execution: str, *__: object, **___: object) -> None:
-        laptop.lake.stack.wait(execution)  # both print here, so one after the other
+        laptop.lake.stack.wait(execution)  # both print here, so run them one after the other
         raise KeyboardInterrupt
 
     monkeypatch.setattr("icekeeper.pipeline.request_pass.follow_pass", interrupt)
@@ -118,9 +116,8 @@ def test_a_table_under_maintenance_is_waited_for_here_or_by_the_run_alone(
     assert laptop.lake.stack.wait(execution).status == "SUCCEEDED"
 
 
-def test_a_request_for_more_than_the_policy_is_answered_at_once_and_dropped(laptop: Laptop) -> None:
-    """(rule: requests-never-exceed-policy): here nothing is known of the deployment's policy file and of what it
-    admits."""
+def test_a_request_beyond_the_policy_is_answered_at_once_and_dropped(laptop: Laptop) -> None:
+    """The command does not know the deployment's policy file; the run refuses (rule: requests-never-exceed-policy)."""
     laptop.lake.table.fill(2)
     answer = laptop("--operations", "expire_partitions", "--json")
     assert (answer.code, answer.json["status"], answer.json["pass"]) == (1, "failed", None)
@@ -132,8 +129,7 @@ def test_a_request_for_more_than_the_policy_is_answered_at_once_and_dropped(lapt
     assert laptop.pending == ()
 
 
-# Asking for a pass deletes no more than the table's policy does (rule: requests-never-exceed-policy): the real state
-# machine and functions.
+# A requested pass deletes no more than the table's policy does (rule: requests-never-exceed-policy).
 
 POLICY = """\
 rules:
@@ -142,7 +138,7 @@ rules:
     partition_time: "part=%Y-%m-%d"
 """
 GREED = {"partition_retention_hours": "36", "snapshot_retention_hours": "0", "max_snapshots_to_keep": "1"}
-"""What made one row of three, without history."""
+"""Settings that left one row of three and no history."""
 ATTACK = {"table": "ns.t", "operations": "expire_partitions,expire_snapshots", "settings": GREED}
 REFUSAL = (
     "a request for ns.t cannot ask for expire_partitions, which the policy does not have, and cannot set "
@@ -188,7 +184,7 @@ def file_for_the_schedule(lake: LocalLake, settings: dict[str, str]) -> None:
     )
 
 
-def test_the_scan_refuses_a_filed_request_for_more_once(lake: LocalLake) -> None:
+def test_the_scan_refuses_a_request_beyond_the_policy_once(lake: LocalLake) -> None:
     files = lake.table.files()
     lake.stack.put_control("config/policy.yaml", POLICY.replace("min_input_files: 2", "min_input_files: 9"))
     file_for_the_schedule(lake, {"operations": str(ATTACK["operations"]), **GREED})
@@ -213,11 +209,11 @@ FORGED: list[dict[str, Any]] = [
     {"table": "ns.t", "catalog_properties": {"uri": "http://mine"}},
     {"table": "ns.t", "job_arguments": {"--state": "mine"}},
 ]
-"""What a step takes as its own."""
+"""Inputs that only a step may set."""
 
 
-def test_a_run_for_more_is_refused_before_it_begins(lake: LocalLake) -> None:
-    """Over the fleet, forced for a table, or with inputs of steps; the deployment may admit it."""
+def test_a_run_beyond_the_policy_is_refused_before_it_begins(lake: LocalLake) -> None:
+    """Over the fleet, forced for a table, or with inputs of steps, unless the deployment permits it."""
     files = lake.table.files()
     over_the_fleet = {"operations": ATTACK["operations"], "settings": GREED}
     for given, why in ((over_the_fleet, REFUSAL), (ATTACK, REFUSAL), (FORGED[0], "malformed event: input.")):
@@ -225,7 +221,7 @@ def test_a_run_for_more_is_refused_before_it_begins(lake: LocalLake) -> None:
         assert (execution.status, execution.error) == ("FAILED", "DetectionFailed")
         assert execution.names == ["Detect", "NotDetected", "Report", "HowItWent", "RunFailed"]  # no plan, no job
         assert why_not_detected(execution).startswith(why)
-        assert list(lake.state.lake_stats.of_catalog(lake.identity().catalog)) == []  # nor any other look at it
+        assert list(lake.state.lake_stats.of_catalog(lake.identity().catalog)) == []  # and no scan of it
         assert is_untouched(lake, files)
     begun = {"run_id": "r", "started": "2026-11-18T12:00:00Z"}
     for forged in FORGED:
@@ -237,7 +233,7 @@ def test_a_run_for_more_is_refused_before_it_begins(lake: LocalLake) -> None:
     assert (lake.table.ids(), len(lake.table.metadata.snapshots)) == ([3], 1)
 
 
-def test_functions_that_are_called_directly_ask_for_no_more(lake: LocalLake) -> None:
+def test_direct_calls_of_functions_cannot_exceed_the_policy(lake: LocalLake) -> None:
     files, started = lake.table.files(), datetime.datetime.now(datetime.UTC).isoformat()
     found = lake.stack.invoke("detect", {"run_id": "forged", "started": started, "input": {"table": "ns.t"}})
     (proposed,) = lake.stack.control(found["tables"]["key"])
@@ -246,7 +242,7 @@ def test_functions_that_are_called_directly_ask_for_no_more(lake: LocalLake) -> 
     with pytest.raises(Exception, match=r"a request for ns\.t cannot ask for expire_partitions"):
         lake.stack.invoke("plan", greedy)
     lake.stack.invoke("plan", honest)
-    # The honest plan has these steps; each reads the policy again, with what the item asks for.
+    # The honest plan has these steps; each step reads the policy again, with the settings of its item.
     key = f"{table_folder('forged', parse_event(Item, proposed).identity.spelling)}/plan.json"
     plan = lake.stack.control(key)
     lake.stack.put_control(key, json.dumps({**plan, "routes": {"expire_partitions": "function", **plan["routes"]}}))

@@ -1,4 +1,4 @@
-"""Least rights: passes need all that the policies allow, and no more (rule: least-privilege-roles)."""
+"""Passes over tables of every kind need exactly the rights of the policies (rule: least-privilege-roles)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ from local_stack.rights.coverage import surprises
 from local_stack.stack import LocalStack, deployed
 from support.rights_fleet import ALL_IN_JOBS, DATA_BUCKET, PARAMETERS, RightsFleet, jobs_in_this_process
 from support.scripted_pipeline import ScriptedPipeline
-
-# Least rights (rule: least-privilege-roles): passes over tables of every kind need all that the policies allow, and no
-# more.
 
 OF_GLUE = "Glue itself asks for it, to start and to log a run"
 OF_LAMBDA = "Lambda itself asks for it, to log and to trace a call"
@@ -74,12 +71,12 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
 
 @pytest.mark.slow
 def test_every_right_is_needed(fleet: RightsFleet) -> None:
-    """One that could be taken away without a call noticing is named here, as is a reason that holds no more."""
-    fleet.run({})  # as on the first day: there is no policy file, and the state table is new
+    """The test reports rights that no call needs, and reasons in ``UNUSED`` that no longer hold."""
+    fleet.run({})  # the first run: there is no policy file, and the state table is new
     fleet.give_policy()
     fleet.leave_orphans(fleet.glue_table("t"))
     fleet.bucket_table("b")
-    fleet.bucket_table("a", bucket="rights-auto")  # whose ownership the policy leaves to what AWS does
+    fleet.bucket_table("a", bucket="rights-auto")  # the policy leaves its maintenance to AWS
     assert fleet.statuses(fleet.run({})) == {f"rights.{name}": "succeeded" for name in "tba"}
     fleet.stack.stand_in({}, jobs_in_this_process(fleet.stack))
     fleet.stack.start_cold(ALL_IN_JOBS)
@@ -93,10 +90,10 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
 
 
 @pytest.mark.slow
-def test_rights_to_a_folder_are_enough_for_its_tables_and_for_no_other(
+def test_rights_to_a_folder_suffice_for_its_tables_only(
     moto_server: MotoServer, own_account: None, tmp_path: Path
 ) -> None:
-    """``DataBucketArns`` names a folder; its bucket may be listed below it only."""
+    """``DataBucketArns`` names a folder; the bucket may be listed below that folder only."""
     bucket = PARAMETERS["DataBucketArns"]
     bounded = {"DataBucketArns": f"{bucket}/warehouse", "ListedBucketArns": bucket, "ListedPrefixes": "warehouse"}
     with deployed(moto_server, parameters={**PARAMETERS, **bounded}) as stack:
@@ -116,9 +113,7 @@ def test_rights_to_a_folder_are_enough_for_its_tables_and_for_no_other(
         DENIED.clear()
 
 
-def test_a_right_that_is_missing_stops_the_call_that_needs_it(
-    scripted_stack: LocalStack, script: ScriptedPipeline
-) -> None:
+def test_a_missing_right_stops_the_call_that_needs_it(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
     rights = scripted_stack.rights
     with rights.without("StateMachineRole.MapTables", "s3:GetObject"):
         execution = scripted_stack.run({})
@@ -133,21 +128,21 @@ def test_a_right_that_is_missing_stops_the_call_that_needs_it(
     DENIED.clear()
 
 
-# Functions and jobs of a local stack have no keys of their own: they ask for those of their role, as on AWS.
+# Functions and jobs of a local stack fetch the keys of their role, as on AWS.
 
 TOY = Path(__file__).parent / "toy" / "template.yaml"
 
 
-def test_each_function_and_job_asks_for_the_keys_of_its_own_role(
+def test_each_function_and_job_fetches_the_keys_of_its_role(
     moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in KEY_VARIABLES:  # the environment of the tests may have some
+    for name in KEY_VARIABLES:  # the environment of the tests may have keys
         monkeypatch.setenv(name, "of-a-person")
-    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # which another test may have used
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", None)  # another test may have used it
     with deployed(moto_server, path=TOY) as stack:
         functions = [function.environment for function in stack.functions.values()]
-        everybody = [dict(os.environ), *functions, *(job.environment for job in stack.jobs.values())]
-        assert [set(KEY_VARIABLES) & set(variables) for variables in everybody] == [set() for _ in everybody]
+        environments = [dict(os.environ), *functions, *(job.environment for job in stack.jobs.values())]
+        assert [set(KEY_VARIABLES) & set(variables) for variables in environments] == [set() for _ in environments]
         stack.put_control("items.json", json.dumps([{"way": "good"}, {"way": "job", "how": "well"}]))
         assert stack.run({"who": "the machine"}).status == "SUCCEEDED"
         assert set(stack.keys.roles.values()) >= {"work", "job-count"}

@@ -1,4 +1,4 @@
-"""``make smoke`` against the local stack: what it finds well, what it finds wrong, and that nothing is left behind."""
+"""``make smoke`` against the local stack: it passes, it finds faults, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def smoked(
     moto_server: MotoServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Smoked]:
-    """A stack over an empty table bucket, whose jobs run in this process, and the command for it."""
+    """A stack over an empty table bucket, whose jobs run in this process, and the smoke command for it."""
     monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))
     properties = {"type": "rest", **table_bucket}
     with deployed(moto_server, parameters={"Catalogs": CATALOG}) as stack:
@@ -82,11 +82,11 @@ def test_a_stack_that_works_passes_and_a_fault_is_reported(smoked: Smoked, capsy
     assert "check(s) found a problem" in shown
 
 
-def test_a_stack_whose_table_bucket_compacts_by_itself_works(
+def test_a_stack_works_whose_table_bucket_compacts_itself(
     fleet: RightsFleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As every bucket on AWS does.  PyArrow writes the rows, with headers that a table bucket takes."""
-    # So that it is removed again: what smoke sets is for its own process.
+    """As every bucket on AWS does.  PyArrow writes the rows, with headers that a table bucket accepts."""
+    # Restores the variable, which smoke sets for its whole process.
     monkeypatch.setenv(CHECKSUMS, "")
     monkeypatch.delenv(CHECKSUMS)
     stack = fleet.stack
@@ -104,12 +104,12 @@ def test_a_stack_whose_table_bucket_compacts_by_itself_works(
     shown = capsys.readouterr().out
     assert (code, "the stack works" in shown) == (0, True), shown
     assert "ok     pass as deployed: files: 6 files before, 1 after" in shown, shown
-    # Only for the scratch table, and by smoke: the stack itself took nothing over.
+    # Smoke switches maintenance off for the scratch table only; the stack itself took nothing over.
     assert [(address[0], kind, value) for address, kind, value in moto_s3tables.PUTS] == [
         (bucket, kind, {"status": "disabled"}) for kind in ("icebergCompaction", "icebergSnapshotManagement")
     ]
 
 
-def test_a_stack_that_is_not_there_is_a_wrong_call(moto_server: MotoServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_stack_is_a_wrong_call(moto_server: MotoServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no-such-stack", "--region", REGION]) == 2
     assert "the stack no-such-stack cannot be read: " in capsys.readouterr().err
