@@ -29,7 +29,7 @@ from support.maintained_table import (
 from support.readers import canonical, duckdb_rows
 from support.scripted_rest import CommitScript, error_document, scripted_rest
 
-# False answers to commits: lost while others build on them and expire them, wrong statuses, claims of success.
+# Wrong answers to commits: lost while others build on the commit and expire it, wrong statuses, false success.
 
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 
@@ -45,18 +45,18 @@ def four_appends(tmp_path: Path) -> Iterator[MaintainedTable]:
 
 @pytest.mark.parametrize("answer", [CommitStateUnknown, CommitConflict])
 @pytest.mark.parametrize("operation", [Operation.COMPACT, Operation.REWRITE_MANIFESTS])
-def test_a_commit_that_landed_unseen_and_was_built_upon_does_not_count_as_lost(
+def test_a_landed_commit_that_was_built_upon_and_expired_does_not_count_as_lost(
     four_appends: MaintainedTable, operation: Operation, answer: type[Exception]
 ) -> None:
-    """A writer appends to our snapshot, and an engine that knows no pins expires it, before we look."""
+    """Before the pass loads the table, a writer appends to its snapshot, and an engine that ignores pins expires it."""
 
     def lost_answer(base: LoadedTable, requirements: Any, updates: Any) -> LoadedTable:
         landed = four_appends.catalog.inner.commit(base, requirements, updates)
         four_appends.catalog.commit_instead = None
-        ours = landed.metadata.current_snapshot
-        assert ours is not None
+        committed = landed.metadata.current_snapshot
+        assert committed is not None
         four_appends.table.append(pa.table({"id": [99]}, schema=SCHEMA))
-        four_appends.table.maintenance.expire_snapshots().by_id(ours.snapshot_id).commit()
+        four_appends.table.maintenance.expire_snapshots().by_id(committed.snapshot_id).commit()
         raise answer("no answer came")
 
     four_appends.catalog.commit_instead = lost_answer
@@ -67,7 +67,7 @@ def test_a_commit_that_landed_unseen_and_was_built_upon_does_not_count_as_lost(
     assert "because snapshots that came after its base have already expired" in outcome.summary
 
 
-def test_files_of_a_commit_that_landed_are_kept_whatever_the_server_answers(three_appends: MaintainedTable) -> None:
+def test_files_of_a_landed_commit_are_kept_for_every_answer_of_the_server(three_appends: MaintainedTable) -> None:
     table = three_appends
     for number, (status, error) in enumerate(
         (
@@ -91,25 +91,25 @@ def test_files_of_a_commit_that_landed_are_kept_whatever_the_server_answers(thre
         table.fill(1, start=10 * number)
 
 
-def test_success_is_believed_only_when_the_table_shows_it(three_appends: MaintainedTable) -> None:
-    """A redirect that is followed as a GET is answered with the table as it was, which looks like success."""
+def test_success_counts_only_if_the_table_shows_the_commit(three_appends: MaintainedTable) -> None:
+    """A redirect that is followed as a GET returns the old table, which looks like success."""
     table = three_appends
     before = table.ids()
     for status in (301, 200):
         files = table.files()
         with scripted_rest(table.catalog) as server:
             catalog = server.open()
-            _, _, as_it_was = server.answer("GET", "/v1/namespaces/ns/tables/t", b"")
+            _, _, old_table = server.answer("GET", "/v1/namespaces/ns/tables/t", b"")
             redirect = {"Location": f"{server.url}/v1/namespaces/ns/tables/t"}
-            server.scripts.append(CommitScript(acts=False, status=status, body=as_it_was, headers=redirect))
+            server.scripts.append(CommitScript(acts=False, status=status, body=old_table, headers=redirect))
             outcome = table.run(Operation.COMPACT, catalog=catalog)
         assert (outcome.status, outcome.snapshot_ids) == (Status.FAILED, ())
         assert table.readers_agree() == before
-        # It may still land: its files are left to the orphan pass.
+        # The commit may still land, so orphan removal deletes its files later.
         assert len({path for path in table.files() - files if path.endswith(".parquet")}) == 1
 
 
-def test_a_refusal_that_is_repeated_leaves_nothing_behind(three_appends: MaintainedTable) -> None:
+def test_a_repeated_refusal_leaves_no_files(three_appends: MaintainedTable) -> None:
     table, before = three_appends, three_appends.files()
     for status in (403, 429):
         with scripted_rest(table.catalog) as server:
@@ -120,13 +120,12 @@ def test_a_refusal_that_is_repeated_leaves_nothing_behind(three_appends: Maintai
         assert "not on a Sunday" in outcome.summary
         assert (server.requests.count("POST tables/t") == 1) is (status == 403)
         assert table.files() == before
-    # After "too many requests" a pass waits for seconds, and in all for half a minute.
+    # After "too many requests", a pass waits some seconds per attempt, and at least 30 s in all.
     assert 30 <= sum(table.waits) < 50
 
 
-def test_a_refused_commit_that_a_replica_shows_late_or_never_loses_nothing(three_appends: MaintainedTable) -> None:
-    """Carried out, answered with a refusal, and then the table is shown as it was, for some looks or for ever, or
-    not at all."""
+def test_a_landed_commit_that_was_refused_and_shows_late_or_never_loses_no_row(three_appends: MaintainedTable) -> None:
+    """The server commits and answers with a refusal; then some or all loads return the old table, or loads fail."""
     table = three_appends
     for number, (status, lag, broken, reason) in enumerate(
         ((404, 3, 0, ""), (404, 99, 0, "whether"), (429, 3, 0, ""), (429, 99, 0, "whether"), (404, 0, 9, UNREAD)),
@@ -148,18 +147,18 @@ def test_a_refused_commit_that_a_replica_shows_late_or_never_loses_nothing(three
 UNREAD = "cannot be read to confirm this"
 
 
-# Commits whose answers never come land when the pass has given them up: between its operations, or after it.
+# Commits without an answer land after the pass has given them up: between its operations, or after it.
 #
-# What an unknown commit names stays until it can land no more (rule: keep-files-while-commit-may-land): outputs by the
-# record of their job, manifests by the grace period of orphans.
+# Files of an unknown commit are kept while it may land (rule: keep-files-while-commit-may-land): outputs by the record
+# of their job, manifests by the grace period of orphans.
 
 WITH_GRACE: dict[str, Any] = {"orphan_older_than_hours": "24"}
 COMMITS = 3
-"""Of a pass over the table: compaction, expiry, manifests."""
+"""The commits of a pass over the table: compaction, expiry, manifests."""
 
 
 class Late:
-    """The catalog does not answer the commit of that number, and carries it out when the test says so."""
+    """The catalog does not answer the commit of that number, and commits it when the test calls ``land``."""
 
     def __init__(self, table: MaintainedTable, number: int, *, before_the_next: bool) -> None:
         self.number = number
@@ -178,7 +177,7 @@ class Late:
         return self._table.catalog.inner.commit(base, requirements, updates)
 
     def land(self) -> None:
-        """Carry the commit out, unless its requirements no longer hold."""
+        """Commit, unless the requirements no longer hold."""
         waiting, self.waiting = self.waiting, None
         if waiting is not None:
             try:
@@ -190,7 +189,7 @@ class Late:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two partitions of small files, some rows deleted by position."""
+    """A table with two partitions of small files and position deletes."""
     folder = tmp_path_factory.mktemp("late") / "table"
     with maintained_table(folder) as table:
         create_by_region(table, 3)
@@ -201,7 +200,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def restored(template: Path) -> Iterator[MaintainedTable]:
-    """The folder is where it was made, because its paths are absolute."""
+    """Restore the table to its original folder, because its paths are absolute."""
     folder = template.with_name("table")
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(template, folder)
@@ -211,7 +210,7 @@ def restored(template: Path) -> Iterator[MaintainedTable]:
 
 @pytest.mark.parametrize("when", ["before the next commit", "after the pass"])
 @pytest.mark.parametrize("number", range(1, COMMITS + 1))
-def test_a_commit_that_lands_late_finds_all_files_that_it_names(template: Path, number: int, when: str) -> None:
+def test_a_commit_that_lands_late_finds_all_its_files(template: Path, number: int, when: str) -> None:
     with restored(template) as table:
         rows = table.rows()
         late = Late(table, number, before_the_next=when == "before the next commit")
@@ -233,8 +232,8 @@ def test_a_commit_that_lands_late_finds_all_files_that_it_names(template: Path, 
         assert [path for path in left if not path.endswith(".metadata.json")] == []
 
 
-def test_an_expiry_that_lands_late_is_finished_by_the_next_one(template: Path) -> None:
-    """Its list of files was written before the commit (rule: protection-is-written-at-once)."""
+def test_the_next_expiry_finishes_an_expiry_that_lands_late(template: Path) -> None:
+    """The list of its files is written before the commit (rule: protection-is-written-at-once)."""
     with restored(template) as table:
         table.maintain("compact")
         before = table.reachable()
@@ -249,13 +248,13 @@ def test_an_expiry_that_lands_late_is_finished_by_the_next_one(template: Path) -
         assert {path for path in freed & table.files() if path.endswith((".parquet", ".avro"))} == set()
 
 
-# Compactions that other writers get in the way of.
+# Compactions beside other writers.
 
 COMPACT: dict[str, Any] = {"operations": "compact"}
 
 
 def ids(table: MaintainedTable) -> Counter[int]:
-    """Ids as DuckDB reads them: it knows nothing of us, and applies every kind of delete."""
+    """The ids as DuckDB reads them; it is independent and applies every kind of delete."""
     return Counter(row["id"] for row in duckdb_rows(table.loaded.metadata_location))
 
 
@@ -264,23 +263,23 @@ def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
 
 
 def sound(table: MaintainedTable) -> None:
-    """Consistent, and nothing left behind by what did not get committed, metadata files apart."""
+    """Check that the table is consistent and has no uncommitted files except metadata files."""
     table.assert_sound()
     assert table.unreferenced() == set()
 
 
-# Other writers commit while a pass is under way; no row is lost, doubled or brought back.
+# Other writers commit during a pass; no row is lost, doubled or restored.
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Partitioned by region: us and eu, six files of ten rows each."""
+    """A table partitioned by region, us and eu, with six files of ten rows each."""
     with maintained_table(tmp_path) as made:
         create_by_region(made, 6)
         yield made
 
 
-def test_appends_during_a_rewrite_are_kept_and_so_is_the_rewrite(table: MaintainedTable) -> None:
+def test_appends_during_a_rewrite_and_the_rewrite_are_kept(table: MaintainedTable) -> None:
     before = ids(table)
 
     def append_twice() -> None:
@@ -295,7 +294,7 @@ def test_appends_during_a_rewrite_are_kept_and_so_is_the_rewrite(table: Maintain
     sound(table)
 
 
-def test_a_group_whose_input_went_is_dropped_and_the_others_commit(table: MaintainedTable) -> None:
+def test_a_group_with_a_removed_input_is_dropped_and_the_others_commit(table: MaintainedTable) -> None:
     before = ids(table)
     table.engine.during = lambda: table.table.delete("id = 3")  # PyIceberg rewrites the file of that row
     outcome = compacted(table)
@@ -306,7 +305,7 @@ def test_a_group_whose_input_went_is_dropped_and_the_others_commit(table: Mainta
     sound(table)
 
 
-def test_when_every_group_was_overtaken_nothing_is_committed(table: MaintainedTable) -> None:
+def test_nothing_is_committed_if_every_group_lost_an_input(table: MaintainedTable) -> None:
     table.engine.during = lambda: table.table.overwrite(rows_of(7, 3, "us"))
     outcome = compacted(table)
     assert outcome.status is Status.FAILED
@@ -317,10 +316,10 @@ def test_when_every_group_was_overtaken_nothing_is_committed(table: MaintainedTa
 
 
 @pytest.mark.parametrize("by", ["java", "java_its_child_too", "pyiceberg"])
-def test_a_foreign_expiry_of_the_planning_snapshot(table: MaintainedTable, by: str) -> None:
-    """An engine that knows no pins expires it after an append: the rewrite goes on while what came since is known.
+def test_a_rewrite_survives_a_foreign_expiry_only_if_its_line_is_known(table: MaintainedTable, by: str) -> None:
+    """An engine that ignores pins expires the planning snapshot after appends; the rewrite needs all later snapshots.
 
-    PyIceberg takes the parent's id out of its child, too.
+    PyIceberg also removes the parent id from the child.
     """
     planned = table.metadata.refs["main"].snapshot_id
     before = ids(table)
@@ -346,8 +345,8 @@ def test_a_foreign_expiry_of_the_planning_snapshot(table: MaintainedTable, by: s
     assert {Path(path).name.partition("-")[0] for path in table.unreferenced()} == {"snap"}, "left by that expiry"
 
 
-def test_after_a_rollback_nothing_is_committed(table: MaintainedTable) -> None:
-    """Rows that came back must stay; the files of the plan are still there, but its snapshot is not in the line."""
+def test_nothing_is_committed_after_a_rollback(table: MaintainedTable) -> None:
+    """Restored rows must be kept: the files of the plan are present, but its snapshot is not in the line."""
     earlier = table.table.snapshots()[-3].snapshot_id
 
     def roll_back() -> None:
@@ -361,8 +360,8 @@ def test_after_a_rollback_nothing_is_committed(table: MaintainedTable) -> None:
     sound(table)
 
 
-def test_a_table_dropped_and_created_again_is_another_table(table: MaintainedTable) -> None:
-    """Same name, same place, same schema: the UUID differs."""
+def test_nothing_is_committed_to_a_recreated_table(table: MaintainedTable) -> None:
+    """It has the same name, location and schema, but another UUID."""
 
     def replace_table() -> None:
         old = table.table
@@ -396,15 +395,15 @@ def test_a_position_delete_on_an_input_is_forwarded(table: MaintainedTable, boun
 
 
 def test_a_newer_equality_delete_still_applies_to_the_outputs(table: MaintainedTable) -> None:
-    """Outputs keep the planning snapshot's sequence number (rule: keep-planning-sequence-number); rows appended after
-    the delete stay."""
+    """Outputs keep the planning snapshot's sequence number (rule: keep-planning-sequence-number); the delete does not
+    apply to rows appended after it."""
     before = ids(table)
 
-    def meanwhile() -> None:
+    def delete_and_append() -> None:
         commit_deletes(table, [equality_delete(103, "us")])
         table.table.append(rows_of(103, 1, "us"))
 
-    table.engine.during = meanwhile
+    table.engine.during = delete_and_append
     outcome = compacted(table)
     assert outcome.metrics["compact.bins"] == 2
     assert ids(table) == before
@@ -418,14 +417,14 @@ def test_an_equality_delete_on_a_column_that_outputs_lack_drops_the_group(table:
     table.engine.during = lambda: commit_deletes(table, [(deleted, {**more, "equality_ids": (77,)})])
     assert compacted(table).metrics["compact.bins"] == 1
     assert table.catalog.commits == 1
-    assert before  # DuckDB cannot read a delete on a column that never was
+    assert before  # DuckDB cannot read a delete by a column that never existed
 
 
 Commit = Callable[[LoadedTable, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], LoadedTable]
 
 
-def test_two_passes_at_once_lose_nothing(table: MaintainedTable) -> None:
-    """Should a lease ever not keep them apart, grace keeps each from sweeping what the other is about to commit."""
+def test_two_concurrent_passes_lose_no_row(table: MaintainedTable) -> None:
+    """Without leases, the grace period keeps each from deleting files that the other is about to commit."""
     before = ids(table)
     failures: list[BaseException] = []
 
@@ -449,16 +448,16 @@ def test_two_passes_at_once_lose_nothing(table: MaintainedTable) -> None:
 
 
 @pytest.mark.slow
-def test_a_steady_writer_loses_nothing_to_repeated_passes(table: MaintainedTable) -> None:
+def test_a_steady_writer_loses_no_row_to_repeated_passes(table: MaintainedTable) -> None:
     before = ids(table)
     stop, written, losses = threading.Event(), [0], list[str]()
 
     def write() -> None:
-        while not stop.wait(0.1):  # steady; without pause it would win every swap
+        while not stop.wait(0.1):  # without a pause it would win every swap
             try:
                 table.table.append(rows_of(1_000_000 + written[0], 1, "us"))
                 written[0] += 1
-            except Exception as error:  # PyIceberg gives up sooner than we do
+            except Exception as error:  # PyIceberg gives up sooner than a pass
                 losses.append(f"{type(error).__name__}: {error}")
 
     thread = threading.Thread(target=write)
@@ -478,12 +477,12 @@ def test_a_steady_writer_loses_nothing_to_repeated_passes(table: MaintainedTable
     sound(table)
 
 
-# Swaps that are lost, and commits of unknown outcome (rule: delete-only-after-commit).
+# Lost swaps, and commits with unknown outcome (rule: delete-only-after-commit).
 
 
-def test_lost_swaps_are_retried_with_growing_waits_then_given_up(table: MaintainedTable) -> None:
-    """50 ms, 100 ms, 200 ms, ... (rule: commit-on-newest-head); at the end nothing changed and nothing is left
-    behind."""
+def test_lost_swaps_are_retried_with_growing_waits_and_given_up(table: MaintainedTable) -> None:
+    """The waits are 50 ms, 100 ms, 200 ms, ... (rule: commit-on-newest-head); at the end, the pass has changed nothing
+    and left no files."""
     before = ids(table)
     numbers = iter(range(100_000, 200_000))
     table.catalog.before_commit = lambda: table.table.append(rows_of(next(numbers), 1, "eu"))
@@ -497,7 +496,7 @@ def test_lost_swaps_are_retried_with_growing_waits_then_given_up(table: Maintain
     sound(table)
 
 
-def test_two_hours_of_work_are_not_lost_to_six_lost_swaps(table: MaintainedTable) -> None:
+def test_six_lost_swaps_do_not_discard_two_hours_of_work(table: MaintainedTable) -> None:
     """Another writer wins every swap for two minutes; no row of its commits is lost (rule: commit-on-newest-head)."""
     before, numbers = ids(table), iter(range(100_000, 200_000))
 
@@ -514,8 +513,8 @@ def test_two_hours_of_work_are_not_lost_to_six_lost_swaps(table: MaintainedTable
 
 
 @pytest.mark.parametrize("answer", [CommitStateUnknown("no answer"), CommitConflict("the ref is at another snapshot")])
-def test_a_commit_that_landed_counts_once_whatever_is_answered(table: MaintainedTable, answer: Exception) -> None:
-    """A client that repeats a request by itself may hear "conflict" about its own success (iceberg 5752)."""
+def test_a_landed_commit_counts_once_for_every_answer(table: MaintainedTable, answer: Exception) -> None:
+    """A client that repeats a request by itself may get a conflict with its own commit (iceberg 5752)."""
     before = table.rows()
 
     def wrong_answer() -> None:
@@ -531,7 +530,7 @@ def test_a_commit_that_landed_counts_once_whatever_is_answered(table: Maintained
 
 
 def test_an_unknown_commit_keeps_its_files_while_it_may_still_land(table: MaintainedTable) -> None:
-    """The server is still busy with the attempt when we give up: what it names must be there when it lands."""
+    """The server still works on the attempt when the pass gives up; its files must exist when it lands."""
     before = ids(table)
     late: list[Callable[[], LoadedTable]] = []
 
@@ -548,8 +547,8 @@ def test_an_unknown_commit_keeps_its_files_while_it_may_still_land(table: Mainta
     sound(table)
 
 
-def test_an_unknown_commit_that_lost_is_made_again(table: MaintainedTable) -> None:
-    """Another commit took the place: the attempt can land no more, its manifests go, and the next one commits."""
+def test_an_unknown_commit_that_lost_is_repeated(table: MaintainedTable) -> None:
+    """After another commit, the attempt cannot land: its manifests are deleted, and the next attempt commits."""
     before = ids(table)
 
     def unknown_once(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:

@@ -1,4 +1,4 @@
-"""Checksums of tables by DuckDB: of rows only, of several snapshots, and errors in one sentence."""
+"""Checksums of tables by DuckDB: they depend only on rows, cover several snapshots, and fail in one sentence."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ROWS = pa.table(
 )
 
 
-def test_the_checksum_depends_on_rows_only(local_catalog: SqlCatalog) -> None:
-    """The order of rows, their files and the order of columns do not matter; each duplicate does."""
+def test_the_checksum_depends_only_on_rows(local_catalog: SqlCatalog) -> None:
+    """The order of rows, their files and the order of columns do not matter; duplicates do."""
     local_catalog.create_namespace("ns")
 
     def checksum(name: str, *appended: pa.Table) -> object:
@@ -42,16 +42,14 @@ def test_the_checksum_depends_on_rows_only(local_catalog: SqlCatalog) -> None:
     assert checksum("twice", ROWS, ROWS.slice(0, 1)) != checksum("other_twice", ROWS, ROWS.slice(1, 1))
 
 
-def test_an_abort_of_duckdb_is_an_error_of_ours(tmp_path: Path) -> None:
+def test_an_abort_of_duckdb_is_a_storage_error(tmp_path: Path) -> None:
     """DuckDB 1.5.5 aborts on the manifest list of this table."""
     table = corpus_table("dk_bigquery", tmp_path)
     with pytest.raises(StorageError, match="DuckDB was ended by SIGABRT"):
         read_checksum(table.metadata_path)
 
 
-def test_one_process_reads_many_snapshots_and_names_the_file_that_it_cannot_read(
-    local_catalog: SqlCatalog, tmp_path: Path
-) -> None:
+def test_a_process_reads_many_snapshots_and_names_an_unreadable_file(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     local_catalog.create_namespace("ns")
     rows = pa.table({"id": [1, 2]})
     table = local_catalog.create_table("ns.t", schema=rows.schema)

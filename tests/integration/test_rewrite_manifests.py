@@ -1,4 +1,4 @@
-"""Manifests are rewritten once, by one process or all workers, beside other commits."""
+"""Manifests are rewritten once, by a single process or all workers, beside other commits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL_LANES = {"_LANE_BYTES": 1, "_TARGETS_PER_LANE": 1, "_SPLIT_BYTES": 1}
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Twelve commits over three partitions in turn."""
+    """A table with twelve commits that alternate between three partitions."""
     table = new_table(local_catalog, tmp_path)
     with table.table.update_spec() as update:
         update.add_identity("part")
@@ -43,7 +43,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What each writing of manifests was about to write."""
+    """The staged manifests of each call that writes manifests."""
     calls: list[list[str]] = []
     original = write_manifests.write_planned
 
@@ -106,13 +106,13 @@ def test_badly_clustered_manifests_are_rewritten_once(table: MaintainedTable) ->
     )
     assert table.run(REWRITE).status is Status.SKIPPED
     assert table.verify().ok
-    # A planner that is not ours opens no more.
+    # Another planner plans the same number of files.
     scan = StaticTable.from_metadata(table.loaded.metadata_location).scan(row_filter="part == '020'")
     assert len(list(scan.plan_files())) == 6
 
 
 def test_written_manifests_survive_a_lost_swap(table: MaintainedTable, written: list[list[str]]) -> None:
-    """The manifests that it replaces are still there: nothing is read or written again but the manifest list."""
+    """The manifests that it replaces are still current, so only the manifest list is written again."""
     catalog = ScriptedCatalog(table.catalog, before_commit=once(lambda: table.append(99, part="z")))
     outcome = table.run(REWRITE, catalog=catalog)
     assert outcome.summary == "rewrote 12 manifests into 1 (12 entries)"
@@ -123,7 +123,7 @@ def test_written_manifests_survive_a_lost_swap(table: MaintainedTable, written: 
     assert not [path for path in table.unreferenced() if "/data/" not in path]
 
 
-def test_written_manifests_are_deleted_where_another_commit_replaced_their_inputs(
+def test_written_manifests_are_deleted_if_another_commit_replaced_their_inputs(
     table: MaintainedTable, written: list[list[str]]
 ) -> None:
     catalog = ScriptedCatalog(table.catalog, before_commit=once(lambda: table.table.delete("part == 'a'")))
@@ -149,12 +149,12 @@ def test_written_manifests_are_deleted_when_every_swap_is_lost(table: Maintained
 def test_written_manifests_are_deleted_when_a_manifest_cannot_be_read(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In this process, and by workers that had already begun to write."""
+    """This holds in this process, and for workers that have already begun to write."""
     damaged = Path(manifests(table)[5].manifest_path.removeprefix("file://"))
     damaged.write_bytes(damaged.read_bytes()[:-40])
     files = table.files()
     assert damaged.name in table.run(REWRITE).summary
-    monkeypatch.setattr(write_manifests, "_SAMPLED_MANIFESTS", 2)  # which does not see it
+    monkeypatch.setattr(write_manifests, "_SAMPLED_MANIFESTS", 2)  # the sample misses the damage
     for name, value in ALL_LANES.items():
         monkeypatch.setattr(write_manifests, name, value)
     outcome = table.run(REWRITE, engine=LocalEngine(1))
@@ -175,14 +175,14 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 def live(table: MaintainedTable) -> Counter[str]:
-    """Everything but the status."""
+    """The live entries without their status."""
     return Counter(repr((e.snapshot_id, e.sequence_number, e.file_sequence_number, e.file)) for e in table.entries())
 
 
-def test_all_workers_write_what_one_process_would(
+def test_all_workers_write_the_same_entries_as_a_single_process(
     table: MaintainedTable, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same live entries, each partition in one manifest."""
+    """The live entries are the same, and each partition is in one manifest."""
     with table.table.transaction() as change:
         change.set_properties({"commit.manifest.target-size-bytes": "6500"})
     before = live(table)
@@ -213,8 +213,8 @@ def rewritten(table: MaintainedTable, **settings: Any) -> OperationOutcome:
     return outcome_of(table.maintain(operations="rewrite_manifests", **settings), REWRITE)
 
 
-def test_row_ids_that_another_commit_assigned_during_the_pass_stay(regions: MaintainedTable) -> None:
-    """The first commit after an upgrade to v3 gives ids to the rows of manifests that stay the same files."""
+def test_row_ids_that_another_commit_assigned_during_the_pass_are_kept(regions: MaintainedTable) -> None:
+    """The first commit after an upgrade to v3 assigns row ids to existing manifests without rewriting them."""
     upgrade(regions)
     seen: list[Counter[Any]] = []
 

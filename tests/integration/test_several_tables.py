@@ -1,4 +1,4 @@
-"""Passes and plans of several tables, and the catalog where a call names none."""
+"""Passes and plans of several tables, and the default catalog."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def fleet(command: Command) -> Command:
     return command
 
 
-def test_all_tables_or_those_of_a_pattern_are_maintained_in_the_order_of_their_names(fleet: Command) -> None:
+def test_all_tables_or_tables_of_a_pattern_are_maintained_in_order_of_name(fleet: Command) -> None:
     answer = fleet("maintain", "ns.?", *LOCAL)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out.splitlines() == [
@@ -35,7 +35,7 @@ def test_all_tables_or_those_of_a_pattern_are_maintained_in_the_order_of_their_n
     assert files(fleet, "ns.a", "ns.b", "ns.other") == [1, 1, 6]
     answer = fleet("maintain", "--all", *LOCAL, "--json")
     assert answer.code == 0
-    assert [(one["table"], one["operations"][0]["status"]) for one in answer.json["tables"]] == [
+    assert [(table["table"], table["operations"][0]["status"]) for table in answer.json["tables"]] == [
         ("ns.a", "skipped"),
         ("ns.b", "skipped"),
         ("ns.other", "succeeded"),
@@ -43,13 +43,13 @@ def test_all_tables_or_those_of_a_pattern_are_maintained_in_the_order_of_their_n
     assert answer.json["status"] == "succeeded"
 
 
-def test_a_table_that_fails_stops_no_other(fleet: Command) -> None:
+def test_a_table_that_fails_does_not_stop_the_others(fleet: Command) -> None:
     local_path(fleet.catalog.load_table("ns.a").metadata_location).unlink()
     answer = fleet("maintain", "--all", *LOCAL, "--json")
     assert answer.code == 1
     broken, *others = answer.json["tables"]
     assert (answer.json["status"], broken["error"]["type"]) == ("partial", "MetadataUnreadable")
-    assert [one["status"] for one in others] == ["succeeded", "succeeded"]
+    assert [table["status"] for table in others] == ["succeeded", "succeeded"]
     assert "1 succeeded" not in answer.out
     assert one_sentence(answer.err.splitlines(keepends=True)[-1]).startswith("ns.a: metadata file ")
     assert files(fleet, "ns.b", "ns.other") == [1, 1]
@@ -63,32 +63,32 @@ def test_the_exit_code_of_a_dry_run_shows_whether_work_is_due(fleet: Command) ->
     assert fleet(*due).code == 0
 
 
-def test_the_plans_of_several_are_saved_and_applied(fleet: Command) -> None:
+def test_plans_of_several_tables_are_saved_and_applied(fleet: Command) -> None:
     plan = fleet.folder / "plan.json"
     answer = fleet("plan", "ns.?", *LOCAL, "--save", str(plan))
     assert (answer.code, answer.out.splitlines()[-1]) == (
         0,
         f"the plans of 2 tables are saved; icekeeper apply {plan} does them within 24 hours",
     )
-    assert [one["table"] for one in json.loads(plan.read_text())["tables"]] == ["ns.a", "ns.b"]
+    assert [table["table"] for table in json.loads(plan.read_text())["tables"]] == ["ns.a", "ns.b"]
     assert fleet("apply", str(plan), "--engine", "local", catalog=None).code == 0
     assert files(fleet, "ns.a", "ns.b", "ns.other") == [1, 1, 6]
 
 
-def test_a_call_names_a_table_a_pattern_or_all(fleet: Command) -> None:
-    for arguments, told in (
+def test_a_call_must_name_a_table_a_pattern_or_all(fleet: Command) -> None:
+    for arguments, message in (
         ((), "name a table, a pattern such as 'shop.*', or --all"),
         (("ns.a", "--all"), "name a table, a pattern such as 'shop.*', or --all"),
         (("shop.*",), "no table of catalog C matches 'shop.*'"),
     ):
         for verb in ("maintain", "plan"):
             answer = fleet(verb, *arguments)
-            assert (answer.code, one_sentence(answer.err)) == (2, told)
+            assert (answer.code, one_sentence(answer.err)) == (2, message)
     assert files(fleet, "ns.a") == [6]
 
 
-def test_the_only_catalog_is_meant_where_a_call_names_none(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the name that PyIceberg's configuration has, which is in lower case."""
+def test_a_call_without_catalog_uses_the_default_catalog(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is that of PyIceberg's configuration, in lower case."""
     rows = pa.table({"id": [1]})
     for name in ("c", "second"):
         catalog = SqlCatalog(name, **command.properties)

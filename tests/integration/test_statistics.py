@@ -1,4 +1,4 @@
-"""Statistics of a table that changes: computed, carried over, recomputed, and never wrong."""
+"""Statistics of a changing table: computed, carried over, recomputed, and never wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.maintained_table import NAME, MaintainedTable, local_path, maintain
 from support.readers import duckdb_rows
 from support.v3 import data_files
 
-# Computes statistics of a table, and reads what was computed.
+# Functions that compute statistics of a table and read the result.
 
 UP_TO_DATE = "statistics are up to date"
 
@@ -44,7 +44,7 @@ def previewed(table: MaintainedTable, **settings: str) -> OperationOutcome:
 
 
 def entry(table: MaintainedTable) -> dict[str, Any]:
-    """Of the head."""
+    """The statistics entry of the head."""
     metadata = table.loaded.metadata
     head = metadata.refs["main"].snapshot_id
     (found,) = (dict(e) for e in metadata.statistics if e["snapshot-id"] == head)
@@ -52,7 +52,7 @@ def entry(table: MaintainedTable) -> dict[str, Any]:
 
 
 def ndv(table: MaintainedTable) -> dict[int, int]:
-    """Field id → distinct values, as the table says."""
+    """Field id → number of distinct values in the table's metadata."""
     return {blob["fields"][0]: int(blob["properties"]["ndv"]) for blob in entry(table)["blob-metadata"]}
 
 
@@ -61,7 +61,7 @@ def computed_from(table: MaintainedTable) -> set[int]:
 
 
 def true_ndv(table: MaintainedTable) -> dict[int, int]:
-    """As DuckDB reads the rows."""
+    """Field id → number of distinct values that DuckDB reads."""
     rows = duckdb_rows(table.loaded.metadata_location)
     return {1: len({row["id"] for row in rows}), 2: len({row["region"] for row in rows})}
 
@@ -71,18 +71,18 @@ def rows_read(outcome: OperationOutcome) -> tuple[Status, int, int]:
     return outcome.status, int(metrics["compute_statistics.rows_read"]), int(metrics["compute_statistics.files_read"])
 
 
-# Statistics of a table that lives on: what is read, what is carried over, and nothing wrong is ever registered.
+# Statistics of a table in use: which files are read, which statistics are carried over, and all are right.
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Partitioned by region, two files of ten rows each in us and in eu: forty ids."""
+    """A table partitioned by region, with two files of ten rows each in us and in eu: forty ids."""
     with maintained_table(tmp_path) as made:
         create_by_region(made, 2)
         yield made
 
 
-def test_the_first_time_all_is_read(table: MaintainedTable) -> None:
+def test_the_first_computation_reads_every_file(table: MaintainedTable) -> None:
     before = table.loaded.metadata
     preview = previewed(table)
     assert table.loaded.metadata.document == before.document
@@ -107,8 +107,8 @@ def test_the_first_time_all_is_read(table: MaintainedTable) -> None:
     assert computed(table).reason == previewed(table).reason == UP_TO_DATE
 
 
-def test_columns_in_structs_by_their_dotted_name(tmp_path: Path) -> None:
-    """Where the struct is null, so is the column."""
+def test_columns_in_structs_have_dotted_names(tmp_path: Path) -> None:
+    """In rows where the struct is null, the column is null."""
     with maintained_table(tmp_path) as table:
         points = [{"x": 1, "y": 1}, {"x": 1, "y": 2}, None, {"x": None, "y": 3}]
         schema = pa.schema([("point", pa.struct([("x", pa.int64()), ("y", pa.int64())]))])
@@ -121,7 +121,7 @@ def test_columns_in_structs_by_their_dotted_name(tmp_path: Path) -> None:
         assert ndv(table) == {names["x"]: 1, names["y"]: 3}
 
 
-def test_where_parquet_is_refused_partitions_go_into_avro(
+def test_partition_statistics_are_written_as_avro_if_parquet_is_refused(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = Storage.write
@@ -140,10 +140,10 @@ def test_where_parquet_is_refused_partitions_go_into_avro(
 
 
 @pytest.mark.parametrize("engine", ["local", "spark"])
-def test_parts_make_the_same_whole(
+def test_many_tasks_give_the_same_statistics(
     table: MaintainedTable, engine: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """A task for every file, two at a time, by other processes."""
+    """Other processes run a task per file, two at a time."""
     monkeypatch.setattr(task, "_TASK_BYTES", 1)
     monkeypatch.setattr(sketches, "_WAVE", 2)
     progress: list[tuple[str, int, int]] = []
@@ -159,7 +159,7 @@ def test_parts_make_the_same_whole(
     assert {(0, 4), (2, 4), (4, 4)} <= set(steps)
 
 
-def test_another_branch(table: MaintainedTable) -> None:
+def test_statistics_of_another_branch_are_computed(table: MaintainedTable) -> None:
     snapshot = table.table.current_snapshot()
     assert snapshot is not None
     table.table.manage_snapshots().create_branch(snapshot.snapshot_id, "audit").commit()
@@ -169,7 +169,7 @@ def test_another_branch(table: MaintainedTable) -> None:
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 10, 1)
 
 
-# Statistics beside other writers and damaged files, and what verify and orphan removal make of them.
+# Statistics beside other writers and damaged files, and their treatment by verify and orphan removal.
 
 
 def test_an_unreadable_file_leaves_the_table_without_wrong_statistics(table: MaintainedTable) -> None:
@@ -197,7 +197,7 @@ def test_an_unreadable_file_leaves_the_table_without_wrong_statistics(table: Mai
     assert table.runtime.afresh.health(NAME).warnings.keys() & {"unreadable_files"} == set()
 
 
-def test_a_damaged_statistics_file_is_made_anew(table: MaintainedTable) -> None:
+def test_statistics_of_a_damaged_file_are_computed_again(table: MaintainedTable) -> None:
     computed(table)
     for number, damage in enumerate(("gone", "cut", "other blobs", "sketch")):
         path = local_path(entry(table)["statistics-path"])
@@ -213,8 +213,8 @@ def test_a_damaged_statistics_file_is_made_anew(table: MaintainedTable) -> None:
         assert ndv(table) == true_ndv(table)
 
 
-def test_an_append_does_not_disturb(table: MaintainedTable) -> None:
-    """The statistics are of the snapshot that was read, and stay right."""
+def test_an_append_during_the_computation_does_not_disturb_it(table: MaintainedTable) -> None:
+    """The statistics belong to the snapshot that was read, and are still right."""
     planned = table.loaded.metadata.refs["main"].snapshot_id
     table.engine.during = lambda: table.table.append(rows_of(1000, 10, "us"))
     assert computed(table).status is Status.SUCCEEDED
@@ -231,7 +231,7 @@ def test_a_snapshot_that_expires_during_the_pass_gets_no_statistics(table: Maint
     def overtake() -> None:
         table.engine.during = lambda: None
         table.table.append(rows_of(1000, 10, "us"))
-        # Ours would see the pin of the running job.
+        # Icekeeper's own expiry would keep the snapshot, because the running job has a pin.
         table.table.maintenance.expire_snapshots().by_id(planned).commit()
 
     planned = table.loaded.metadata.refs["main"].snapshot_id
@@ -255,10 +255,10 @@ def test_staged_files_of_a_lost_commit_are_deleted(table: MaintainedTable) -> No
     assert [path for path in table.files() - before if not path.endswith(".metadata.json")] == []
 
 
-def test_staged_files_of_a_commit_with_unknown_outcome_stay(
+def test_staged_files_of_a_commit_with_unknown_outcome_are_kept(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The commit landed; its answer was lost."""
+    """The commit lands, and its answer is lost."""
     inner = table.catalog.inner
 
     def silent(base: LoadedTable, requirements: Any, updates: Any) -> LoadedTable:
@@ -300,10 +300,10 @@ def test_orphan_removal_deletes_only_replaced_statistics(table: MaintainedTable)
     table.assert_sound()
 
 
-# Which files statistics are computed from again, and that nothing that was deleted is counted.
+# Files that a later computation reads, and rows that deletes remove from statistics.
 
 
-def test_rewrites_carry_statistics_over_and_nothing_is_read(table: MaintainedTable) -> None:
+def test_after_a_rewrite_statistics_are_carried_over_without_reading_files(table: MaintainedTable) -> None:
     computed(table)
     before = entry(table)
     assert outcome_of(table.maintain(operations="compact"), Operation.COMPACT).status is Status.SUCCEEDED
@@ -315,7 +315,7 @@ def test_rewrites_carry_statistics_over_and_nothing_is_read(table: MaintainedTab
     assert entry(table)["blob-metadata"] == before["blob-metadata"]
     assert entry(table)["statistics-path"] != before["statistics-path"]
     assert computed(table).reason == UP_TO_DATE
-    # Expiry takes the snapshot and its statistics, but not those of the head.
+    # Expiry removes the snapshot and its statistics, but not those of the head.
     table.maintain(operations="expire_snapshots")
     assert computed_from(table).isdisjoint(table.loaded.metadata.snapshots)
     assert computed(table).reason == UP_TO_DATE
@@ -326,7 +326,7 @@ def test_rewrites_carry_statistics_over_and_nothing_is_read(table: MaintainedTab
 
 
 def test_rows_are_read_with_deletes_applied(table: MaintainedTable) -> None:
-    """Values that no row has any more do not count, and old statistics are of no use."""
+    """Values that only deleted rows have do not count, so old statistics cannot be carried over."""
     computed(table)
     first = next(f for f in data_files(table) if f.partition == ("eu",))
     commit_deletes(table, [equality_delete(103, "us"), position_delete(first.file_path, 0, "eu")])
@@ -338,10 +338,10 @@ def test_rows_are_read_with_deletes_applied(table: MaintainedTable) -> None:
     assert ndv(table) == {2: 1}, "the key column is read although no statistics are asked of it"
 
 
-def test_deletes_of_a_partition_reach_no_rows_of_another(
+def test_deletes_of_a_partition_do_not_apply_to_another(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Iceberg-Java reads 39 ids: us has no 50, eu has no 51 any more.  DuckDB would apply both everywhere."""
+    """Iceberg-Java reads 39 ids: us has no id 50, and the 51 of eu is deleted.  DuckDB would apply both everywhere."""
     commit_deletes(table, [equality_delete(50, "us"), equality_delete(51, "eu")])
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
     assert ndv(table) == {1: 39, 2: 2}
@@ -350,8 +350,8 @@ def test_deletes_of_a_partition_reach_no_rows_of_another(
     assert rows_read(computed(table)) == (Status.SUCCEEDED, 39, 4)
 
 
-def test_an_append_that_deletes_is_found_out(table: MaintainedTable) -> None:
-    """Its summary says append, its manifests do not."""
+def test_an_append_with_deletes_is_recognized(table: MaintainedTable) -> None:
+    """Its summary has operation append, but its manifests have deletes."""
     computed(table)
     commit_deletes(table, [equality_delete(103, "us")])
     path = local_path(table.loaded.metadata_location)

@@ -1,4 +1,4 @@
-"""Damage of every kind is found and named; healthy tables are fine; no table makes ``verify`` break."""
+"""``verify`` finds and names every kind of damage, passes healthy tables, and never crashes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Damaged:
         edit_avro(local_path(self.manifest_list), change)
 
     def edit_manifest(self, change: Callable[[list[Record]], None]) -> None:
-        """Change the newest manifest, and keep its length in the manifest list true."""
+        """Change the newest manifest, and update its length in the manifest list."""
         path = local_path(self.manifests[0])
         edit_avro(path, change)
 
@@ -71,7 +71,7 @@ def read_avro(path: Path) -> list[Any]:
 
 
 def state_length(listed: list[Record], manifest: str) -> None:
-    """Make a manifest list state the present length of a manifest."""
+    """Set the length of a manifest in its manifest list to the file's length."""
     for record in listed:
         if record["manifest_path"] == manifest:
             record["manifest_length"] = local_path(manifest).stat().st_size
@@ -117,18 +117,18 @@ def wrong_file_count(table: Damaged) -> str:
 
 
 def duplicate_path(table: Damaged) -> str:
-    """Two manifests of a snapshot name one file."""
+    """Two manifests of a snapshot list the same file."""
     twin = read_avro(local_path(table.manifests[0]))[0]["data_file"]
     path = local_path(table.manifests[1])
     edit_avro(path, lambda records: records[0]["data_file"].update(twin))
-    # Every snapshot lists that manifest: the older snapshots would state its old length.
+    # Every snapshot lists that manifest, so every manifest list needs its new length.
     for snapshot in table.table.snapshots():
         edit_avro(local_path(snapshot.manifest_list), lambda listed: state_length(listed, table.manifests[1]))
     return str(twin["file_path"])
 
 
 def duplicate_entry(table: Damaged) -> str:
-    """One manifest names a file twice."""
+    """A manifest lists a file twice."""
     table.edit_manifest(lambda records: records.append(records[0]))
     return str(read_avro(local_path(table.manifests[0]))[0]["data_file"]["file_path"])
 
@@ -144,13 +144,13 @@ def wrong_total(table: Damaged) -> str:
 
 
 def date_last_change(document: Record, seconds: int) -> None:
-    """Date the last entry of the snapshot log so many seconds after the one before."""
+    """Date the last entry of the snapshot log so many seconds after the previous entry."""
     before, last = document["snapshot-log"][-2:]
     last["timestamp-ms"] = before["timestamp-ms"] + seconds * 1000
 
 
 def test_clocks_of_writers_may_differ_by_a_minute(command: Command) -> None:
-    """As in Iceberg-Java's TableMetadata."""
+    """Iceberg-Java's TableMetadata allows the same."""
     Damaged(command).edit_document(lambda document: date_last_change(document, -59))
     assert command("verify", "ns.t").code == 0
 
@@ -188,7 +188,7 @@ DAMAGE: dict[str, tuple[Callable[[Damaged], str], str, set[str]]] = {
     "entry below the least sequence number": (listed(min_sequence_number=9), "sequence_number", set()),
     "log out of order": (documented(lambda document: date_last_change(document, -61)), "sequence_number", set()),
 }
-"""What damages a table and returns the damaged path; the kind of the problem; kinds of problems that follow from it."""
+"""A function that damages a table and returns the damaged path; the kind of problem; further kinds that follow."""
 
 
 @pytest.mark.parametrize(("damage", "kind", "consequences"), DAMAGE.values(), ids=DAMAGE)
@@ -214,14 +214,14 @@ def test_damage_is_found_and_named(
     assert last == f"error: ns.t is damaged: {found} found; the lines above say what to do"
 
 
-def test_a_table_without_snapshots_is_fine(command: Command) -> None:
+def test_a_table_without_snapshots_has_no_problem(command: Command) -> None:
     command.table(appends=0)
     answer = command("verify", "ns.t", "--json")
     assert answer.code == 0
     assert answer.json["checked"] == {"snapshots": 0, "manifests": 0, "files": 0}
 
 
-def test_a_document_that_breaks_the_specification_is_one_sentence(command: Command) -> None:
+def test_an_invalid_metadata_document_is_reported_in_one_sentence(command: Command) -> None:
     table = Damaged(command)
     table.edit_document(lambda document: document["snapshots"][0].pop("snapshot-id"))
     for arguments in (("verify", "ns.t"), ("maintain", "ns.t", "--engine", "local")):
@@ -232,7 +232,7 @@ def test_a_document_that_breaks_the_specification_is_one_sentence(command: Comma
 
 
 @pytest.mark.parametrize("name", corpus_params())
-def test_tables_of_other_engines_do_not_break_it(name: str, command: Command) -> None:
+def test_verify_reads_tables_of_other_engines(name: str, command: Command) -> None:
     found = corpus_table(name, command.warehouse)
     command.register(found.metadata_path)
     answer = command("verify", "ns.t", "--json")

@@ -9,7 +9,7 @@ from support.evolved import Compacted, compact_evolved
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two workers would each make these tables, which takes longer than most tests that look at them."""
+    """Run tests that share these tables in one worker: making them takes longer than most of the tests."""
     for item in items:
         if not {"compacted", "moved"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("spark"))

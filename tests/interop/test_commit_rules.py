@@ -1,4 +1,4 @@
-"""What our snapshots keep and count, read from the files themselves
+"""Sequence numbers, entries, counts and unknown fields of Icekeeper's snapshots, read from the files
 (rule: keep-planning-sequence-number, carry-entries-explicitly)
 (rule: keep-unknown-metadata)."""
 
@@ -26,7 +26,7 @@ UNKNOWN = {"x-table": {"kept": True}}
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def table(request: pytest.FixtureRequest, local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Four appends on main, then one on a branch and a tag; statistics; fields that no engine knows."""
+    """A table with four appends on main, an append on a branch, a tag, statistics, and unknown fields."""
     local_catalog.create_namespace("ns")
     made = local_catalog.create_table("ns.t", ROWS.schema, properties={"format-version": str(request.param)})
     for _ in range(4):
@@ -61,7 +61,7 @@ def head_of(reader: TableReader) -> Snapshot:
 
 
 def assert_summary_adds_up(reader: TableReader) -> None:
-    """Of a rewrite, which is a snapshot of operation ``replace``."""
+    """Check the summary of a rewrite, a snapshot of operation ``replace``."""
     summary = head_of(reader).summary
     live = [entry.file for _, entry in entries_of(reader, head_of(reader)) if entry.is_live]
     assert all(isinstance(value, str) for value in summary.values())
@@ -77,7 +77,7 @@ def assert_summary_adds_up(reader: TableReader) -> None:
     assert 0 < head_of(reader).snapshot_id < 2**63
 
 
-def test_sequence_numbers_of_a_compaction(table: MaintainedTable) -> None:
+def test_a_compaction_keeps_the_planning_sequence_number(table: MaintainedTable) -> None:
     before = table.reader
     planned = head_of(before)
     table.maintain(operations="compact")
@@ -85,7 +85,7 @@ def test_sequence_numbers_of_a_compaction(table: MaintainedTable) -> None:
     ours = head_of(reader)
     v1 = reader.metadata.format_version == 1
     assert (planned.sequence_number, before.metadata.last_sequence_number) == ((0, 0) if v1 else (4, 5))
-    assert ours.sequence_number == (0 if v1 else 6)  # after the branch's, not after its parent's
+    assert ours.sequence_number == (0 if v1 else 6)  # the number after the branch's, not after the parent's
     assert reader.metadata.last_sequence_number == ours.sequence_number
     adders = {e.file.file_path: (e.sequence_number, e.snapshot_id) for _, e in entries_of(before, planned)}
     by_status: dict[EntryStatus, list[ManifestEntry]] = {status: [] for status in EntryStatus}
@@ -101,7 +101,7 @@ def test_sequence_numbers_of_a_compaction(table: MaintainedTable) -> None:
     assert_summary_adds_up(reader)
 
 
-def test_rewritten_manifests_keep_every_entry_as_it_was(table: MaintainedTable) -> None:
+def test_rewritten_manifests_keep_every_entry_unchanged(table: MaintainedTable) -> None:
     before = table.reader
     table.maintain(operations="rewrite_manifests")
     reader = table.reader
@@ -119,7 +119,7 @@ def test_rewritten_manifests_keep_every_entry_as_it_was(table: MaintainedTable) 
     assert_summary_adds_up(reader)
 
 
-def test_everything_else_is_kept(table: MaintainedTable) -> None:
+def test_a_pass_keeps_unknown_fields_other_refs_and_older_snapshots(table: MaintainedTable) -> None:
     before = table.reader.metadata
     location = table.metadata_location
     outcome = table.maintain(operations="compact,rewrite_manifests")
@@ -143,7 +143,7 @@ def test_everything_else_is_kept(table: MaintainedTable) -> None:
     assert_summary_adds_up(table.reader)
 
 
-def test_expired_snapshots_take_their_statistics_along(table: MaintainedTable) -> None:
+def test_expiry_removes_the_statistics_of_expired_snapshots(table: MaintainedTable) -> None:
     kept = table.reader.metadata.refs["kept"].snapshot_id
     outcome = table.maintain(operations="expire_snapshots")
     assert outcome_of(outcome, Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED

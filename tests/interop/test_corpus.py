@@ -1,4 +1,4 @@
-"""Tables that other engines wrote go through every operation, and their rows stay."""
+"""Every operation keeps the rows of tables that other engines wrote."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.iceberg_java import IcebergJava
 from support.maintained_table import KEEPING_SNAPSHOTS, MaintainedTable, local_path, outcome_of, registered_table
 from support.readers import canonical, duckdb_rows, pyiceberg_rows, read_checksum
 
-# What the corpus says of its tables: which readers agree, what Iceberg-Java made of them, which passes they allow.
+# Facts of the corpus about its tables: readers that agree, results of Iceberg-Java, passes that the tables allow.
 
 MANY_ROWS = 20_000
 
@@ -41,12 +41,12 @@ def answer(name: str) -> Digest:
 
 
 def agreeing(name: str) -> list[str]:
-    """The in-process readers that read the untouched table as the corpus says."""
+    """The in-process readers that read the expected rows from the untouched table."""
     return [engine for engine in IN_PROCESS if any(agreed.startswith(engine) for agreed in expected(name)["agree"])]
 
 
 def corpus_where(holds: Callable[[str], bool]) -> list[Any]:
-    """Table names for ``parametrize``; without a corpus one parameter that skips."""
+    """Table names for ``parametrize``; without a corpus, a single parameter that skips."""
     return [name for name in corpus_params() if corpus_root() is None or holds(name)]
 
 
@@ -58,12 +58,12 @@ def is_v3(name: str) -> bool:
     return bool(expected(name)["format_version"] == 3)
 
 
-# Two writers continued from v4: one to v7, one later to v4.1, which the corpus calls the newest.
+# Two writers continued from v4: the first to v7, the second later to v4.1, which is the newest in the corpus.
 TWO_HEADS = "dk_name_mapping_t1"
 
 
 def assert_done(name: str, outcome: PassOutcome) -> None:
-    """Nothing is deleted of a table with two heads, because the other head may be in use."""
+    """Check that the pass succeeded; of a table with two heads it deletes no file, because the other may be in use."""
     if name != TWO_HEADS:
         assert outcome.status is PassStatus.SUCCEEDED, outcome.summary
         return
@@ -77,14 +77,14 @@ def assert_done(name: str, outcome: PassOutcome) -> None:
 
 
 def no_crash(outcome: PassOutcome) -> None:
-    """No operation failed, and each that did not succeed states its reason."""
+    """Check that no operation failed, and that each operation that did not succeed gives a reason."""
     assert not [part for part in outcome.operations if part.status is Status.FAILED]
     assert all(part.reason for part in outcome.operations if part.status is not Status.SUCCEEDED)
 
 
 def idle_afterwards(table: MaintainedTable, first: PassOutcome) -> None:
-    """A second pass finds only what the first one's last step left: the snapshot that its new manifests replaced, and
-    old metadata files that were younger than it (rule: orphans-outlive-the-grace-period)."""
+    """A second pass finds only leftovers of the first pass's last step: the snapshot that its manifests replaced, and
+    old metadata files younger than that snapshot (rule: orphans-outlive-the-grace-period)."""
     second = table.maintain()
     superseded = outcome_of(first, Operation.REWRITE_MANIFESTS).status is Status.SUCCEEDED
     for part in second.operations:
@@ -97,11 +97,11 @@ def idle_afterwards(table: MaintainedTable, first: PassOutcome) -> None:
     assert table.maintain().is_idle
 
 
-# What expiry and orphan removal delete of tables that other engines wrote, beside what Iceberg-Java deletes.
+# Files of other engines' tables that expiry and orphan removal delete, compared with Iceberg-Java.
 
 
 def java_lists(name: str, check: str, key: str) -> bool:
-    """Whether the corpus holds the list of files that Iceberg-Java's own procedure removes."""
+    """Whether the corpus lists the files that Iceberg-Java's procedure removes."""
     procedure = {"expire": "expire_all_but_current", "orphans": "remove_orphan_files_dry"}[check]
     return checks(name)[check] == "known" and key in (expected(name)["java_maintenance"] or {}).get(procedure, {})
 
@@ -112,7 +112,7 @@ def files_in(found: RelocatedTable) -> set[str]:
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: java_lists(name, "expire", "deleted")))
 def test_expiry_deletes_the_files_that_java_deletes(name: str, tmp_path: Path) -> None:
-    """When all but the current snapshot expire."""
+    """All snapshots except the current snapshot expire."""
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
     before = files_in(found)
@@ -122,8 +122,8 @@ def test_expiry_deletes_the_files_that_java_deletes(name: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: checks(name)["expire"] == "java_refuses"))
-def test_expiry_frees_legal_tables_on_which_java_fails(name: str, tmp_path: Path) -> None:
-    """Files of the head stay; files of the expired snapshots alone are deleted."""
+def test_expiry_succeeds_on_legal_tables_on_which_java_fails(name: str, tmp_path: Path) -> None:
+    """It keeps the files of the head, and deletes files that only expired snapshots have."""
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
     live, snapshots = table.live_files(), len(table.reader.metadata.snapshots)
@@ -147,11 +147,11 @@ def test_expiry_frees_legal_tables_on_which_java_fails(name: str, tmp_path: Path
 @pytest.mark.parametrize(
     "name", corpus_where(lambda name: java_lists(name, "orphans", "orphans") and name != TWO_HEADS)
 )
-def test_the_orphans_are_those_that_java_finds(name: str, tmp_path: Path) -> None:
-    """Except for metadata files, and files with names that no writer of Iceberg tables gives.
+def test_orphan_removal_finds_the_orphans_that_java_finds(name: str, tmp_path: Path) -> None:
+    """Metadata files and files with names that no Iceberg writer uses are exceptions.
 
-    The harness that asked Java read the table without a catalog, so Java lists the newest metadata file as an orphan.
-    Other metadata files that no log names stay while they are as young as a snapshot: some catalogs' logs omit them.
+    The harness of the corpus read the table without a catalog, so Java lists the newest metadata file as an orphan.
+    Other unlogged metadata files are kept while they are as young as a snapshot: some catalogs' logs omit them.
     """
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
@@ -167,21 +167,21 @@ def test_the_orphans_are_those_that_java_finds(name: str, tmp_path: Path) -> Non
     assert metrics["remove_orphans.files_of_other_names"] == len(strange)
 
 
-# Tables that other engines wrote, every file rewritten: deletes, format v3 and row lineage.
+# A rewrite of every file of other engines' tables: deletes, format v3 and row lineage.
 
-# A reader that cannot apply equality deletes reads the table once they have been applied.
+# Readers that cannot apply equality deletes read the table after compaction has applied them.
 READERS_WITHOUT_DELETES = ("pyiceberg",)
 
 
 def java_leaves(name: str, kind: str) -> int:
-    """Delete files of a kind that Iceberg-Java's own rewrite of every file leaves; 0 for a run that failed."""
+    """The number of delete files of a kind after Iceberg-Java's rewrite of every file; 0 for a run that failed."""
     result = (expected(name)["java_maintenance"] or {}).get("rewrite_data_files_all", {})
     return int(result.get("live", {}).get(kind, [0])[0])
 
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: has_deletes(name) or is_v3(name)))
-def test_deletes_are_applied_for_good_and_v3_tables_read_the_same(name: str, tmp_path: Path) -> None:
-    """A rewrite of every file keeps the rows of every reader, and leaves no more delete files than Java's rewrite."""
+def test_a_rewrite_applies_deletes_and_keeps_the_rows_of_v3_tables(name: str, tmp_path: Path) -> None:
+    """Every reader finds the same rows, and at most as many delete files remain as after Java's rewrite."""
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
     problems = table.problems()
@@ -201,7 +201,7 @@ def test_deletes_are_applied_for_good_and_v3_tables_read_the_same(name: str, tmp
 
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: name in row_lineage()))
-def test_row_lineage_is_that_of_the_corpus(name: str, tmp_path: Path, iceberg_java: IcebergJava) -> None:
+def test_a_rewrite_keeps_the_row_lineage_of_the_corpus(name: str, tmp_path: Path, iceberg_java: IcebergJava) -> None:
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
     outcome = table.maintain(rewrite_all="true", operations="compact")
@@ -211,7 +211,7 @@ def test_row_lineage_is_that_of_the_corpus(name: str, tmp_path: Path, iceberg_ja
     assert canonical(row.asDict() for row in frame.select(*rows[0]).collect()) == canonical(rows)
 
 
-# Tables that other engines wrote go through passes: rows unchanged, nothing needed lost, refusals with reasons.
+# Passes over other engines' tables: rows unchanged, no reachable file lost, refusals with reasons.
 
 # Live data files per partition spec and partition, from PyIceberg's scan plan (for dk_legacy_v1 from its manifests).
 FILES_PER_PARTITION = {
@@ -234,8 +234,8 @@ FILES_PER_PARTITION = {
     "im_alltypes_part": (1,),
 }
 
-# Untouched: PyIceberg wants a schema id in the snapshot, or cannot parse inline manifests; DuckDB does not apply the
-# name mapping to old snapshots.
+# This holds for the untouched tables: PyIceberg requires a schema id in the snapshot, and cannot parse inline
+# manifests; DuckDB does not apply the name mapping to old snapshots.
 SNAPSHOTS_UNREADABLE_BY = {
     "pyiceberg": {"dk_name_mapping_t1", "dk_legacy_v1"},
     "duckdb": {"dk_legacy_v1", "im_resolution_test", "im_legacy_partition_schema_evolution", "im_alltypes_part"},
@@ -270,7 +270,7 @@ def test_a_full_pass_changes_no_row(name: str, rewrite_all: bool, tmp_path: Path
             assert table_digest(found, IN_PROCESS[engine](table.metadata_location, None)) == answer(name), engine
     assert table.problems() <= problems
     if rewrite_all and name != TWO_HEADS:
-        # Files of wrong size or manifests with wrong counts are gone, and their snapshots with them.
+        # The pass removes files of wrong size and manifests with wrong counts with their snapshots.
         assert not table.problems()
     idle_afterwards(table, outcome)
 
@@ -309,7 +309,7 @@ def test_every_snapshot_reads_as_before(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: name == "tr_materialized_view"))
 def test_lost_statistics_files_do_not_stop_a_pass(name: str, tmp_path: Path) -> None:
-    """Trino removed them; with their snapshots the references go."""
+    """Trino deleted them; expiry removes the references with their snapshots."""
     found = corpus_table(name, tmp_path)
     table = registered_table(found.metadata_path, tmp_path)
     assert {kind for kind, _ in table.problems()} == {"missing_file"}
@@ -323,15 +323,15 @@ def test_lost_statistics_files_do_not_stop_a_pass(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", corpus_where(lambda name: name == "dk_bigquery"))
-def test_a_table_that_no_reader_takes_becomes_readable(name: str, tmp_path: Path) -> None:
-    """BigQuery's manifests make every field nullable and leave out the ids; ours do not."""
+def test_a_table_that_no_reader_can_read_becomes_readable(name: str, tmp_path: Path) -> None:
+    """BigQuery's manifests make every field nullable and omit field ids; Icekeeper's do not."""
     found = corpus_table(name, tmp_path)
     rows = pq.read_table(next(found.folder.glob("data/*.parquet"))).to_pylist()
     table = registered_table(found.metadata_path, tmp_path)
     outcome = table.maintain(rewrite_all="true")
     no_crash(outcome)
     assert outcome_of(outcome, Operation.COMPACT).summary == "compacted 1 files into 1 (across 1 bins)"
-    # A file beside the metadata is named like metadata but is none.
+    # A file beside the metadata has the name of a metadata file but other content.
     assert "cannot be parsed and stay(s)" in outcome_of(outcome, Operation.REMOVE_ORPHANS).summary
     assert canonical(pyiceberg_rows(table.metadata_location)) == canonical(rows)
     assert canonical(duckdb_rows(table.metadata_location)) == canonical(rows)

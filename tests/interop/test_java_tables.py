@@ -1,4 +1,4 @@
-"""Tables by Iceberg-Java: Avro, ORC, every transform, its manifests, and its position deletes."""
+"""Tables of Iceberg-Java: Avro, ORC, every transform, manifests, and position deletes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from support.maintained_table import KEEPING_SNAPSHOTS, MaintainedTable, outcome
 from support.plans import data_file
 from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows, rows_by_engine
 
-# Iceberg-Java's partitions expire as it partitioned them; it, DuckDB and PyIceberg read exactly the remaining rows.
+# Partitions of Iceberg-Java's tables expire; Iceberg-Java, DuckDB and PyIceberg read exactly the remaining rows.
 
 EXPIRING = {
     "type": "struct",
@@ -46,7 +46,7 @@ EXPIRING = {
         )
     ],
 }
-# Far enough apart that a run at the turn of an hour, day, month or year finds the same.
+# The ages are so far apart that a run at the turn of an hour, day, month or year has the same result.
 AGES = (0, 40, 800)
 # Each kind of partition and each format version, but not every combination.
 KINDS: list[tuple[int, list[tuple[str, int]], dict[str, Any]]] = [
@@ -60,7 +60,7 @@ KINDS: list[tuple[int, list[tuple[str, int]], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("version", "transforms", "settings"), KINDS)
-def test_old_partitions_go_and_readers_agree(
+def test_old_partitions_expire_and_readers_agree(
     java_tables: JavaTables, tmp_path: Path, version: int, transforms: list[tuple[str, int]], settings: dict[str, Any]
 ) -> None:
     fields = [
@@ -102,12 +102,12 @@ def test_old_partitions_go_and_readers_agree(
     assert len(java.rows()) == len(left) + 1
 
 
-# ORC files with timestamps that Arrow cannot read are left alone by name; the others of their partition are merged.
+# A pass names and skips ORC files with timestamps that Arrow cannot read, and merges the others of their partition.
 
 FAR = "is ORC with timestamps before 1678 or after 2261, which are not read"
 DAY = 86_400 * 10**6
 EDGE = 106_751 * DAY
-"""The last whole day that Arrow reads."""
+"""The last full day that Arrow reads."""
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ def test_bounds_show_which_files_cannot_be_read(
     assert why_unreadable(file, (), {1: kind}) == reason
 
 
-def test_encrypted_files_and_files_without_bounds() -> None:
+def test_encrypted_files_are_unreadable_and_files_without_bounds_are_not() -> None:
     assert why_unreadable(data_file("f", 1, key_metadata=b"k"), (), {}) == "is encrypted"
     assert why_unreadable(data_file("f", 1, file_format="ORC"), (), {1: "timestamp"}) is None
 
 
-def test_the_other_files_are_merged(java_tables: JavaTables, tmp_path: Path) -> None:
+def test_files_beside_an_unreadable_orc_file_are_merged(java_tables: JavaTables, tmp_path: Path) -> None:
     fields = [
         {"id": 1, "name": "id", "type": "int", "required": True},
         {"id": 2, "name": "at", "type": "timestamp", "required": False},
@@ -184,7 +184,7 @@ FORMATS = ("parquet", "orc", "avro")
 
 
 def delete_equal(table: JavaTable, column: str, value: Any, file_format: str) -> None:
-    """Commit an equality delete by a column, in structs or not, through Java's own writer."""
+    """Commit an equality delete by a top-level or nested column through Java's writer."""
     jvm: Any = table.session._jvm
     iceberg = jvm.org.apache.iceberg
     java = iceberg.spark.Spark3Util.loadIcebergTable(table.session._jsparkSession, f"java.db.{table.name}")
@@ -208,10 +208,10 @@ def delete_equal(table: JavaTable, column: str, value: Any, file_format: str) ->
     java.newRowDelta().addDeletes(writer.toDeleteFile()).commit()
 
 
-def test_rows_and_deletes_of_every_format_are_those_that_java_reads(
+def test_rows_and_deletes_of_every_format_read_as_in_java(
     spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
 ) -> None:
-    """Position deletes by SQL; equality deletes by a column, by nested columns, and by a column that is dropped."""
+    """The table has position deletes by SQL, and equality deletes by top-level, nested and dropped columns."""
     properties = "'format-version' = '2', 'write.delete.mode' = 'merge-on-read'"
     ddl = f"CREATE TABLE {{table}} ({COLUMNS}) USING iceberg TBLPROPERTIES ({properties})"
     java = JavaTable.create(spark_session, f"f{tmp_path.name}", ddl)
@@ -229,7 +229,7 @@ def test_rows_and_deletes_of_every_format_are_those_that_java_reads(
     java.sql("ALTER TABLE {table} RENAME COLUMN price TO cost")
     before = iceberg_java.rows(java.metadata_location)
     assert sorted(row["id"] for row in before) == [i for i in range(36) if i % 12 not in (2, 5, 7, 10)]
-    # Java 1.10 cannot plan a scan once the column of an equality delete is dropped (a NullPointerException).
+    # Java 1.10 cannot plan a scan after the column of an equality delete is dropped (a NullPointerException).
     java.sql("ALTER TABLE {table} DROP COLUMN point.x")
     for row in before:
         if row["point"] is not None:
@@ -245,7 +245,7 @@ def test_rows_and_deletes_of_every_format_are_those_that_java_reads(
     java.drop()
 
 
-# A table that Iceberg-Java made, partitioned by every transform, NaN and -0.0 included: we and it take turns.
+# A table of Iceberg-Java, partitioned by every transform, with NaN and -0.0: Icekeeper and Java commit in turn.
 
 FIELDS = """id INT, ratio FLOAT, price DECIMAL(9, 2), name STRING, `we ird` STRING, `1x` DECIMAL(8, 2), at TIMESTAMP,
     day DATE, flag BOOLEAN, raw BINARY, point STRUCT<x: INT, label: STRING>, tags ARRAY<INT>,
@@ -262,7 +262,7 @@ ALL = """SELECT CAST(id AS INT), IF(id % 3 = 0, FLOAT('NaN'), FLOAT(-0.0)), CAST
 
 @pytest.fixture(params=[1, 3], ids=["v1", "v3"])
 def java_table(request: pytest.FixtureRequest, spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
-    """Partitioned by every transform, evolved in schema and partitioning."""
+    """A table partitioned by every transform."""
     properties = f"'format-version' = '{request.param}', 'commit.manifest-merge.enabled' = 'false'"
     ddl = (
         f"CREATE TABLE {{table}} ({FIELDS}) USING iceberg PARTITIONED BY ({PARTITIONING}) TBLPROPERTIES ({properties})"
@@ -295,7 +295,7 @@ def data_files(reader: TableReader) -> int:
     return len(list(reader.live_paths(reader.manifests(snapshot))))
 
 
-def test_java_writes_on_top_of_our_commits_and_we_on_top_of_its(
+def test_java_and_icekeeper_commit_on_top_of_each_other(
     java_table: JavaTable, iceberg_java: IcebergJava, tmp_path: Path
 ) -> None:
     rows = agreed(java_table.metadata_location, iceberg_java)
@@ -321,7 +321,7 @@ def test_java_writes_on_top_of_our_commits_and_we_on_top_of_its(
     java_table.sql("ALTER TABLE {table} ADD COLUMN added BIGINT")
     java_table.sql("ALTER TABLE {table} ALTER COLUMN id TYPE BIGINT")
     java_table.sql("ALTER TABLE {table} RENAME COLUMN name TO title")
-    java_table.sql("DELETE FROM {table} WHERE id IN (8, 101)")  # copy on write: of our file and of its own
+    java_table.sql("DELETE FROM {table} WHERE id IN (8, 101)")  # copy on write, of Icekeeper's and Java's files
     assert count() == 18
     java_table.call("rewrite_manifests")
     assert count() == 18
@@ -344,9 +344,9 @@ def test_java_writes_on_top_of_our_commits_and_we_on_top_of_its(
     assert agreed(java_table.metadata_location, iceberg_java) == after
 
 
-# Our manifests and manifest lists have Iceberg-Java's schemas, and hold the same values.
+# Icekeeper's manifests and manifest lists have Iceberg-Java's schemas and the same values.
 
-# What Iceberg-Java can partition by through Spark SQL, odd names among it.
+# Partition fields that Spark SQL supports, with odd names.
 JAVA_TABLE = """
     CREATE TABLE java.db.{name} (
         id BIGINT NOT NULL, flag BOOLEAN, `we ird` INT, `1x` DECIMAL(9,2), `a-b` DECIMAL(9,2), huge DECIMAL(38,10),
@@ -363,8 +363,8 @@ JAVA_ROW = """
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_our_avro_schemas_are_javas_field_for_field(version: int, iceberg_java: IcebergJava) -> None:
-    """Names, ids, types, defaults, order: only the documentation strings are left out."""
+def test_avro_schemas_equal_those_of_java(version: int, iceberg_java: IcebergJava) -> None:
+    """Names, ids, types, defaults and order are equal; only documentation strings are missing."""
     name = f"avro_v{version}"
     iceberg_java.session.sql(JAVA_TABLE.format(name=name, version=version))
     iceberg_java.session.sql(JAVA_ROW.format(name=name))
@@ -382,7 +382,7 @@ def test_our_avro_schemas_are_javas_field_for_field(version: int, iceberg_java: 
     ours = manifest_schema(version, metadata.schemas_current_first, spec)
     assert without_doc(avro_schema(data)) == without_doc(ours)
 
-    # The same manifest written by us: the same values, bounds of partitions included.
+    # Icekeeper writes the same manifest with the same values, bounds of partitions included.
     (read,) = decode_manifest(data, manifest, spec)
     again = encode_manifest(
         metadata,
@@ -397,7 +397,7 @@ def test_our_avro_schemas_are_javas_field_for_field(version: int, iceberg_java: 
     ((ours_listed,), _) = assign_row_ids([again.manifest], 0) if version > 2 else ((again.manifest,), 0)
     assert replace(ours_listed, manifest_length=0) == replace(manifest, manifest_length=0)
 
-    # The same manifest list: the same header, row ids included.
+    # It writes the same manifest list with the same header, row ids included.
     listed = encode_manifest_list(
         version,
         [manifest],
@@ -415,7 +415,7 @@ def avro_schema(data: bytes) -> Any:
 
 
 def header(data: bytes) -> dict[str, str]:
-    """What Iceberg says of the file, whatever Avro says."""
+    """Iceberg's entries in the header, without Avro's."""
     found = fastavro.reader(io.BytesIO(data)).metadata
     return {key: value for key, value in found.items() if not key.startswith("avro.") and key != "iceberg.schema"}
 
@@ -430,7 +430,7 @@ def records(data: bytes) -> list[Any]:
     return [json.loads(json.dumps(record, default=repr)) for record in fastavro.reader(io.BytesIO(data))]
 
 
-# A position delete that names its one data file, written by Iceberg-Java under another partition and another spec.
+# Iceberg-Java writes a position delete that names its single data file under another partition and another spec.
 
 IDLE = {
     "min_input_files": "9",
@@ -447,10 +447,10 @@ IDLE = {
     ],
     ids=["compact", "rewrite_position_deletes"],
 )
-def test_no_reader_gets_a_deleted_row_back(
+def test_no_reader_finds_a_deleted_row_after_a_pass(
     java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, passes: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    """Java, DuckDB and PyIceberg believe the name: 25 rows became 31."""
+    """Java, DuckDB and PyIceberg go by the named file; once, a pass restored deleted rows."""
     java = java_tables.create(ID_AND_REGION, BY_REGION, {"format-version": "2"}, tmp_path / "table")
     files: dict[str, Any] = {}
     for first, region in ((0, "eu"), (10, "us"), (20, "asia")):
@@ -474,7 +474,7 @@ def test_no_reader_gets_a_deleted_row_back(
 
     expected = Counter([*range(10), *range(15, 30)])
     assert readers() == [expected] * 3
-    # Later releases refuse it (platform: java-checks-delete-partition).
+    # Later releases of Java refuse such a delete (platform: java-checks-delete-partition).
     assert {kind for kind, _ in table.problems()} == {"delete_scope"}
     for operation, settings in passes:
         table.maintain(operations=operation, **settings)

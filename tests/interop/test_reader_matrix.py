@@ -1,4 +1,4 @@
-"""The matrix writer × operation × reader: readers that share no code with us find the rows that were written."""
+"""The matrix writer × operation × reader: independent readers find the written rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.judges.readers import READERS, problems
 from support.judges.tables import ARROW, FOREIGN, NEEDS_JUDGES, OPERATIONS, Judged, judged_tables
 
 pytestmark = NEEDS_JUDGES
-# Every writer's files are copied by row groups in one of them: a table is not made otherwise.
+# Each writer's files are copied by row groups in at least one case.
 CASES = (
     (("java",), "copy beside decoded"),
     (("pyiceberg",), "copy"),
@@ -44,7 +44,7 @@ def tables(java_tables: JavaTables, folder: Path) -> list[Judged]:
 
 
 @pytest.mark.parametrize("reader", [*READERS, *(["java"] if NIGHTLY else [])])
-def test_a_reader_finds_the_rows_that_were_written(
+def test_a_reader_finds_the_written_rows(
     reader: str, tables: list[Judged], folder: Path, iceberg_java: IcebergJava
 ) -> None:
     assert problems(reader, tables, folder, iceberg_java) == []

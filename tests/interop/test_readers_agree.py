@@ -20,12 +20,12 @@ from support.readers import canonical, duckdb_rows, pyiceberg_rows, rows_by_engi
 
 
 def partitions(location: str) -> Counter[tuple[int, str]]:
-    """Files per spec and partition, as PyIceberg plans a scan."""
+    """The number of files per spec and partition in PyIceberg's scan plan."""
     tasks = StaticTable.from_metadata(location).scan().plan_files()
     return Counter((task.file.spec_id, repr(task.file.partition)) for task in tasks)
 
 
-def test_the_pass_did_something(compacted: Compacted) -> None:
+def test_the_pass_merges_files_and_rewrites_manifests(compacted: Compacted) -> None:
     assert compacted.outcome.status is PassStatus.SUCCEEDED
     before = partitions(compacted.before)
     merged = [files for files in before.values() if files > 1]
@@ -42,7 +42,7 @@ def test_the_pass_did_something(compacted: Compacted) -> None:
 
 @pytest.mark.slow
 def test_three_readers_agree(compacted: Compacted, iceberg_java: IcebergJava) -> None:
-    """All three read the head and our snapshots; PyIceberg and DuckDB also three older snapshots."""
+    """All three read the head and Icekeeper's snapshots; PyIceberg and DuckDB also read three older snapshots."""
     head = canonical(pyiceberg_rows(compacted.before))
     assert len(head) == 80
     everywhere = dict.fromkeys(("pyiceberg", "duckdb", "java"), head)
@@ -56,8 +56,8 @@ def test_three_readers_agree(compacted: Compacted, iceberg_java: IcebergJava) ->
             assert canonical(read(compacted.after, snapshot_id)) == old, snapshot_id
 
 
-def test_java_reads_types_that_spark_does_not_have(tmp_path: Path, iceberg_java: IcebergJava) -> None:
-    """``time``, and a partition by it: PyIceberg, DuckDB, and Java's own generic reader."""
+def test_java_reads_types_that_spark_lacks(tmp_path: Path, iceberg_java: IcebergJava) -> None:
+    """PyIceberg, DuckDB and Java's generic reader read ``time`` and a partition by it."""
     made = compact_evolved(2, tmp_path, with_time=True)
     assert made.outcome.status is PassStatus.SUCCEEDED
     assert len(made.outputs()) == sum(files > 1 for files in partitions(made.before).values()) > 10
@@ -77,9 +77,9 @@ def test_java_reads_types_that_spark_does_not_have(tmp_path: Path, iceberg_java:
     assert clocks == Counter((row["id"], str(row["clock"])) for row in wanted)
 
 
-def test_files_that_were_not_merged_keep_who_added_them_and_when(compacted: Compacted) -> None:
-    """Written out explicitly, although their manifests are new (rule: carry-entries-explicitly); so is our own data
-    number (rule: keep-planning-sequence-number)."""
+def test_files_that_are_not_merged_keep_their_snapshot_and_sequence_numbers(compacted: Compacted) -> None:
+    """New manifests state them explicitly (rule: carry-entries-explicitly), as the data sequence number of outputs
+    (rule: keep-planning-sequence-number)."""
 
     def numbers(location: str) -> dict[str, tuple[int | None, int | None, int | None]]:
         table = StaticTable.from_metadata(location)
@@ -121,8 +121,8 @@ PREDICATES = [
 ]
 
 
-def test_pruning_is_as_good_as_before(compacted: Compacted) -> None:
-    """By partition; within a partition, the bounds of a merged file are those of its parts."""
+def test_pruning_opens_no_more_partitions_than_before(compacted: Compacted) -> None:
+    """Within a partition, the bounds of a merged file cover those of its inputs."""
 
     def planned(location: str, predicate: str) -> set[tuple[int, str]]:
         tasks = StaticTable.from_metadata(location).scan(row_filter=predicate).plan_files()
@@ -134,7 +134,7 @@ def test_pruning_is_as_good_as_before(compacted: Compacted) -> None:
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory) -> Compacted:
-    """Rows of older specs move to the current spec where that is certain, or makes fewer files."""
+    """A table whose rows of older specs moved to the current spec, where that is certain or makes fewer files."""
     return compact_evolved(2, tmp_path_factory.mktemp("moved"), output_spec="current")
 
 
@@ -143,17 +143,17 @@ def files_by_spec(location: str) -> Counter[int]:
 
 
 def test_rows_that_moved_to_the_current_spec_make_fewer_files(compacted: Compacted, moved: Compacted) -> None:
-    """Files of old specs become fewer, and all files together."""
+    """Both the files of old specs and all files become fewer."""
     stayed, now = files_by_spec(compacted.after), files_by_spec(moved.after)
     assert sum(now[old] for old in (0, 1, 2)) < sum(stayed[old] for old in (0, 1, 2))
     assert sum(now.values()) < sum(stayed.values())
 
 
-def test_pruning_is_as_good_when_rows_moved_to_the_current_spec(moved: Compacted) -> None:
-    """Partitions are others then, so files are counted."""
+def test_pruning_opens_no_more_files_after_rows_moved_to_the_current_spec(moved: Compacted) -> None:
+    """The partitions differ, so the test counts files."""
     for predicate in PREDICATES:
         if predicate.startswith("id = "):
-            continue  # the current spec gave up the partition field of id, so it does not separate files by it
+            continue  # the current spec has no partition field of id, so it does not separate files by id
         files_before, files_after = (
             len(list(StaticTable.from_metadata(location).scan(row_filter=predicate).plan_files()))
             for location in (moved.before, moved.after)

@@ -1,4 +1,4 @@
-"""Statistics beside Iceberg-Java's own: the same sketches byte for byte, the same partition rows, read by it."""
+"""Statistics compared with Iceberg-Java's: equal sketches, equal partition rows, and Java and Spark read them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROWS = """SELECT CAST(id AS INT), id * 4000000000, IF(id % 3 = 0, FLOAT('NaN'), 
 
 @dataclass(frozen=True)
 class Kind:
-    """A format version, and the format that partition statistics shall have."""
+    """A format version, and the file format of partition statistics."""
 
     version: int
     file_format: str
@@ -49,7 +49,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 @pytest.fixture
 def java_table(kind: Kind, spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
-    """Two partition specs, and deletes merged on read."""
+    """A table with two partition specs and merge-on-read deletes."""
     properties = f"'format-version' = '{kind.version}', 'write.format.default' = '{kind.file_format}'"
     ddl = (
         f"CREATE TABLE {{table}} ({COLUMNS}) USING iceberg PARTITIONED BY (flag, day) "
@@ -71,7 +71,7 @@ def java_table(kind: Kind, spark_session: SparkSession, tmp_path: Path) -> Itera
 
 
 def computed(table: JavaTable, folder: Path, **settings: Any) -> MaintainedTable:
-    """The table after our statistics of it."""
+    """The table after Icekeeper has computed its statistics."""
     folder.mkdir()
     ours = registered_table(table.metadata_location, folder)
     outcome = outcome_of(ours.maintain(operations="compute_statistics", **settings), Operation.COMPUTE_STATISTICS)
@@ -81,14 +81,14 @@ def computed(table: JavaTable, folder: Path, **settings: Any) -> MaintainedTable
 
 
 def each(iterable: Any) -> Iterator[Any]:
-    """py4j iterates over lists only."""
+    """Iterate over any Java iterable; py4j iterates only over lists."""
     iterator = iterable.iterator()
     while iterator.hasNext():
         yield iterator.next()
 
 
 def sketches(session: SparkSession, path: str) -> dict[tuple[int, ...], tuple[bytes, dict[str, str]]]:
-    """The blobs of a statistics file, as Iceberg-Java reads them: their bytes and properties by fields."""
+    """The bytes and properties of each blob of a statistics file by its fields, as Iceberg-Java reads them."""
     java = session._jvm.org.apache.iceberg  # type: ignore[union-attr]
     file = java.hadoop.HadoopFileIO(session._jsc.hadoopConfiguration()).newInputFile(path)
     reader = java.puffin.Puffin.read(file).build()
@@ -130,14 +130,14 @@ def partition_rows(table: JavaTable, path: str, version: int) -> list[dict[str, 
     return found
 
 
-def test_statistics_are_javas(java_table: JavaTable, kind: Kind, spark_session: SparkSession, tmp_path: Path) -> None:
-    """Sketches byte for byte, with deletes applied, over every type that Spark has; partitions row for row; and then
-    Spark plans with ours."""
+def test_statistics_equal_javas(java_table: JavaTable, kind: Kind, spark_session: SparkSession, tmp_path: Path) -> None:
+    """Sketches are equal byte for byte, with deletes applied, for every type that Spark has; partitions are equal row
+    for row; Spark plans with Icekeeper's statistics."""
     ours = computed(java_table, tmp_path / "ours")
     sketches_are_equal(ours, java_table.call("compute_table_stats").statistics_file, spark_session)
     partitions_are_equal(ours, java_table, kind)
     java_table.take_over(ours.metadata_location)
-    java_knows(java_table)
+    java_lists_them(java_table)
     spark_plans_with_them(java_table)
 
 
@@ -153,7 +153,7 @@ def sketches_are_equal(ours: MaintainedTable, theirs: str, session: SparkSession
 
 
 def partitions_are_equal(ours: MaintainedTable, java_table: JavaTable, kind: Kind) -> None:
-    """Java omits the number of rows after deletes; where ours states it, it is that of the table."""
+    """Java omits the number of rows after deletes; where Icekeeper states it, it equals the count of the table."""
     theirs = java_table.call("compute_partition_stats").partition_statistics_file
     (entry,) = ours.reader.metadata.partition_statistics
     assert entry["statistics-path"].endswith(f".{kind.file_format}")
@@ -171,12 +171,12 @@ def partitions_are_equal(ours: MaintainedTable, java_table: JavaTable, kind: Kin
 
 
 def loaded(table: JavaTable) -> Any:
-    """Iceberg-Java's own table."""
+    """The table as Iceberg-Java's object."""
     java = table.session._jvm.org.apache.iceberg  # type: ignore[union-attr]
     return java.spark.Spark3Util.loadIcebergTable(table.session._jsparkSession, f"java.db.{table.name}")
 
 
-def java_knows(java_table: JavaTable) -> None:
+def java_lists_them(java_table: JavaTable) -> None:
     table = loaded(java_table)
     (file,) = table.statisticsFiles()
     assert file.snapshotId() == table.currentSnapshot().snapshotId()
@@ -199,7 +199,7 @@ def spark_plans_with_them(java_table: JavaTable) -> None:
     assert (distinct["id"], distinct["flag"], distinct["price"]) == (87, 2, 7)
 
 
-# py4j hands small numbers over as Integer, which is another type.
+# py4j passes small numbers as Integer, so the values are large.
 VALUES: dict[str, tuple[str, pa.Array]] = {
     "time": ("LongType", pa.array([2**32, 86_399_999_999], pa.time64("us"))),
     "timestamp_ns": ("LongType", pa.array([-(2**40), 2**62], pa.timestamp("ns"))),
@@ -214,8 +214,8 @@ VALUES: dict[str, tuple[str, pa.Array]] = {
 
 
 @pytest.mark.parametrize("iceberg_type", VALUES)
-def test_types_that_spark_lacks_are_hashed_as_java_would(iceberg_type: str, spark_session: SparkSession) -> None:
-    """Java's single-value serialization into its sketch of the Alpha family, which is what the specification says."""
+def test_types_that_spark_lacks_are_hashed_as_in_java(iceberg_type: str, spark_session: SparkSession) -> None:
+    """The specification requires Java's single-value serialization into its sketch of the Alpha family."""
     jvm: Any = spark_session._jvm
     types, convert = jvm.org.apache.iceberg.types.Types, jvm.org.apache.iceberg.types.Conversions.toByteBuffer
     to_java: dict[str, Callable[[Any], Any]] = {

@@ -1,4 +1,4 @@
-"""Avro values of any schema are read as fastavro reads them."""
+"""Avro values of any schema read as with fastavro."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from support.examples import examples
 from support.hostile.avro import uncompressed
 from support.manifests import drawn_table, encoded, entries
 
-# Values of any schema, and damaged manifests, are read as fastavro reads them, and passed over to the same end.
+# Values of any schema, and damaged manifests, read as with fastavro; skipping a value ends at the same byte.
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 PRIMITIVES: Mapping[str, st.SearchStrategy[Any]] = {
@@ -47,7 +47,7 @@ PRIMITIVES: Mapping[str, st.SearchStrategy[Any]] = {
 
 
 class Drawn:
-    """Schemas that may refer to types by name, each with values."""
+    """Schemas with values; a schema may refer to a type by name."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self._draw = draw
@@ -105,7 +105,7 @@ def records(draw: st.DrawFn) -> tuple[Any, Any]:
 
 @settings(max_examples=examples(60))
 @given(records())
-def test_any_value_is_read_as_fastavro_reads_it(made: tuple[Any, Any]) -> None:
+def test_any_value_reads_as_with_fastavro(made: tuple[Any, Any]) -> None:
     parsed: Any = parse_schema(made[0])
     sink = io.BytesIO()
     fastavro.schemaless_writer(sink, parsed, made[1])
@@ -117,7 +117,7 @@ def test_any_value_is_read_as_fastavro_reads_it(made: tuple[Any, Any]) -> None:
 
 
 def by_fastavro(data: bytes) -> list[tuple[Any, ...]]:
-    """What fastavro reads of the entries of a manifest."""
+    """The entries of a manifest as fastavro reads them."""
     blocks: Any = fastavro.block_reader(io.BytesIO(data))
     schema = parse_schema(strip_logical_types(json.loads(blocks.metadata["avro.schema"])))
     found = []
@@ -141,9 +141,9 @@ def facts_of(entry: ManifestEntry) -> tuple[Any, ...]:
 
 @settings(max_examples=examples(60))
 @given(st.data())
-def test_a_damaged_manifest_is_refused_or_read_as_fastavro_reads_it(data: st.DataObject) -> None:
-    """What is read only when it is asked for is damaged then, or never (rule: damage-ends-in-a-named-error)."""
-    made = data.draw(st.lists(entries(2), min_size=1, max_size=2).map(lambda lists: [e for one in lists for e in one]))
+def test_a_damaged_manifest_is_refused_or_reads_as_with_fastavro(data: st.DataObject) -> None:
+    """A lazily read value fails when it is read (rule: damage-ends-in-a-named-error)."""
+    made = data.draw(st.lists(entries(2), min_size=1, max_size=2).map(lambda lists: [e for es in lists for e in es]))
     metadata = drawn_table(2)
     written = encoded(metadata, made, ManifestContent.DATA)
     damaged = bytearray(uncompressed(written.data))
@@ -155,20 +155,20 @@ def test_a_damaged_manifest_is_refused_or_read_as_fastavro_reads_it(data: st.Dat
     with suppress(MetadataUnreadable):
         found = list(decode_manifest(broken, written.manifest, metadata.specs[0]))
         for entry in found:
-            repr(entry)  # asks for everything
+            repr(entry)  # reads all values
         assert [facts_of(entry) for entry in found] == by_fastavro(broken)
         live = [entry.file.key for entry in found if entry.status is not EntryStatus.DELETED]
         assert [(file.path, file.content_offset) for file in decode_live_files(broken, "m")] == live
         assert [key for key, _ in decode_identities(broken, written.manifest)] == live
 
 
-# What is read by a learned expression is what a walk from field to field reads, of damaged entries too
+# A learned expression reads the same as a walk from field to field, also from damaged entries
 # (rule: damage-ends-in-a-named-error).
 
 
 @contextmanager
 def learning(lessons: int) -> Iterator[None]:
-    """Each entry is learned from, so many times at most, and nothing that was learned before is known."""
+    """Learn from every entry, at most ``lessons`` times, and start without learned expressions."""
     with (
         mock.patch.object(learned_entries, "_WALKED_FIRST", 0),
         mock.patch.object(learned_entries, "_NOTED_AT_ONCE", 1),
@@ -184,7 +184,7 @@ def learning(lessons: int) -> Iterator[None]:
 
 
 def all_that_is_read(data: bytes, manifest: ManifestFile, metadata: TableMetadata) -> list[Any]:
-    """By every reader of manifests, or that it refuses the manifest."""
+    """What each reader of manifests returns; "refused" if it refuses the manifest."""
 
     def outcome(found: Iterable[Any]) -> Any:
         try:
@@ -205,7 +205,7 @@ def all_that_is_read(data: bytes, manifest: ManifestFile, metadata: TableMetadat
 @settings(max_examples=examples(8))
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
-def test_learned_expressions_read_entries_as_a_walk_does(format_version: int, data: st.DataObject) -> None:
+def test_learned_expressions_read_the_same_as_a_walk(format_version: int, data: st.DataObject) -> None:
     made = data.draw(entries(format_version)) * 3
     metadata = drawn_table(format_version)
     written = encoded(metadata, made, ManifestContent.DATA)
@@ -215,7 +215,7 @@ def test_learned_expressions_read_entries_as_a_walk_does(format_version: int, da
         header = len(uncompressed(encoded(metadata, [], ManifestContent.DATA).data))
         at = data.draw(st.integers(min(header, len(whole) - 1), len(whole) - 1))
         whole[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
-    # What is learned of a manifest that is whole must not make one readable that is not.
+    # Expressions learned from the sound manifest must not make the damaged manifest readable.
     with learning(2):
         assert "refused" not in all_that_is_read(sound, written.manifest, metadata)
         learned = all_that_is_read(bytes(whole), written.manifest, metadata)
@@ -249,19 +249,19 @@ TYPES = AvroTypes(SCHEMA)
 def test_a_pattern_matches_a_value_to_its_end_or_not_at_all(data: st.DataObject) -> None:
     kind, values = data.draw(st.sampled_from(FIELDS))
     first, other = (as_bytes(kind, data.draw(values)) for _ in range(2))
-    behind = data.draw(st.binary(max_size=5))
+    rest = data.draw(st.binary(max_size=5))
     try:
         pattern, end = value_pattern(TYPES, kind, first, 0)
     except PatternUnknownError:
         return
     assert end == len(first)
     find = re.compile(pattern, re.DOTALL).match
-    own = find(first + behind)
+    own = find(first + rest)
     assert own is not None
     assert own.end() == len(first)
-    found = find(other + behind)
+    found = find(other + rest)
     assert found is None or found.end() == len(other)
-    # Cut off anywhere, nothing is found but what ends there or before.
+    # A truncated value never matches.
     assert all(find(first[:cut]) is None for cut in range(len(first)))
 
 
@@ -272,14 +272,14 @@ def as_bytes(kind: Any, value: Any) -> bytes:
     return sink.getvalue()
 
 
-def test_nothing_is_learned_of_few_entries() -> None:
-    """A lesson takes as long as walking some hundred entries."""
+def test_few_entries_are_read_without_learning() -> None:
+    """A lesson takes as long as a walk over about a hundred entries."""
     steps = [EntryStep(slot, TYPES.reader("long"), "long", bytes.hex) for slot in range(2)]
     reader = EntryReader(steps, [None, None], TYPES)
     assert reader.read_block(b"\x02\x04" * 200, 200) == ([(1,) * 200, (2,) * 200], 400)
     assert reader.read_block(b"\x02\x04" * 100, 100) == ([(1,) * 50 + ("02",) * 50, (2,) * 50 + ("04",) * 50], 200)
     assert reader.read_block(b"\x02\x80\x02\x04\x06", 2) == ([["02", "04"], ["8002", "06"]], 5)
-    # Of one that is laid out in no way that was seen, here with a number of more bytes than there may be:
+    # An entry with an unknown layout is walked; here its number has too many bytes.
     with pytest.raises(ValueError, match="64 bits"):
         reader.read_block(b"\x80" * 10 + b"\x01", 1)
 
@@ -297,10 +297,10 @@ DAMAGE = st.just(b"") | st.just(b"") | st.binary(max_size=3)
     st.permutations([0, 1]),
     st.sampled_from([Stretch(2, 0, 0), Stretch(2, 0, 1), Stretch(2, 1, 1)]),
 )
-def test_a_block_is_read_as_its_single_entries_are(
+def test_a_block_reads_the_same_as_its_single_entries(
     before: list[bytes], behind: list[bytes], damage: bytes, more: int, slots: list[int], stretch: Stretch
 ) -> None:
-    """Entries of a layout that was not seen (a text of three letters), damage and wrong counts are for the walk."""
+    """The walk reads entries of an unknown layout (a text of three letters), damage and wrong counts."""
     kinds = [("long", lambda encoded: encoded[0] // 2), ("string", lambda encoded: encoded[1:].decode())]
     steps = [
         EntryStep(slot, TYPES.reader(kind), kind, decode) for slot, (kind, decode) in zip(slots, kinds, strict=True)

@@ -166,7 +166,7 @@ def same_either_way(documents: Mapping[str, bytes]) -> None:
 
 @settings(max_examples=examples(10), deadline=None)
 @given(st.lists(st.tuples(COUNTERS, PROPERTIES, st.integers(1, 12)), min_size=1, max_size=6))
-def test_shortcuts_report_the_same_of_generated_tables(
+def test_generated_tables_get_the_same_report(
     drawn: list[tuple[dict[str, str], dict[str, str], int]],
 ) -> None:
     documents = {}
@@ -177,7 +177,7 @@ def test_shortcuts_report_the_same_of_generated_tables(
     same_either_way(documents)
 
 
-def test_shortcuts_report_the_same_of_tables_of_other_engines() -> None:
+def test_tables_of_other_engines_get_the_same_report() -> None:
     root = corpus_root()
     found = [path.read_bytes() for path in sorted(root.rglob("*.metadata.json"))] if root is not None else []
     whole = [data for data in found if data[:1] == b"{" and {"format-version", "location"} <= json.loads(data).keys()]

@@ -1,4 +1,4 @@
-"""Manifests and manifest lists of any content are read back whole, whatever order readers use."""
+"""Manifests and manifest lists of any content are read back unchanged, with bounds for every order of readers."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from support.examples import examples
 from support.manifests import COLUMNS, DRAWN_FIELDS, drawn_table, encoded, entries
 from support.values import AWKWARD_UUIDS, ORDERS, uuid_values
 
-# Manifests and manifest lists of any content: what is written reads back and adds up.
+# Manifests and manifest lists of any content are read back unchanged, and their counts add up.
 
 
 def bits(values: Sequence[Any]) -> list[Any]:
-    """NaN equal to NaN, -0.0 not equal to 0.0."""
+    """The values, comparable: NaN equals NaN, and -0.0 does not equal 0.0."""
     return [struct.pack("<d", value) if isinstance(value, float) else value for value in values]
 
 
 def stored(partition: Sequence[Any]) -> list[Any]:
-    """Decimals in as few bytes as they need."""
+    """The partition with decimals in as few bytes as they need."""
     return [
         least_decimal(value) if kind.startswith("decimal") else value
         for value, (_, kind, _) in zip(partition, COLUMNS, strict=True)
@@ -48,8 +48,8 @@ def stored(partition: Sequence[Any]) -> list[Any]:
 @settings(max_examples=examples(25))
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
-def test_written_manifests_read_back(format_version: int, data: st.DataObject) -> None:
-    """With everything that a null would have inherited filled in (rule: carry-entries-explicitly)."""
+def test_written_manifests_are_read_back_unchanged(format_version: int, data: st.DataObject) -> None:
+    """Only null ids are replaced by the ids that they inherit (rule: carry-entries-explicitly)."""
     made = data.draw(entries(format_version))
     content = data.draw(st.sampled_from(ManifestContent)) if format_version > 1 else ManifestContent.DATA
     metadata = drawn_table(format_version)
@@ -64,7 +64,7 @@ def test_written_manifests_read_back(format_version: int, data: st.DataObject) -
         inherited = number if before.file_sequence_number is None else before.file_sequence_number
         assert after.file_sequence_number == inherited
         assert bits(after.file.partition) == bits(stored(before.file.partition))
-        # An ADDED entry's row ids are the commit's to give (rule: rows-keep-their-lineage).
+        # The commit assigns the row ids of an ADDED entry (rule: rows-keep-their-lineage).
         row_id = None if before.status is EntryStatus.ADDED else before.file.first_row_id
         assert replace(after.file, partition=()) == replace(before.file, partition=(), first_row_id=row_id)
     live = [
@@ -77,7 +77,7 @@ def test_written_manifests_read_back(format_version: int, data: st.DataObject) -
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObject) -> None:
-    """Counts per status, the least sequence number, and summaries over every entry, deleted ones too
+    """This covers counts per status, the least sequence number, and summaries over all entries, also deleted entries
     (rule: summaries-hold-for-every-reader)."""
     kinds = [kind for _, kind, _ in COLUMNS]
     made = next(
@@ -110,14 +110,14 @@ def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObjec
             assert isinstance(field, PrimitiveType)
             low, high = (plain(from_bytes(field, bound)) for bound in (summary.lower_bound, summary.upper_bound))
             raw = [readable(kind, value) for value in rest]
-            if kind == "uuid":  # wider, so that they hold in Java's order too: tests/property/test_manifest_bytes.py
+            if kind == "uuid":  # these bounds are wider, so that they also hold in Java's order
                 assert low <= min(raw) <= max(raw) <= high
             else:
                 assert (low, high) == (min(raw), max(raw))
 
 
 def readable(kind: str, value: Any) -> Any:
-    """A raw partition value as PyIceberg decodes a bound of it."""
+    """A raw partition value as PyIceberg decodes a bound."""
     if kind.startswith("decimal"):
         return int.from_bytes(value, "big", signed=True)
     return value.encode() if kind == "string" else value
@@ -132,10 +132,10 @@ def plain(value: Any) -> Any:
     return value.bytes if hasattr(value, "bytes") else value
 
 
-@settings(max_examples=examples(15))  # four manifests each
+@settings(max_examples=examples(15))  # each example has four manifests
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
-def test_manifest_lists_read_back(format_version: int, data: st.DataObject) -> None:
+def test_manifest_lists_are_read_back_unchanged(format_version: int, data: st.DataObject) -> None:
     made = [
         replace(
             encoded(drawn_table(format_version), data.draw(entries(format_version)), content).manifest, key_metadata=key
@@ -156,7 +156,7 @@ def test_manifest_lists_read_back(format_version: int, data: st.DataObject) -> N
     assert decode_manifest_list(written, "s3://b/list.avro") == made
 
 
-# What a manifest list says of uuids hides no row from any reader, whichever order it compares uuids by.
+# The bounds of uuids in a manifest list hide no row from any reader, whichever order it compares uuids in.
 
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -168,7 +168,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def opens(comparison: str, literal: Any, low: Any, high: Any) -> bool:
-    """Whether a planner opens a manifest with these bounds (Java's ``ManifestEvaluator``); all in its order."""
+    """Whether a planner opens a manifest with these bounds (Java's ``ManifestEvaluator``), compared in its order."""
     judged: dict[str, bool] = {
         "=": low <= literal <= high,
         "<": low < literal,
@@ -182,7 +182,7 @@ def opens(comparison: str, literal: Any, low: Any, high: Any) -> bool:
 @settings(max_examples=examples(500))
 @given(st.lists(uuid_values, min_size=1, max_size=8), st.lists(uuid_values, min_size=1, max_size=4))
 def test_a_planner_of_either_order_opens_manifests_with_a_match(values: list[bytes], literals: list[bytes]) -> None:
-    """Whatever is compared with a literal of either sign, and ``IN``, which is judged literal by literal
+    """This holds for every comparison and for literals of either sign, and so for ``IN``, a list of literals
     (rule: summaries-hold-for-every-reader)."""
     for part in split_by_section(["uuid"], values, lambda value: (value,)):
         bounds = uuid_bounds(part)
@@ -202,14 +202,14 @@ def test_bounds_of_uuids_are_the_narrowest_that_hold_in_both_orders(values: list
     bounds, own = uuid_bounds(values), (min(values), max(values))
     if all(order(own[0]) <= order(value) <= order(own[1]) for order in ORDERS for value in values):
         assert bounds == own
-    if bounds is None:  # no uuid among the awkward ones and the values themselves is a bound
+    if bounds is None:  # neither an awkward uuid nor a value is a bound
         candidates = [*AWKWARD_UUIDS, *values]
 
         def holds(compare: Callable[[Any, Any], bool]) -> bool:
             return any(all(compare(o(c), o(v)) for o in ORDERS for v in values) for c in candidates)
 
         assert not (holds(operator.le) and holds(operator.ge))
-    # A planned rewrite sees the section in the manifest list.
+    # The plan of a rewrite reads the section from the manifest list.
     for part in split_by_section(["uuid"], values, lambda value: (value,)):
         found = uuid_bounds(part)
         assert found is not None
@@ -225,19 +225,19 @@ NIL, LOW, HIGH = bytes(16), b"\x12" + bytes(15), b"\xf2" + bytes(15)
         ([LOW], (LOW, LOW)),
         ([LOW, HIGH], None),
         ([NIL, LOW], (NIL, LOW)),
-        # The second numbers have both signs: the first number is widened by one.
+        # The second halves have both signs, so the bounds widen the first half by one.
         ([LOW, LOW[:8] + HIGH[:8]], (b"\x11" + b"\xff" * 7 + bytes(8), b"\x12" + bytes(6) + b"\x01" + bytes(8))),
-        # Nothing is below a first number of 0 in both orders.
+        # In both orders, nothing is below a first half of 0.
         ([NIL, bytes(8) + HIGH[:8]], None),
         ([NIL, bytes(8) + LOW[:8]], (NIL, bytes(8) + LOW[:8])),
     ],
 )
-def test_bounds_by_example(values: Sequence[bytes], bounds: tuple[bytes, bytes] | None) -> None:
+def test_bounds_of_uuids_by_example(values: Sequence[bytes], bounds: tuple[bytes, bytes] | None) -> None:
     assert uuid_bounds(values) == bounds
 
 
-def test_bounds_are_never_missing_beside_values() -> None:
-    """Readers take that for "all null" (Java's ``ManifestEvaluator``): rather no summaries at all."""
+def test_a_manifest_with_values_never_lacks_their_bounds() -> None:
+    """Readers take missing bounds for "all null" (Java's ``ManifestEvaluator``), so there are no summaries instead."""
     both = summarise_partitions(["long", "uuid"], [(1, LOW), (2, HIGH)])
     assert both is None
     found = summarise_partitions(["long", "uuid"], [(1, None), (2, None)])
@@ -245,8 +245,8 @@ def test_bounds_are_never_missing_beside_values() -> None:
     assert (found[1].contains_null, found[1].lower_bound) == (True, None)
 
 
-def test_partitions_of_one_section_stay_together() -> None:
-    """Nulls with the least uuids; without uuids everything does."""
+def test_partitions_are_split_by_the_section_of_their_uuids() -> None:
+    """Nulls belong to the first section; without uuids there is only one section."""
     partitions = [(7, HIGH), (1, None), (2, LOW), (3, HIGH)]
     assert split_by_section(["long", "uuid"], partitions, tuple) == [[(1, None), (2, LOW)], [(7, HIGH), (3, HIGH)]]
     assert split_by_section(["long", "binary"], partitions, tuple) == [partitions]

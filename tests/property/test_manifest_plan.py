@@ -1,4 +1,4 @@
-"""Which manifests are merged, and where they are cut."""
+"""Manifests that are merged, and the cuts between new manifests."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from support.manifests import (
 from support.plans import HEAD, manifest, policy
 from support.values import ORDERS
 
-# Manifests are merged once, hold the same entries, and are cut along partitions.
+# Manifests are merged once, keep their entries, and are cut along partitions.
 
 HERE = LocalEngine(1)
 
 
-@settings(max_examples=examples(40))  # real encoding takes its time
+@settings(max_examples=examples(40))  # real encoding is slow
 @given(stored_manifests(), st.integers(2, 8), targets)
-def test_a_plan_applied_leaves_nothing_to_plan(stored: list[EncodedManifest], least: int, target: int) -> None:
+def test_an_applied_plan_leaves_nothing_to_plan(stored: list[EncodedManifest], least: int, target: int) -> None:
     wanted = policy(min_manifests_to_rewrite=least)
     planned = plan(stored, wanted, target)
     if isinstance(planned, ManifestPlan):
@@ -65,15 +65,15 @@ def test_rewritten_manifests_hold_the_same_entries_in_partition_order_with_true_
     assert {e.status for _, e in entries_of(TABLE, written)} <= {EntryStatus.EXISTING}
     for m in written:
         entries = [e for _, e in entries_of(TABLE, [m])]
-        states_the_truth(m, entries)
+        list_entry_is_true(m, entries)
         summaries_hold(m, entries)
     for group in planned.groups:
         of_group = [m for m in written if (m.manifest.partition_spec_id, m.manifest.content) == group.kind]
         in_partition_order([e for _, e in entries_of(TABLE, of_group)])
 
 
-def states_the_truth(m: EncodedManifest, entries: Sequence[ManifestEntry]) -> None:
-    """A manifest list has these values; the commit and the size of the file are known later."""
+def list_entry_is_true(m: EncodedManifest, entries: Sequence[ManifestEntry]) -> None:
+    """The manifest list entry has the true values, except for those of the commit and the file size."""
     again = encoded_manifests(m.manifest.partition_spec_id, entries, "", content=m.manifest.content).manifest
     assert again == replace(
         m.manifest,
@@ -85,9 +85,9 @@ def states_the_truth(m: EncodedManifest, entries: Sequence[ManifestEntry]) -> No
 
 
 def summaries_hold(m: EncodedManifest, entries: Sequence[ManifestEntry]) -> None:
-    """For readers of either order of uuids; and a manifest has summaries, for Spark's ``manifests`` table.
+    """They hold for readers of either order of uuids, and exist, for Spark's ``manifests`` table.
 
-    A plan cannot foresee rare uuids: those at an end of an order, outside bounds that hold in the other order.
+    A plan cannot foresee rare uuids at an end of an order, outside bounds that hold in the other order.
     """
     if m.manifest.partition_spec_id != 2:
         assert m.manifest.partitions is not None
@@ -107,7 +107,7 @@ def summaries_hold(m: EncodedManifest, entries: Sequence[ManifestEntry]) -> None
 
 
 def in_partition_order(entries: Sequence[ManifestEntry]) -> None:
-    """One partition is in neighbouring manifests only, oldest entries first; 0.0 and -0.0 are two partitions."""
+    """A partition is only in neighbouring manifests, oldest entries first; 0.0 and -0.0 are separate partitions."""
     order = [repr(e.file.partition) for e in entries]
     runs = [p for i, p in enumerate(order) if i == 0 or order[i - 1] != p]
     assert len(runs) == len(set(runs))
@@ -116,7 +116,7 @@ def in_partition_order(entries: Sequence[ManifestEntry]) -> None:
         assert ages == sorted(ages)
 
 
-# Which manifests are worth rewriting, and every reason for rewriting none.
+# Manifests that a plan rewrites, and every reason for an empty plan.
 
 
 def reason(manifests: Sequence[ManifestFile] | None, chosen: Policy) -> str:
@@ -132,8 +132,8 @@ def reason(manifests: Sequence[ManifestFile] | None, chosen: Policy) -> str:
     return planned.reason
 
 
-def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
-    """SeaweedFS's worker, skip conditions; the last sentence is our own."""
+def test_every_reason_for_an_empty_plan_has_the_words_of_seaweedfs() -> None:
+    """These are the skip conditions of SeaweedFS's worker; only the last sentence is Icekeeper's."""
     few = [manifest(f"m{i}") for i in range(4)]
     deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(4)]
     assert reason(None, policy()) == "no current snapshot"
@@ -144,8 +144,8 @@ def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
     assert reason(full, policy()) == "6 data manifests are already as few as their specs and sizes allow"
 
 
-def test_twelve_small_manifests_become_one_and_three_delete_manifests_wait() -> None:
-    """SeaweedFS's worker, before and after; delete manifests have a threshold of their own."""
+def test_twelve_small_manifests_become_one_and_three_delete_manifests_are_kept() -> None:
+    """SeaweedFS's worker gives the same result; delete manifests have a separate threshold."""
     small = [manifest(f"m{i}", live=25) for i in range(12)]
     deletes = [manifest(f"d{i}", content=ManifestContent.DELETES) for i in range(5)]
     planned = plan_listed([*small, *deletes[:3]], policy(), 8 * 1024 * 1024)
@@ -160,8 +160,8 @@ def test_twelve_small_manifests_become_one_and_three_delete_manifests_wait() -> 
     assert [planned.count(content) for content in ManifestContent] == [(12, 1), (5, 1)]
 
 
-def test_manifests_without_counts_are_taken_for_live() -> None:
-    """Version 1 writers may leave counts out: not knowing never loses an entry."""
+def test_manifests_without_counts_count_as_live() -> None:
+    """Version 1 writers may omit counts; an unknown count never loses an entry."""
     planned = plan_listed([manifest(f"m{i}", live=None, dead=None) for i in range(6)], policy(), 8 * 1024 * 1024)
     assert isinstance(planned, ManifestPlan)
     assert len(planned.manifests) == 6
@@ -179,13 +179,13 @@ def spanning(path: str, low: str, high: str, *, length: int = LARGE) -> Manifest
 
 
 def chosen(manifests: Sequence[ManifestFile], **settings: object) -> set[str]:
-    """Paths of what is rewritten."""
+    """The paths of the manifests that the plan rewrites."""
     planned = plan_listed(manifests, policy(**settings), LARGE)
     return set() if isinstance(planned, Nothing) else {m.manifest_path for m in planned.manifests}
 
 
-def test_days_that_are_over_are_left_alone() -> None:
-    """Large manifests whose partitions all come before those of every later one; a small one ends the row."""
+def test_large_manifests_of_past_days_are_not_rewritten() -> None:
+    """They are kept while their partitions precede those of all later manifests; the first small manifest ends this."""
     days = [spanning("1", "a", "a"), spanning("2", "b", "c"), spanning("3", "d", "d")]
     new = [spanning(f"n{i}", "e", "e", length=5000) for i in range(6)]
     paths = {m.manifest_path for m in new}
@@ -199,7 +199,7 @@ def test_days_that_are_over_are_left_alone() -> None:
 
 
 def test_manifests_that_all_span_the_table_are_clustered() -> None:
-    """Whatever their number; those that hold one partition each are not, nor a few wide ones among many."""
+    """Any number is; manifests of a single partition each are not, nor a few wide manifests among many."""
     wide = [spanning(f"w{i}", "a", "z") for i in range(10)]
     assert chosen(wide) == {m.manifest_path for m in wide}
     assert chosen([spanning(f"p{i}", "a", "a") for i in range(10)]) == set()
@@ -211,7 +211,7 @@ def test_manifests_that_all_span_the_table_are_clustered() -> None:
     assert len(chosen([*apart, *(spanning(f"w{i}", "00a", "40b") for i in range(12))])) == 52
 
 
-# Where a merged manifest is cut, and where the next lane begins: evenly, and rather where a partition ends.
+# Cuts of merged manifests and bounds of lanes are even, and move to the end of a partition where possible.
 
 
 @settings(max_examples=examples(200))
@@ -221,7 +221,7 @@ def test_manifests_that_all_span_the_table_are_clustered() -> None:
     st.integers(1, 60),
 )
 def test_cuts_are_even_and_prefer_the_ends_of_partitions(blocks: list[tuple[int, bool]], room: int, most: int) -> None:
-    """As few as fit; none more than an eighth of a manifest, or one block, away from where it would be even."""
+    """There are as few as fit; each is at most an eighth of a manifest, or a block, away from an even cut."""
     sizes, ends = [size for size, _ in blocks], [end for _, end in blocks]
     cuts = even_cuts(sizes, ends, room, most)
     assert cuts == sorted(set(cuts))
@@ -237,7 +237,7 @@ def test_cuts_are_even_and_prefer_the_ends_of_partitions(blocks: list[tuple[int,
             assert ends[cut - 1] or not near
 
 
-def test_lanes_begin_where_partitions_do_unless_a_partition_fills_several() -> None:
+def test_lanes_begin_with_partitions_unless_a_partition_fills_several() -> None:
     def key(partition: int, number: int) -> tuple[Place, int, str]:
         return ((), ((1, partition),)), number, f"{partition}-{number}"
 
@@ -246,8 +246,8 @@ def test_lanes_begin_where_partitions_do_unless_a_partition_fills_several() -> N
     assert lane_bounds([key(0, 0)], 4) == [key(0, 0)]
 
 
-def test_a_cut_moves_to_where_a_partition_ends_near_by() -> None:
-    """By an eighth of a manifest at most, to the nearest; else it stays where the manifests are even."""
+def test_a_cut_moves_to_the_nearest_end_of_a_partition() -> None:
+    """It moves by at most an eighth of a manifest; otherwise the manifests are even."""
 
     def cut_of(*ends: int) -> list[int]:
         return even_cuts([10] * 20, [i + 1 in ends for i in range(20)], 100, 99)

@@ -1,4 +1,4 @@
-"""A table whose writers and two maintainers meet at any step, crash, and get bad answers (support.model)."""
+"""A table whose writers and two maintainers interleave at any step, crash, and get bad answers (support.model)."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ FOUND = {
         steps=(*(Step(Verb.APPEND, seed) for seed in range(6)), Step(Verb.MAINTAIN, 872)),
     ),
 }
-"""Histories that failed once."""
+"""Histories that once failed."""
 
 
-# ``make nightly`` also runs thousands by ``python -m support.model``, which counts them.
+# ``make nightly`` also runs thousands with ``python -m support.model``, which counts them.
 @settings(
     derandomize=not NIGHTLY,
     database=None,
@@ -45,17 +45,17 @@ FOUND = {
 )
 @given(history=histories)
 def test_every_snapshot_and_ref_holds_the_rows_of_the_model(history: History, duckdb: DuckDB) -> None:
-    """After each step, by a reader that shares no code with us and by DuckDB; and nothing that is needed is gone."""
+    """After each step, an independent reader and DuckDB check the rows; no reachable file is missing."""
     run_history(history, duckdb, Counts())
 
 
 @pytest.mark.parametrize("history", FOUND.values(), ids=FOUND)
-def test_histories_that_failed_once(history: History, duckdb: DuckDB) -> None:
+def test_histories_that_once_failed_hold_the_rows_of_the_model(history: History, duckdb: DuckDB) -> None:
     run_history(history, duckdb, Counts())
 
 
-def test_the_model_finds_a_row_whose_delete_was_overlooked(duckdb: DuckDB) -> None:
-    """A pass stands still before its commit while a writer deletes a row, and is made blind for it."""
+def test_the_model_finds_a_row_whose_delete_is_overlooked(duckdb: DuckDB) -> None:
+    """A writer deletes a row while a pass pauses before its commit, and the test disables conflict detection."""
     begin = (Step(Verb.APPEND, 29714), Step(Verb.APPEND, 48550), Step(Verb.APPEND, 49200), Step(Verb.MAINTAIN, 16558))
     history = History(2, False, False, (*begin, Step(Verb.POSITIONS, 25312), Step(Verb.MAINTAIN, 5738)))
     run_history(history, duckdb, Counts())
