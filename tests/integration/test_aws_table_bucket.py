@@ -1,4 +1,4 @@
-"""Passes over a table bucket as AWS has it, with its own maintenance on or off."""
+"""Passes over a table bucket as on AWS, with its own maintenance on or off."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Lake:
         return self.runtime.catalog.id.warehouse, "ns", "t"
 
     def answers(self, of_table: dict[str, Any], of_bucket: dict[str, Any]) -> None:
-        """How the bucket's maintenance is configured; what is not named is enabled."""
+        """Configure the bucket's maintenance; jobs that are not named are enabled."""
         moto_s3tables.ANSWERS[self.address] = of_table
         moto_s3tables.ANSWERS[self.address[:1]] = of_bucket
 
     def went(self, **jobs: dict[str, str]) -> None:
-        """How the bucket's own jobs ended."""
+        """Set the results of the bucket's own jobs."""
         moto_s3tables.JOBS[self.address] = jobs
 
     @property
@@ -95,31 +95,31 @@ def endings(outcome: PassOutcome) -> dict[str, tuple[str, str | None]]:
     return {part.operation.value: (part.status.value, part.reason) for part in outcome.operations}
 
 
-def test_failed_jobs_of_the_bucket_are_reported_and_lasting_ones_taken_over(
+def test_failed_jobs_of_the_bucket_are_reported_and_lasting_failures_taken_over(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person's tag stops the bucket's expiry for good, while its configuration says that it is on."""
+    """A user's tag stops the bucket's expiry for good, although its configuration remains enabled."""
     lake.answers({}, {})
-    asked: list[str] = []
+    requested: list[str] = []
     response: Any = S3TablesResponse
     answered = response.get_table_maintenance_job_status
 
     def count(self: S3TablesResponse) -> Any:
-        asked.append(self.raw_path)
+        requested.append(self.raw_path)
         return answered(self)
 
-    # Jobs are asked about only where the bucket is left something.
+    # The status of jobs is read only if an operation is left to the bucket.
     with monkeypatch.context() as patch:
         patch.setattr(S3TablesResponse, "get_table_maintenance_job_status", count)
         loaded = lake.loaded
         lake.runtime.policy(loaded, {"operations": "rewrite_manifests"})
         lake.runtime.policy(loaded, {"operations": "compact,expire_snapshots", "ownership": "icekeeper"})
         lake.runtime.policy(loaded, {"maintenance_enabled": "false"})
-        assert asked == []
+        assert requested == []
         lake.runtime.policy(loaded, {"operations": "rewrite_manifests,expire_snapshots"})
-        assert len(asked) == 1
+        assert len(requested) == 1
 
-    # A bucket that does not answer lets no operation be skipped: moto without the operation says HTTP 500.
+    # If the bucket does not answer, no operation is skipped: moto without the operation returns HTTP 500.
     with monkeypatch.context() as patch:
         patch.delattr(S3TablesResponse, "get_table_maintenance_configuration")
         with pytest.raises(StorageError, match=r"^the maintenance of table bucket arn:\S+ cannot be read: S3 Tables "):
@@ -143,7 +143,7 @@ def test_failed_jobs_of_the_bucket_are_reported_and_lasting_ones_taken_over(
     )
 
 
-def test_a_pin_says_when_the_bucket_would_not_keep_it(
+def test_a_pin_that_the_bucket_would_ignore_warns(
     lake: Lake, command: Command, moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.answers({}, {})
@@ -170,10 +170,10 @@ def test_a_pin_says_when_the_bucket_would_not_keep_it(
     assert "warning" not in command(*add, catalog="aws").out
 
 
-# Where objects can be neither listed nor deleted, known orphans are named: from history and from failed loads.
+# If objects can be neither listed nor deleted, known orphans are reported: from history and from failed loads.
 
 
-def test_what_expiry_left_to_the_bucket_is_known_from_the_history(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_expiry_left_are_known_from_the_history(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     before = lake.reachable()
     assert lake.run("remove_orphans").files_planned == ()
     lake.run("compact")
@@ -186,7 +186,7 @@ def test_what_expiry_left_to_the_bucket_is_known_from_the_history(lake: Lake, mo
     assert len(gone) == 18
     assert set(outcome.files_planned) == gone
     assert outcome.metrics["remove_orphans.orphans_known"] == 18
-    # What the bucket has removed is left out.
+    # Files that the bucket has removed are left out.
     left = tuple(path for path in outcome.files_planned if "/snap-" not in path)
     status = Storage.status
     monkeypatch.setattr(Storage, "status", lambda self, path: None if "/snap-" in path else status(self, path))
@@ -194,7 +194,7 @@ def test_what_expiry_left_to_the_bucket_is_known_from_the_history(lake: Lake, mo
 
 
 def test_files_of_failed_loads_are_known_from_their_record(lake: Lake) -> None:
-    """Not what was never written, nor what a load that may yet be adopted has staged."""
+    """Files that were never written, and files of a pending load, are left out."""
     loaded = lake.loaded
     storage, location = Storage(loaded.io_properties), loaded.metadata.location
     failed, pending = f"{location}/data/failed.parquet", f"{location}/data/pending.parquet"
@@ -211,19 +211,19 @@ def test_files_of_failed_loads_are_known_from_their_record(lake: Lake) -> None:
     assert lake.run("remove_orphans").files_planned == (failed,)
 
 
-# Passes over a table bucket that, as AWS does, maintains its tables itself.
+# Passes over a table bucket that, as on AWS, maintains its tables itself.
 
 
-def test_moto_still_lacks_what_is_patched_into_it(moto_server: MotoServer) -> None:
-    """Once it has these operations, local_stack/moto_s3tables.py can go."""
+def test_moto_still_lacks_the_patched_operations(moto_server: MotoServer) -> None:
+    """Once moto has these operations, remove local_stack/moto_s3tables.py."""
     assert {getattr(S3TablesResponse, name).__module__ for name in moto_s3tables.OPERATIONS} == {
         "local_stack.moto_s3tables"
     }
     assert moto_s3tables.MOTOS_OWN == ()
 
 
-def test_what_aws_does_by_default_is_left_to_it(lake: Lake) -> None:
-    """An empty configuration: everything is enabled."""
+def test_operations_that_aws_does_by_default_are_left_to_it(lake: Lake) -> None:
+    """With an empty configuration every job of the bucket is enabled."""
     lake.answers({}, {})
     settings = {**EAGER, "min_manifests_to_rewrite": "100"}
     assert lake.runtime.detect(settings).proposals == ()
@@ -268,17 +268,17 @@ def _denied(_: S3TablesResponse) -> Any:
     raise error
 
 
-def test_missing_rights_keep_us_from_everything_that_the_bucket_may_do(
+def test_without_rights_to_the_configuration_operations_are_skipped(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error that may pass by waiting is an error instead (see above)."""
+    """A temporary error fails the pass instead (see above)."""
     before = lake.loaded.token
     with monkeypatch.context() as patch:
         for name in moto_s3tables.OPERATIONS:
             patch.setattr(S3TablesResponse, name, _denied)
         for ownership in ("auto", "icekeeper"):
             outcome = lake.maintain(ownership=ownership, operations="compact,expire_snapshots,remove_orphans")
-            asked = {
+            needed = {
                 "compact": "s3tables:GetTableMaintenanceConfiguration",
                 "expire_snapshots": "s3tables:GetTableMaintenanceConfiguration",
                 "remove_orphans": "s3tables:GetTableBucketMaintenanceConfiguration",
@@ -289,12 +289,12 @@ def test_missing_rights_keep_us_from_everything_that_the_bucket_may_do(
                     "it is unknown whether the table bucket does this itself (S3 Tables failed with "
                     f"ForbiddenException: not authorized); allow {action}",
                 )
-                for operation, action in asked.items()
+                for operation, action in needed.items()
             }
             assert outcome.status.value == "succeeded"
     assert lake.loaded.token == before
 
-    # With a bucket that cannot be switched off we do not compete.
+    # Icekeeper refuses if the bucket's job cannot be switched off.
     lake.answers({}, {})
     with monkeypatch.context() as patch:
         patch.delattr(S3TablesResponse, "put_table_maintenance_configuration")
@@ -309,13 +309,13 @@ def test_missing_rights_keep_us_from_everything_that_the_bucket_may_do(
     }
     assert lake.loaded.token == before
 
-    # Only what is about to run is taken over.
+    # Only operations that are about to run are taken over.
     off: dict[str, Any] = {"rewrite_enabled": "false", "delete_compaction_enabled": "false"}
     lake.maintain(ownership="icekeeper", operations="expire_snapshots,compact", **off)
     assert lake.puts == [(SNAPSHOTS, {"status": "disabled"})]
 
 
-def test_taking_over_switches_the_buckets_own_off_and_then_runs(lake: Lake) -> None:
+def test_taking_over_switches_off_the_buckets_jobs_first(lake: Lake) -> None:
     lake.answers({COMPACTION: {"status": "enabled", "settings": {COMPACTION: {"targetFileSizeMB": 64}}}}, {})
     before = lake.loaded.token
     dry = lake.maintain(dry_run=True, ownership="icekeeper")
@@ -325,7 +325,7 @@ def test_taking_over_switches_the_buckets_own_off_and_then_runs(lake: Lake) -> N
     found = endings(outcome)
     assert found["compact"] == found["expire_snapshots"] == ("succeeded", None)
     assert found["remove_orphans"] == ("skipped", OWNED_FOR_ALL_TABLES)
-    # What was stated there stays stated, and holds for us.
+    # The settings of the bucket are kept and apply to Icekeeper.
     kept = {"status": "disabled", "settings": {COMPACTION: {"targetFileSizeMB": 64}}}
     assert lake.puts == [(COMPACTION, kept), (COMPACTION, kept), (SNAPSHOTS, {"status": "disabled"})]
     assert {part.operation: part.files_planned for part in dry.operations if part.operation.value == "compact"} == {
@@ -334,11 +334,11 @@ def test_taking_over_switches_the_buckets_own_off_and_then_runs(lake: Lake) -> N
     resolved = lake.runtime.policy(lake.loaded, {})
     assert resolved.policy.target_file_size_mb == 64
     assert resolved.sources["target_file_size_mb"] == "S3 Tables maintenance configuration"
-    # From now on it is ours without being asked to take over.
+    # Compaction now belongs to Icekeeper without ``ownership=icekeeper``.
     assert "compact" not in {operation.value for operation in resolved.owners.owned}
 
 
-def test_the_rest_endpoint_of_a_table_bucket_is_known_by_its_arn(
+def test_the_rest_endpoint_of_a_table_bucket_is_recognised_by_its_arn(
     lake: Lake, moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake.answers({COMPACTION: {"status": "disabled"}}, {FILES: {"status": "disabled"}})
@@ -357,7 +357,7 @@ def test_the_rest_endpoint_of_a_table_bucket_is_known_by_its_arn(
     for warehouse in ("", "lake", "s3://lake/", "arn:aws:s3:::lake", "arn:aws:s3tables:us-east-1:1:table/x"):
         assert maintenance_behind({**properties, "warehouse": warehouse}) is None
 
-    # Without credentials ownership is not known.
+    # Without credentials ownership is unknown.
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -367,10 +367,10 @@ def test_the_rest_endpoint_of_a_table_bucket_is_known_by_its_arn(
         assert set(maintenance.read(NAME).unreadable) == set(BuiltIn)
 
 
-# A whole pass over a table in a bucket that, as on AWS, neither lists nor deletes objects.
+# Passes over a table in a bucket that, as on AWS, neither lists nor deletes objects.
 
 
-def test_a_pin_holds_the_snapshot_but_may_not_be_a_tag(lake: Lake) -> None:
+def test_a_pin_keeps_its_snapshot_but_cannot_be_a_tag(lake: Lake) -> None:
     """A tag would switch off the bucket's own snapshot management."""
     table = lake.runtime.table(NAME)
     first = next(iter(table.load().metadata.snapshots))
@@ -383,15 +383,15 @@ def test_a_pin_holds_the_snapshot_but_may_not_be_a_tag(lake: Lake) -> None:
     assert len(table.load().metadata.snapshots) == 7
 
 
-def test_statistics_and_a_file_in_parts_need_nothing_but_writing(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed load is released: the bucket itself removes what cannot be deleted here."""
+def test_statistics_and_a_file_in_parts_need_only_writes(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed load is released: the bucket itself removes its files, which cannot be deleted here."""
     assert lake.run("compute_statistics").summary == "computed statistics of 1 column(s) over 30 row(s)"
     assert lake.run("compute_statistics").reason == "statistics are up to date"
     (entry,) = lake.loaded.metadata.statistics
     assert [blob["properties"]["ndv"] for blob in entry["blob-metadata"]] == ["5"]
     assert lake.runtime.verify(NAME).ok
 
-    # Its headers are listed, too; room for two parts of the smallest size that S3 takes.
+    # The bucket accepts the headers of an upload in parts; there is room for two parts of S3's smallest size.
     loaded, part = lake.loaded, 5 * 1024 * 1024
     monkeypatch.setattr("icekeeper.storage.multipart._MOST_ROOM", 4 * part)
     storage, path = Storage(loaded.io_properties), f"{loaded.metadata.location}/data/parts"
@@ -409,8 +409,8 @@ def test_statistics_and_a_file_in_parts_need_nothing_but_writing(lake: Lake, mon
     assert list_loads(table) == ()
 
 
-def test_what_the_bucket_does_not_allow_is_left_to_it(lake: Lake, moto_server: MotoServer) -> None:
-    """Compaction and expiry commit; bytes stay where objects cannot be deleted, and the orphan pass says why."""
+def test_deletions_that_the_bucket_does_not_allow_are_left_to_it(lake: Lake, moto_server: MotoServer) -> None:
+    """Compaction and expiry commit; their files remain, and the removal of orphans reports why."""
     before = lake.loaded
     outcome = lake.maintain()
     by_name = {operation.operation.value: operation for operation in outcome.operations}
@@ -427,7 +427,7 @@ def test_what_the_bucket_does_not_allow_is_left_to_it(lake: Lake, moto_server: M
     after = lake.loaded
     assert after.token != before.token
     assert lake.runtime.verify(NAME).ok
-    # Every file that expiry left unreferenced is still there for the bucket to remove.
+    # Unreferenced files still exist for the bucket to remove.
     old_list = next(iter(before.metadata.snapshots.values())).manifest_list
     assert old_list is not None
     assert Storage(after.io_properties).size(old_list) is not None
@@ -436,7 +436,7 @@ def test_what_the_bucket_does_not_allow_is_left_to_it(lake: Lake, moto_server: M
 
 
 def test_every_operation_writes_with_headers_that_table_buckets_list(lake: Lake, tmp_path: Path) -> None:
-    """PyArrow's CRC64NVME is not among them; what is not listed is refused at the gate, so that nothing would succeed
+    """PyArrow's CRC64NVME is not among them; the bucket refuses requests with other headers
     (platform: table-buckets-refuse-headers)."""
     table = MaintainedTable(lake.runtime.catalog, tmp_path / "deletes")
     for file in data_files(table)[:3]:

@@ -1,4 +1,4 @@
-"""The command as a process: the installed script, a terminal, help, and workers that end with it."""
+"""The command as a process: the installed script, terminals, workers that end with it, and shell completion."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_the_spark_engine_is_silent_on_standard_output(command: Command) -> None
 
 
 def on_terminal(*arguments: str) -> tuple[int, str, str]:
-    """Exit code, standard output from a pipe, and what a terminal on standard error saw."""
+    """Run the command; return exit code, standard output (a pipe) and standard error (a terminal)."""
     controller, terminal = pty.openpty()
     script = str(Path(sys.executable).parent / "icekeeper")
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
@@ -64,7 +64,7 @@ def on_terminal(*arguments: str) -> tuple[int, str, str]:
             while True:
                 try:
                     part = screen.read(65536)
-                except OSError:  # Linux says EIO when the last writer has closed
+                except OSError:  # Linux raises EIO when the last writer has closed
                     break
                 if not part:
                     break
@@ -103,14 +103,14 @@ def test_workers_end_when_the_command_is_killed(how: signal.Signals, tmp_path: P
 
 
 def alive(pid: int) -> bool:
-    """A process that has ended and was not waited for has no command line any more."""
+    """Whether a process runs; a zombie has no command line."""
     try:
         return bool(Path(f"/proc/{pid}/cmdline").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
-def test_progress_and_colours_are_for_terminals(command: Command) -> None:
+def test_only_terminals_get_progress_and_colours(command: Command) -> None:
     command.table()
     code, out, screen = on_terminal(*PASS, "--catalog", "C", "--json")
     assert code == 0
@@ -118,10 +118,10 @@ def test_progress_and_colours_are_for_terminals(command: Command) -> None:
     assert "compact: rewriting" in screen
     assert re.search(r"\d+ % of the pass", screen)
     assert "\x1b[32msucceeded" in screen
-    # Piped, the same pass shows neither (see the console script above).
+    # A pipe gets neither (see ``test_the_console_script``).
 
 
-# -v, -q, and what a shell offers behind the Tab key.
+# -v, -q, and shell completion.
 
 
 def test_verbose_logs_each_step_and_quiet_shows_no_progress(command: Command) -> None:
@@ -150,7 +150,7 @@ def completed(command: Command, shell: str, *words: str) -> str:
         }.items():
             patch.setenv(name, value)
         if shell == "zsh":
-            answer = command.script()  # one real process
+            answer = command.script()  # in a real process
             assert answer.err == ""
             return answer.out
         with redirect_stdout(StringIO()) as found, pytest.raises(SystemExit, match=r"^0$"):
@@ -159,7 +159,7 @@ def completed(command: Command, shell: str, *words: str) -> str:
 
 
 def offered(command: Command, *words: str) -> list[str]:
-    """What bash offers for the last word."""
+    """Bash's completions of the last word."""
     return completed(command, "bash", *words).split()
 
 
@@ -185,7 +185,7 @@ def test_a_shell_completes_catalogs_tables_keys_and_operations(command: Command)
 
 
 def test_a_name_that_a_shell_would_run_is_not_offered(command: Command) -> None:
-    """(rule: escape-at-the-edge)"""
+    """Such names are left out of completions (rule: escape-at-the-edge)."""
     location = command.table("ns.t-1", appends=1).metadata_location
     for name in ("t_2", r"x\$(touch PWNED)", "t;touch PWNED", "t`id`", "t'", 't"', "t=1", "t~", "t é", "té", "t\n"):
         command.register(location, f"ns.{name}")

@@ -1,4 +1,4 @@
-"""The demonstration with the local engine: what it shows, what it leaves, and how it ends."""
+"""The demonstration with the local engine: its results, its clean-up, and its end."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from support.command import one_sentence, require_documented
 
 ICEKEEPER = str(Path(sys.executable).parent / "icekeeper")
 WAIT_S = 300
-"""Far more than it takes: a machine that is busy with other work needs minutes."""
+"""Far more than it takes, because a busy machine needs minutes."""
 
 pytestmark = [pytest.mark.seaweedfs, pytest.mark.xdist_group("demo")]
 
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> dict[str, str]:
-    """An environment whose temporary folder is the test's own, so that anything left behind is seen."""
+    """An environment with its own temporary folder, in which the test finds files that are left behind."""
     (tmp_path / "tmp").mkdir()
     (tmp_path / "home").mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYICEBERG_", "ICEKEEPER_"))}
@@ -38,9 +38,9 @@ def scratch(tmp_path: Path) -> dict[str, str]:
 
 @contextmanager
 def started(*arguments: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A running command; whatever the test did, it is gone afterwards."""
+    """A running command, which is killed when the block ends."""
     command = [ICEKEEPER, *arguments]
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background would ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore it
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -82,7 +82,7 @@ def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", scratch["TMPDIR"])
     monkeypatch.setenv("HOME", scratch["HOME"])
-    kept = tmp_path / "kept here"  # what is printed can be pasted into a shell all the same
+    kept = tmp_path / "kept here"  # the printed command must quote the space
     code = main(["demo", "--json", "--engine", "local", "--keep", str(kept)])
     out, err = capsys.readouterr()
     assert code == 0, err
@@ -118,7 +118,7 @@ def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(
 
 
 def explore(kept: Path, environment: dict[str, str]) -> None:
-    """Serve the kept bucket, read it with the settings that are printed, and end the server with Ctrl-C."""
+    """Serve the kept bucket, read it with the printed settings, and end the server with Ctrl-C."""
     with started("demo", "--explore", str(kept), environment=environment) as process:
         assert process.stdout is not None
         settings = {}
@@ -142,7 +142,7 @@ def explore(kept: Path, environment: dict[str, str]) -> None:
         assert process.returncode != -signal.SIGKILL
 
 
-def test_a_demonstration_that_is_terminated_cleans_up(tmp_path: Path, scratch: dict[str, str]) -> None:
+def test_a_terminated_demonstration_cleans_up(tmp_path: Path, scratch: dict[str, str]) -> None:
     with started("demo", "--engine", "local", environment=scratch) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
@@ -155,7 +155,7 @@ def test_a_demonstration_that_is_terminated_cleans_up(tmp_path: Path, scratch: d
     assert_nothing_is_left(tmp_path)
 
 
-def test_there_must_be_something_to_explore(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exploring_a_missing_folder_is_a_wrong_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     nothing = tmp_path / "nothing"
     assert main(["demo", "--explore", str(nothing)]) == 2
     assert one_sentence(capsys.readouterr().err).startswith(f"{nothing} holds no demonstration")

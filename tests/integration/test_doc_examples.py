@@ -39,7 +39,7 @@ def lake(command: Command, monkeypatch: pytest.MonkeyPatch) -> Iterator[SqlCatal
     for key, value in command.properties.items():
         monkeypatch.delenv(f"PYICEBERG_CATALOG__{CATALOG}__{key.upper()}")
         monkeypatch.setenv(f"PYICEBERG_CATALOG__LAKE__{key.upper()}", value)
-    monkeypatch.chdir(command.folder)  # where commands write
+    monkeypatch.chdir(command.folder)  # commands write there
     with closing(SqlCatalog("lake", **command.properties)) as catalog:
         catalog.create_namespace("shop")
         table = catalog.create_table("shop.orders", ROWS.schema)
@@ -115,8 +115,8 @@ def called(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_the_rhythms_of_their_page_keep_each_others_work(lake: SqlCatalog, capsys: pytest.CaptureFixture[str]) -> None:
-    """Merging leaves what the night has z-ordered, under every way to start it."""
+def test_the_rhythms_of_the_page_keep_each_others_work(lake: SqlCatalog, capsys: pytest.CaptureFixture[str]) -> None:
+    """However it is started, the merging run keeps the files that the nightly run has z-ordered."""
     (policy,), merges = ([*commands(block)] for block in rhythm_blocks("sh test"))
     hourly, nightly = (shlex.split(line)[5:] for line in rhythm_blocks("cron")[0].splitlines())
     (unit,) = re.findall(r"^ExecStart=/opt/icekeeper/bin/icekeeper (.*)$", rhythm_blocks("ini")[0], re.MULTILINE)
@@ -144,7 +144,7 @@ def test_the_rhythms_of_their_page_keep_each_others_work(lake: SqlCatalog, capsy
         36 + 4 * 18,
         2 * 18,
     )
-    called(capsys, hourly[1:])  # the first look at the new head
+    called(capsys, hourly[1:])  # its first scan of the new head
     for arguments in (hourly[1:], nightly[1:], hourly[1:], nightly[1:]):  # neither wakes the other again
         assert passes(called(capsys, arguments)) == []
 
@@ -153,7 +153,7 @@ def test_the_rhythms_of_their_page_keep_each_others_work(lake: SqlCatalog, capsy
 def test_a_pattern_must_match_names_and_a_bound_holds_for_a_rhythm(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the call says: twelve snapshots stay although it keeps one."""
+    """Twelve snapshots are kept, although the call keeps only one."""
     assert main(["run", "orders", "--catalog", "lake", "--once"]) == 2
     assert "'orders' can match no table: write a namespace, a dot and a name" in capsys.readouterr().err
     assert "no table matches 'shpo.*'" in called(capsys, ["run", "shpo.*", "--catalog", "lake", "--once"])
@@ -167,24 +167,24 @@ def test_a_pattern_must_match_names_and_a_bound_holds_for_a_rhythm(
 
 
 @pytest.mark.usefixtures("lake")
-def test_the_list_shows_the_work_of_the_policy_and_not_of_a_rhythm(
+def test_the_list_shows_work_due_under_the_policy_and_not_under_a_rhythm(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scan and the pass of a rhythm that merges leave it recorded that snapshots are to expire."""
+    """After the scan and the pass of a rhythm that merges, the record still has snapshots to expire."""
     monkeypatch.setenv("ICEKEEPER_SNAPSHOT_RETENTION_HOURS", "0")
-    for needy in (1, 0):
+    for due in (1, 0):
         reported = called(capsys, [*MERGE, "--once"])
-        assert f"1 table scanned, {needy} " in reported
+        assert f"1 table scanned, {due} " in reported
         (table,) = json.loads(called(capsys, ["list", "--catalog", "lake", "--json"]))["tables"]
         assert table["state"] == "work"
         assert table["reasons"][-1].endswith("snapshots are older than snapshot_retention_hours 0")
 
 
-# The second schedule of docs/rhythms.md, copied.
+# The second schedule of docs/rhythms.md, copied into the template.
 
 
 def test_the_schedule_of_a_rhythm_fits_into_the_template() -> None:
-    """It is the template's own schedule, which cfn-lint accepts, but for its description, its times and its input."""
+    """It equals the template's schedule, which cfn-lint accepts, except for description, times and input."""
     (block,) = rhythm_blocks("yaml")
     begin, own, rest = TEMPLATE.read_text().partition("\n  ScheduleRole:\n")
     resources = load_template(f"{begin}\n{block}{own}{rest}")["Resources"]
@@ -234,7 +234,7 @@ def command_lines() -> dict[str, Sequence[str]]:
 
 
 def test_the_command_line_of_each_example_maintains_a_table(command: Command, lake: SqlCatalog) -> None:
-    """Under the name that its catalog has there; an endless run is run once."""
+    """With the name of its catalog; a run without end runs once."""
     table = lake.load_table("shop.orders")
     for number, (example, arguments) in enumerate(command_lines().items(), 1):
         once = [] if "--once" in arguments else ["--once"]

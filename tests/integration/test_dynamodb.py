@@ -29,7 +29,7 @@ from local_stack.moto_server import REGION, MotoServer
 from support.proxies import requests_of
 from support.state_stores import IDENTITY, LOAD, PIN, a_table, look, lost_answers, remember, stored
 
-# Items of the state table that somebody changed by hand: the error names the item
+# Items of the state table that were changed by hand: the error names the item
 # (rule: bad-state-items-stop-readers).  ``test_sqlite_state`` damages every attribute; both stores decode items alike.
 
 
@@ -49,7 +49,7 @@ def test_a_torn_item_is_reported_with_its_key(
     store.add_pin(PIN)
     store.staging.stage(LOAD, ["s3://b/f"])
     (item,) = (item for item in stored(table) if name in item)
-    beside = {"price": {"N": "1.5"}, "tags": {"L": [{"S": "x"}]}, "none": {"NULL": True}}  # attributes of others
+    beside = {"price": {"N": "1.5"}, "tags": {"L": [{"S": "x"}]}, "none": {"NULL": True}}  # attributes of other tools
     table.client.put_item(TableName=table.name, Item={**item, **beside})
     assert read(store)
     changed = {**item, name: value}
@@ -62,7 +62,7 @@ def test_a_torn_item_is_reported_with_its_key(
     assert "restore it from a backup, or delete it" in message
 
 
-# Requests to DynamoDB that come twice, meet others, are left over or cannot succeed.
+# Requests to DynamoDB that are repeated, conflict, are unprocessed or cannot succeed.
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def table(moto_dynamodb: MotoServer) -> DynamoTable:
 
 
 def test_writes_count_although_their_answers_were_lost(table: DynamoTable) -> None:
-    """A claim that is taken for a failure would leave a request without a run."""
+    """A claim that counts as failed would leave its request without a run."""
     store = StateStore(table)
     request = MaintenanceRequest(identity=IDENTITY, requested_ms=5)
     store.requests.file(request)
@@ -100,7 +100,7 @@ def test_writes_count_although_their_answers_were_lost(table: DynamoTable) -> No
 
 
 class Crowded:
-    """A client whose transactions are cancelled or found running for a while; one of the latter has landed."""
+    """A client whose first transactions are cancelled, or land but are reported as in progress."""
 
     def __init__(self, client: Any, codes: list[str]) -> None:
         self._client = client
@@ -141,7 +141,7 @@ def test_a_conflicting_write_is_retried_and_an_invalid_write_fails(table: Dynamo
 
 
 class HalfDeaf:
-    """A client that takes only the first item of a batch, as often as it has patience."""
+    """A client that processes only the first item of its first ``patience`` batches."""
 
     def __init__(self, client: Any, patience: int) -> None:
         self._client = client
@@ -173,7 +173,7 @@ def test_unprocessed_items_of_a_batch_are_sent_again(table: DynamoTable) -> None
     assert max(pauses) <= 1.0
 
 
-# What is particular to the DynamoDB state store: its limits, what TTL may take, and whose clock counts.
+# The DynamoDB state store: its limits, the items that TTL removes, and the clock of leases.
 
 DAY_MS = 24 * HOUR_MS
 JOURNALED = PassRecord(
@@ -181,14 +181,14 @@ JOURNALED = PassRecord(
 )
 
 
-def test_requests_are_few(table: DynamoTable) -> None:
-    """Only the table's own journal is in the index, which costs a write more (docs/costs.md)."""
+def test_a_journal_entry_and_a_glance_take_one_request_each(table: DynamoTable) -> None:
+    """Only the table's own journal is in the index, which costs another write (docs/costs.md)."""
     store = StateStore(table)
     store.require_writable()
     assert stored(table) == [], "asking whether it can be written records nothing"
-    with requests_of(table.client) as asked:
+    with requests_of(table.client) as calls_sent:
         store.record_pass(JOURNALED)
-    assert asked == ["BatchWriteItem"]
+    assert calls_sent == ["BatchWriteItem"]
     assert sorted(("finished_ms" in item, item["pk"]["S"].partition("#")[0]) for item in stored(table)) == [
         (False, "passes"),
         (True, "copy"),
@@ -197,13 +197,13 @@ def test_requests_are_few(table: DynamoTable) -> None:
     remember(store, IDENTITY, look(1))
     store.staging.stage(LOAD, ["s3://b/1"])
     store.record_clustering(IDENTITY, 1, "sort(1)")
-    with requests_of(table.client) as asked:
+    with requests_of(table.client) as calls_sent:
         glance = store.glance(IDENTITY, now_ms=0)
-    assert asked == ["Query"]
+    assert calls_sent == ["Query"]
     assert (len(glance.pins), len(glance.loads)) == (1, 1)
 
 
-def test_a_very_long_summary_is_cut_and_a_path_that_is_no_text_refused(table: DynamoTable) -> None:
+def test_a_long_summary_is_cut_and_a_path_that_is_not_text_is_refused(table: DynamoTable) -> None:
     store = StateStore(table)
     store.record_pass(replace(JOURNALED, status="failed", summary="compact: 🧊" * 100_000))
     (entry,) = store.history(IDENTITY)
@@ -215,7 +215,7 @@ def test_a_very_long_summary_is_cut_and_a_path_that_is_no_text_refused(table: Dy
 
 
 def test_long_paths_are_cut_into_parts_that_fit(table: DynamoTable) -> None:
-    """A thousand keys as long as S3 allows, which nothing compresses, are more than an item may hold."""
+    """A thousand incompressible keys of S3's maximum length are more than an item may hold."""
     chance = random.Random(5)
     paths = ["".join(chance.choices(string.printable, k=1024)) for _ in range(1000)]
     staging = StateStore(table).staging
@@ -227,7 +227,7 @@ def test_long_paths_are_cut_into_parts_that_fit(table: DynamoTable) -> None:
 
 
 def test_files_of_a_removed_or_replaced_record_do_not_count_for_a_later_record(table: DynamoTable) -> None:
-    """Else the new record would claim files that it does not protect: who records them stages the load again."""
+    """Otherwise the new record would claim files that it does not protect; the caller stages the load again."""
     staging = StateStore(table).staging
     begun: list[StagedLoad] = []
 
@@ -253,7 +253,7 @@ def test_files_of_a_removed_or_replaced_record_do_not_count_for_a_later_record(t
     assert list(staging.files(IDENTITY, "L")) == [["s3://b/2"]]
 
 
-def test_a_load_whose_files_could_not_all_be_recorded_protects_those_that_were(
+def test_a_load_that_is_recorded_in_part_protects_its_recorded_files(
     table: DynamoTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(item_layout, "_PATHS_PER_PART", 1)
@@ -270,7 +270,7 @@ def test_a_load_whose_files_could_not_all_be_recorded_protects_those_that_were(
     assert list(chain.from_iterable(staging.files(IDENTITY, "L"))) == paths[:25], "in batches of 25"
 
 
-def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> None:
+def test_names_longer_than_a_key_are_kept_apart(table: DynamoTable) -> None:
     store = StateStore(table)
     long = TableIdentity(CatalogId("C", "w" * 3000), TableName(("ns",), "t" * 2000), "u")
     other = replace(long, uuid="v")
@@ -288,7 +288,7 @@ def test_names_longer_than_a_key_may_be_are_kept_apart(table: DynamoTable) -> No
 
 
 def about(item: Item) -> str:
-    """The kinds in its keys, and its name if it has one."""
+    """The kinds in the keys of an item, and its name if it has any."""
     if item["pk"]["S"].startswith("passes#"):
         return "passes of an hour"
     kinds = (item[key]["S"].partition("#")[0] for key in ("pk", "sk"))
@@ -296,7 +296,7 @@ def about(item: Item) -> str:
 
 
 def test_ttl_removes_no_record_that_is_still_needed(table: DynamoTable) -> None:
-    """TTL takes what is long past by both clocks, the caller's and the wall's; the rest has none."""
+    """TTL removes records that expired long ago by the caller's and by the server's clock; the others have no TTL."""
     now_ms = 1_767_225_600_000
     clocked = DynamoTable(table.client, table.name, clock=lambda: now_ms, server_clock=ServerClock())
     store = StateStore(clocked)
@@ -333,11 +333,11 @@ def test_ttl_removes_no_record_that_is_still_needed(table: DynamoTable) -> None:
     }
 
 
-def test_a_table_that_is_not_there_is_named(moto_dynamodb: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_a_missing_state_table(moto_dynamodb: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     store = StateStore(open_table(TableAddress("nowhere", REGION, moto_dynamodb.endpoint)))
-    for ask in (
+    for call in (
         store.require_writable,
         lambda: store.pins(IDENTITY, now_ms=0),
         lambda: store.add_pin(PIN),
@@ -346,15 +346,15 @@ def test_a_table_that_is_not_there_is_named(moto_dynamodb: MotoServer, monkeypat
         lambda: store.pending_deletions.expect(IDENTITY, "r", ["x"]),
     ):
         with pytest.raises(StorageError) as caught:
-            ask()
+            call()
         assert str(caught.value) == (
             f"the state table nowhere does not exist in {REGION}: deploy the stack that creates it, or correct "
             "ICEKEEPER_STATE"
         )
 
 
-def test_a_wrong_clock_neither_takes_leases_of_others_nor_loses_its_own(table: DynamoTable) -> None:
-    """When a lease runs out, the table's own clock says, with the answer that shows it."""
+def test_a_wrong_clock_neither_takes_other_leases_nor_loses_its_own(table: DynamoTable) -> None:
+    """The clock of DynamoDB, from its answers, decides when a lease expires."""
     for name, ahead_ms in (("ahead", 4 * DAY_MS), ("behind", -4 * DAY_MS)):
 
         def wrong_now_ms(ahead_ms: int = ahead_ms) -> int:
@@ -377,7 +377,7 @@ def test_a_wrong_clock_neither_takes_leases_of_others_nor_loses_its_own(table: D
 # Conditional writes of the state table whose answer is lost or late (rule: repeated-writes-count-once).
 
 
-def one_more(calls: list[Any]) -> Any:
+def add_to_count(calls: list[Any]) -> Any:
     def decide(found: Item | None) -> Item:
         calls.append(found)
         return {"count": 1 if found is None else found["count"] + 1}
@@ -385,40 +385,40 @@ def one_more(calls: list[Any]) -> Any:
     return decide
 
 
-def test_a_replacement_is_one_write_and_counted_once_although_its_answer_was_lost(table: DynamoTable) -> None:
-    """An item that is made or removed is a transaction."""
-    with requests_of(table.client) as asked:
-        table.change("p", "s", one_more([]))
-        table.change("p", "s", one_more([]))
+def test_a_replacement_is_one_write_and_counts_once_if_its_answer_is_lost(table: DynamoTable) -> None:
+    """Creating or removing an item takes a transaction."""
+    with requests_of(table.client) as calls_sent:
+        table.change("p", "s", add_to_count([]))
+        table.change("p", "s", add_to_count([]))
         table.change("p", "s", lambda found: {})
-    assert asked == ["GetItem", "TransactWriteItems", "GetItem", "PutItem", "GetItem", "TransactWriteItems"]
+    assert calls_sent == ["GetItem", "TransactWriteItems", "GetItem", "PutItem", "GetItem", "TransactWriteItems"]
 
     calls: list[Any] = []
-    table.change("p", "s", one_more([]))
+    table.change("p", "s", add_to_count([]))
     with lost_answers(table, "PutItem") as sent:
-        assert table.change("p", "s", one_more(calls)) is True
+        assert table.change("p", "s", add_to_count(calls)) is True
     assert (len(sent), len(calls)) == (2, 1)
     assert (table.get("p", "s") or {})["count"] == 2
 
-    def forestalled(found: Item | None) -> Item:
+    def increment(found: Item | None) -> Item:
         if len(calls) == 1:
-            table.change("p", "s", one_more([]))
+            table.change("p", "s", add_to_count([]))
         calls.append(found)
         assert found is not None
         return {"count": found["count"] + 1}
 
-    assert table.change("p", "s", forestalled) is True
+    assert table.change("p", "s", increment) is True
     assert len(calls) == 3, "another replacement came first: it is decided anew"
     assert (table.get("p", "s") or {})["count"] == 4
 
 
-def test_a_lease_is_extended_once_and_never_shortened_and_a_stolen_lease_is_lost(table: DynamoTable) -> None:
+def test_a_lease_is_extended_once_and_never_shortened_and_a_taken_lease_is_lost(table: DynamoTable) -> None:
     leases = StateStore(table).leases
     lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=100, name="ns.t")
     assert leases.renew(lease, now_ms=0, ttl_ms=10).expires_ms == 100
-    with lost_answers(table, "UpdateItem") as sent, requests_of(table.client) as asked:
+    with lost_answers(table, "UpdateItem") as sent, requests_of(table.client) as calls_sent:
         assert leases.renew(lease, now_ms=50, ttl_ms=100).expires_ms == 150
-    assert (len(sent), asked) == (2, ["UpdateItem"])
+    assert (len(sent), calls_sent) == (2, ["UpdateItem"])
     held = leases.current("fleet", now_ms=149)
     assert held is not None
     assert (held.holder, held.name) == ("a", "ns.t")
@@ -429,8 +429,8 @@ def test_a_lease_is_extended_once_and_never_shortened_and_a_stolen_lease_is_lost
         leases.renew(replace(lease, key="another"), now_ms=0, ttl_ms=1)
 
 
-def test_a_request_that_lands_late_makes_no_item_again(table: DynamoTable) -> None:
-    """The first request reaches DynamoDB behind its repetition, when the lease has been given back."""
+def test_a_late_request_does_not_restore_a_released_lease(table: DynamoTable) -> None:
+    """The first request reaches DynamoDB after its retry, when the lease has been released."""
     leases = StateStore(table).leases
     with lost_answers(table, "TransactWriteItems") as sent:
         lease = leases.acquire("fleet", "a", now_ms=0, ttl_ms=1_000_000)

@@ -1,4 +1,4 @@
-"""Each catalog of docs/getting-started.md, configured by the page's own lines, and every command of the page on it."""
+"""Every command of docs/getting-started.md works on each catalog of the page, which the page's lines configure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sql(written: Mapping[str, str], tmp_path: Path, request: pytest.FixtureReque
 
 
 def rest(written: Mapping[str, str], tmp_path: Path, request: pytest.FixtureRequest) -> tuple[dict[str, str], Catalog]:
-    """SeaweedFS, with the keys of the page and no others."""
+    """SeaweedFS with only the keys of the page."""
     bucket = request.getfixturevalue("table_bucket")
     properties = {key: bucket[key] for key in written}
     return properties, load_catalog("lake", **properties)
@@ -45,7 +45,7 @@ def rest(written: Mapping[str, str], tmp_path: Path, request: pytest.FixtureRequ
 def s3tables(
     written: Mapping[str, str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> tuple[dict[str, str], Catalog]:
-    """Whose own maintenance is off, as the page's link says; the writer is a stand-in for an engine."""
+    """A table bucket whose own maintenance is off, as the page requires; the writer stands in for an engine."""
     moto: MotoServer = request.getfixturevalue("moto_server")
     arn = moto.client("s3tables").create_table_bucket(name="my-bucket")["arn"]
     off = {"status": "disabled"}

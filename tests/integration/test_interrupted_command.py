@@ -31,7 +31,7 @@ from support.interrupted_process import (
 )
 from support.readers import duckdb_rows
 
-# A signal during a pass of a real process with workers; the terminal or systemd sends it to all of them.
+# Signals during a pass of a real process with workers; the terminal or systemd sends them to all processes.
 
 EXIT_INTERRUPTED = 130
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -51,7 +51,7 @@ def unreferenced(command: Command) -> set[str]:
 
 
 def sorted_rows(metadata_location: str) -> list[dict[str, Any]]:
-    """As DuckDB reads them, which keeps no order of files."""
+    """Rows that DuckDB reads; it keeps no order of files."""
     return sorted(duckdb_rows(metadata_location), key=str)
 
 
@@ -65,7 +65,7 @@ def workers_of(pid: int) -> list[int]:
     sys.platform != "linux" or (os.cpu_count() or 1) < WORKERS, reason="one core: the engine starts no processes"
 )
 @SIGNALS
-def test_an_interrupt_during_a_compaction_ends_it_at_once(command: Command, number: signal.Signals) -> None:
+def test_an_interrupt_ends_a_compaction_within_seconds(command: Command, number: signal.Signals) -> None:
     table = partitioned(command, PARTITIONS)
     before, files = sorted_rows(table.metadata_location), data_files(command)
     stall(table)
@@ -98,7 +98,7 @@ def test_an_interrupt_during_a_compaction_ends_it_at_once(command: Command, numb
     (item,) = command("history", "ns.t", "--json").json["passes"]
     assert (item["run_id"], item["status"]) == (document["run_id"], "failed")
     assert item["summary"].startswith("compact: interrupted; no commit landed, the table is unchanged; ")
-    again = command("maintain", "ns.t", "--engine", "local", "--json")  # the lease was given back
+    again = command("maintain", "ns.t", "--engine", "local", "--json")  # the lease was released
     assert next(part["status"] for part in again.json["operations"]) == "succeeded"
     assert sorted_rows(command.catalog.load_table("ns.t").metadata_location) == before
 
@@ -123,7 +123,7 @@ with at(Moment.MOMENT, act):
 
 
 def terminated_at(command: Command, moment: str, *arguments: str, act: str = "") -> tuple[int, str, float]:
-    """Exit code, sentence and seconds of ``maintain ns.t`` that gets SIGTERM at a moment and then does ``act``."""
+    """Run ``maintain ns.t``, which gets SIGTERM at a moment and then does ``act``: exit code, sentence, seconds."""
     script = _AT_A_MOMENT.replace("MOMENT", moment, 1).replace("ACT", act)
     script = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n{script}"
     begun = time.monotonic()
@@ -132,7 +132,7 @@ def terminated_at(command: Command, moment: str, *arguments: str, act: str = "")
     return process.returncode, one_sentence(err) if err else "", time.monotonic() - begun
 
 
-def test_a_commit_that_is_under_way_is_made(command: Command) -> None:
+def test_a_commit_that_has_begun_is_completed(command: Command) -> None:
     table = command.table()
     before = sorted_rows(table.metadata_location)
     assert terminated_at(command, "BEFORE_COMMIT", "--set", "min_input_files=2")[:2] == (
@@ -174,7 +174,7 @@ def test_deletions_that_were_terminated_are_finished_by_the_next_pass(command: C
     ],
     ids=["the grace is over", "a second signal"],
 )
-def test_a_process_that_hangs_ends(command: Command, act: str, options: tuple[str, ...], sentence: str) -> None:
+def test_a_hanging_process_is_killed(command: Command, act: str, options: tuple[str, ...], sentence: str) -> None:
     table = command.table(appends=2)
     settings = ("--set", "min_input_files=2", *options)
     code, found, seconds = terminated_at(command, "BEFORE_COMMIT", *settings, act=act)
@@ -251,13 +251,13 @@ def test_commits_before_an_interrupt_are_reported_and_recorded(
             table.append(rows)
 
 
-# Ctrl-C while Spark works: PySpark's own handler would turn it into an error, and the pass would go on.
+# Ctrl-C while Spark works: PySpark's own handler would turn it into an error, and the pass would continue.
 
 
 @pytest.mark.usefixtures("java_and_servers")
 @SIGNALS
 def test_an_interrupt_ends_the_work_of_spark(command: Command, number: signal.Signals) -> None:
-    """Without a word of Java or of its workers; none of them is left."""
+    """Java and its workers print nothing, and no process is left."""
     table = partitioned(command)
     before = sorted_rows(table.metadata_location)
     stall(table)
@@ -308,10 +308,10 @@ sys.exit(icekeeper_command.main())
         ("icekeeper.detection.detect", True, signal.SIGTERM),
     ],
 )
-def test_an_interrupt_of_the_start_is_one_sentence(
+def test_an_interrupt_during_start_up_is_one_sentence(
     command: Command, held: str, as_json: bool, number: signal.Signals
 ) -> None:
-    """While the command is imported, and while it imports what its work needs."""
+    """While the command is imported, and while it imports the modules of its work."""
     arguments = ["detect", "--catalog", "C", *(["--json"] if as_json else [])]
     sentence = "interrupted; the command did not finish"
     with started([sys.executable, "-c", _START.replace("HELD", repr(held)), *arguments]) as process:

@@ -1,4 +1,4 @@
-"""Icekeeper as a library does what the command does, with typed results."""
+"""The library does what the command does and returns typed results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lake(command: Command) -> Icekeeper:
     return Icekeeper("C", engine="local")
 
 
-def test_a_table_from_detection_to_history(command: Command, lake: Icekeeper) -> None:
+def test_the_library_detects_plans_maintains_and_verifies_a_table(command: Command, lake: Icekeeper) -> None:
     table = command.table(appends=6)
     before = rows(command)
     (found,) = lake.detect({"table_filter": "t"}).proposals
@@ -42,8 +42,8 @@ def test_a_table_from_detection_to_history(command: Command, lake: Icekeeper) ->
     assert lake.history("ns.t", limit=1)[0].summary == outcome.summary
 
 
-def test_only_what_the_policy_says_is_a_setting_of_the_call(command: Command, lake: Icekeeper) -> None:
-    """A value that equals the default counts, too; the others come from where the command finds them."""
+def test_only_fields_that_a_policy_sets_are_settings_of_the_call(command: Command, lake: Icekeeper) -> None:
+    """A value that equals the default counts; the command's sources supply the others."""
     command.table().transaction().set_properties({"icekeeper.min_input_files": "7"}).commit_transaction()
     resolved = lake.policy("ns.t", Policy(target_file_size_mb=Fraction(256), min_file_size_ratio=Fraction(1, 2)))
     assert (resolved.policy.min_input_files, resolved.sources["min_input_files"]) == (

@@ -1,4 +1,4 @@
-"""``icekeeper maintain``: what it does, skips, refuses and records."""
+"""``icekeeper maintain``: its results, skipped and refused operations, and its journal."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_pass_in_json(command: Command) -> None:
     assert rows(command) == before
 
 
-def test_people_read_a_line_per_operation_and_a_second_pass_has_nothing_to_do(command: Command) -> None:
+def test_text_has_a_line_per_operation_and_a_second_pass_does_nothing(command: Command) -> None:
     command.table()
     text, both = command(*PASS, "--dry-run"), command(*PASS, "--dry-run", "--json")
     times = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z")  # a second may end between both
@@ -119,7 +119,7 @@ def test_people_read_a_line_per_operation_and_a_second_pass_has_nothing_to_do(co
     }
     assert [status for status, _ in statuses(answer).values()] == [*["skipped"] * 3, "succeeded", "skipped"]
     assert command.contents() == before
-    # A pass that changed nothing is no entry of the journal.
+    # The journal has no entry of a pass that changed nothing.
     assert len(passes(command)) == 1
 
 
@@ -143,10 +143,10 @@ def test_a_table_without_a_snapshot_is_skipped(command: Command) -> None:
 def test_operations_run_in_canonical_order(command: Command) -> None:
     command.table()
     dry = (*PASS, "--dry-run", "--json")
-    for asked in ("rewrite_manifests,compact", "compact,rewrite_manifests", "compact , compact,all"):
-        answer = command(*dry, "--operations", asked)
+    for operations in ("rewrite_manifests,compact", "compact,rewrite_manifests", "compact , compact,all"):
+        answer = command(*dry, "--operations", operations)
         assert answer.code == 0
-        wanted = OPERATION_NAMES if "all" in asked else ["compact", "rewrite_manifests"]
+        wanted = OPERATION_NAMES if "all" in operations else ["compact", "rewrite_manifests"]
         assert list(statuses(answer)) == wanted
     for operation in Operation:
         answer = command("maintain", "ns.t", *LOCAL, "--dry-run", "--operations", operation.value)
@@ -156,7 +156,7 @@ def test_operations_run_in_canonical_order(command: Command) -> None:
     assert [status for status, _ in statuses(answer).values()].count("succeeded") == 3
 
 
-def test_a_dry_run_changes_nothing_and_lists_what_then_happens(command: Command) -> None:
+def test_a_dry_run_changes_nothing_and_lists_the_files_of_the_pass(command: Command) -> None:
     table = command.table()
     orphan = local_path(table.location()) / "data" / "orphan.parquet"
     orphan.write_bytes(b"PAR1")
@@ -186,7 +186,7 @@ def test_a_dry_run_changes_nothing_and_lists_what_then_happens(command: Command)
         "remove_orphans": "would remove 1 orphan file(s)",
         "rewrite_manifests": "would rewrite 6 manifests into 1",
     }
-    # Operation by operation, since a pass changes what its later operations see.
+    # One operation at a time, because a pass changes the input of its later operations.
     for name in OPERATION_NAMES:
         dry, done = (
             command(*PASS, "--operations", name, "--json", *option).json["operations"][0]
@@ -214,7 +214,7 @@ def test_everything_before_the_last_dot_is_the_namespace_and_odd_names_stay_whol
     assert (answer.code, answer.json["table"]) == (0, name)
 
 
-# A pass that changed nothing is no entry of the journal; one that failed or was refused is.
+# The journal has entries of passes that changed something, failed or were refused.
 
 AGED_PASS = ("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD, "--json")
 
@@ -224,7 +224,7 @@ def passes(command: Command) -> list[dict[str, Any]]:
     return found
 
 
-def test_only_a_pass_that_changed_something_or_was_refused_is_an_entry(command: Command) -> None:
+def test_only_passes_that_changed_something_or_were_refused_are_recorded(command: Command) -> None:
     table = command.table(appends=2)
     first = command(*AGED_PASS).json
     second = command(*AGED_PASS).json
@@ -246,13 +246,13 @@ def test_only_a_pass_that_changed_something_or_was_refused_is_an_entry(command: 
         assert [item["status"] for item in passes(command)] == [*["partial"] * count, *["succeeded"] * 2]
 
 
-# What ``icekeeper maintain`` skips, refuses or fails, and what that means for the rest of the pass.
+# Operations that ``icekeeper maintain`` skips, refuses or fails, and the rest of the pass.
 
 
-def test_disabled_maintenance_skips_everything_and_gc_disabled_what_deletes(
+def test_disabled_maintenance_skips_all_and_gc_disabled_skips_deletions(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bound holds whatever the call asks for."""
+    """A bound overrides the settings of the call."""
     table, off = command.table(appends=2), ("--set", "maintenance_enabled=false")
     before = command.contents()
 
@@ -284,7 +284,6 @@ def test_disabled_maintenance_skips_everything_and_gc_disabled_what_deletes(
 
 
 def test_a_table_of_a_newer_format_is_refused_by_every_operation(command: Command) -> None:
-    """Tables of a format above v3 are left alone."""
     metadata = local_path(command.table().metadata_location)
     metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "format-version": 4}))
     before = command.contents()
@@ -299,8 +298,8 @@ def test_a_table_of_a_newer_format_is_refused_by_every_operation(command: Comman
     assert (detection.code, detection.json["proposals"]) == (0, [])
 
 
-def test_one_operation_that_is_refused_does_not_stop_the_next(command: Command) -> None:
-    """A stray metadata file of another table: the orphan sweep refuses, the rest is done."""
+def test_a_refused_operation_does_not_stop_the_next(command: Command) -> None:
+    """The folder has a metadata file of another table: the removal of orphans is refused, the rest is done."""
     table, other = command.table(), command.table("ns.other", appends=1)
     stray = local_path(table.location()) / "metadata" / "00000-of-another.metadata.json"
     stray.write_bytes(local_path(other.metadata_location).read_bytes())
@@ -317,8 +316,8 @@ def test_one_operation_that_is_refused_does_not_stop_the_next(command: Command) 
     assert stray.exists()
 
 
-def test_a_table_at_the_location_of_a_dropped_table_is_swept_only_on_request(command: Command) -> None:
-    """PyIceberg's default location is the same again; health warns once, and detection proposes no sweep."""
+def test_a_table_at_the_location_of_a_dropped_table_is_swept_on_request(command: Command) -> None:
+    """PyIceberg's default location is the same; health warns once, and detection proposes no sweep."""
     first = command.table(appends=2)
     command.catalog.drop_table("ns.t")
     table = command.table(appends=2)
@@ -353,10 +352,10 @@ def test_a_table_at_the_location_of_a_dropped_table_is_swept_only_on_request(com
     assert [item["kind"] for item in command("health", "ns.t", "--json").json["warnings"]].count("former_table") == 0
 
 
-def test_a_store_that_does_not_answer_fails_soon(
+def test_a_store_that_does_not_answer_fails_the_pass_within_seconds(
     table_bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The catalog answers, the bucket does not."""
+    """The catalog answers, but the bucket does not."""
     catalog = load_catalog("far", **table_bucket)
     catalog.create_namespace("ns")
     table = catalog.create_table("ns.t", pa.schema([("id", pa.int64())]))

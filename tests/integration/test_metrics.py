@@ -1,4 +1,4 @@
-"""Metrics for Prometheus: from the state, in both formats, all on their page; and the health of ``icekeeper run``."""
+"""Metrics for Prometheus, and the health endpoint of ``icekeeper run``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def value(found: Samples, name: str, **labels: str) -> float:
     return found[f"icekeeper_{name}", tuple(sorted({"catalog": "C", **labels}.items()))]
 
 
-def test_gauges_are_of_the_last_scan_and_counters_of_all_passes(command: Command) -> None:
+def test_gauges_show_the_last_scan_and_counters_all_passes(command: Command) -> None:
     table = command.table(appends=6)
     command("detect")
     before = samples(command("metrics", catalog=None).out)
@@ -73,8 +73,8 @@ def test_gauges_are_of_the_last_scan_and_counters_of_all_passes(command: Command
 SUMS = {name for name, facts in METRICS.items() if facts.meaning.startswith("over all tables: ")}
 
 
-def test_every_metric_is_made_and_on_its_page() -> None:
-    """The dashboard asks for no other; all counters of health are metrics but one that only the command knows."""
+def test_every_metric_is_documented() -> None:
+    """The dashboard reads no others; every counter of health is a metric, except one that only the command has."""
     rows = re.findall(
         r"^\| `(icekeeper_\w+)` \| (\w+) \| (.+) \| (.+) \|$", (ROOT / "docs/metrics.md").read_text(), re.M
     )
@@ -84,7 +84,7 @@ def test_every_metric_is_made_and_on_its_page() -> None:
         if name not in SUMS
     ]
     assert rows == expected
-    # The page says that these gauges of a table exist over all tables, too.
+    # The page states that these gauges of a table also exist over all tables.
     tables = [name for name, *_ in rows if name.startswith("icekeeper_table_")]
     assert {name.replace("icekeeper_table_", "icekeeper_catalog_") for name in tables[:-2]} == SUMS
     for name in SUMS:
@@ -95,9 +95,9 @@ def test_every_metric_is_made_and_on_its_page() -> None:
     assert counters - set(metrics._LAKE) == {"lake_delete_manifests"}
     document = json.loads((ROOT / "docs/examples/grafana-dashboard.json").read_text())
     expressions = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
-    asked = {name for item in expressions for name in re.findall(r"icekeeper_\w+", item)}
-    assert asked
-    assert asked - set(METRICS) == set()
+    queried = {name for item in expressions for name in re.findall(r"icekeeper_\w+", item)}
+    assert queried
+    assert queried - set(METRICS) == set()
 
 
 def a_state(folder: Path, tables: int) -> SqliteStateStore:
@@ -113,9 +113,7 @@ def a_state(folder: Path, tables: int) -> SqliteStateStore:
     return state
 
 
-def test_tables_beyond_the_bound_count_only_in_the_totals_which_are_read_once_a_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_beyond_the_limit_count_only_in_the_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MOST_TABLES", 2)
     state = a_state(tmp_path, 5)
     found = samples(exposed(state))
@@ -210,7 +208,7 @@ def test_a_slow_or_silent_client_blocks_no_other_client(
     assert capsys.readouterr().err == ""
 
 
-def asked_as(url: str, host: str) -> int:
+def status_for_host(url: str, host: str) -> int:
     request = urllib.request.Request(f"{url}/healthz", headers={"Host": host})
     try:
         return int(urllib.request.urlopen(request, timeout=10).status)
@@ -218,17 +216,17 @@ def asked_as(url: str, host: str) -> int:
         return error.code
 
 
-def test_a_page_that_renames_itself_to_this_machine_reads_nothing(tmp_path: Path) -> None:
-    """DNS rebinding; beyond loopback a server has names that only its clients know."""
+def test_a_request_with_a_foreign_host_name_is_refused_on_loopback(tmp_path: Path) -> None:
+    """This prevents DNS rebinding; at other addresses a server has names that only its clients know."""
     read = StateMetrics(a_state(tmp_path, 1))
-    for address, of_others in (("127.0.0.1", 421), ("0.0.0.0", 200)):
+    for address, expected in (("127.0.0.1", 421), ("0.0.0.0", 200)):
         with served(address, 0, read, CycleHealth(60)) as url:
             url = url.replace("0.0.0.0", "127.0.0.1")
             port = url.rpartition(":")[2]
             for host in (f"127.0.0.1:{port}", "localhost", f"LOCALHOST:{port}", f"[::1]:{port}"):
-                assert asked_as(url, host) == 200, host
+                assert status_for_host(url, host) == 200, host
             for host in (f"evil.example:{port}", "127.0.0.1.evil.example", "evil.example", "[", ""):
-                assert asked_as(url, host) == of_others, host
+                assert status_for_host(url, host) == expected, host
 
 
 def test_no_more_than_sixteen_clients_are_served_at_once(tmp_path: Path) -> None:
@@ -236,17 +234,17 @@ def test_no_more_than_sixteen_clients_are_served_at_once(tmp_path: Path) -> None
         url = stack.enter_context(served("127.0.0.1", 0, StateMetrics(a_state(tmp_path, 1)), CycleHealth(60)))
         address = "127.0.0.1", int(url.rpartition(":")[2])
         held = [stack.enter_context(socket.create_connection(address, timeout=5)) for _ in range(16)]
-        one_more = stack.enter_context(socket.create_connection(address, timeout=5))
-        assert one_more.recv(1) == b""
+        seventeenth = stack.enter_context(socket.create_connection(address, timeout=5))
+        assert seventeenth.recv(1) == b""
         for item in held:
             item.close()
         deadline_s = time.monotonic() + 10
-        while asked_or_closed(f"{url}/healthz") != 200 and time.monotonic() < deadline_s:
+        while status_or_closed(f"{url}/healthz") != 200 and time.monotonic() < deadline_s:
             time.sleep(0.05)
         assert get(f"{url}/healthz")[0] == 200
 
 
-def asked_or_closed(url: str) -> int:
+def status_or_closed(url: str) -> int:
     try:
         return get(url)[0]
     except OSError:
@@ -267,7 +265,7 @@ def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None
     assert one_sentence(answer.err).endswith("cannot be written: No such file or directory; choose another file")
 
 
-def test_wrong_calls(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_options_and_a_missing_library_are_wrong_calls(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     for options, reported in (
         (["--metrics-address", "::1"], "--metrics-address has no effect without --metrics-port; add --metrics-port"),
         (
@@ -283,7 +281,7 @@ def test_wrong_calls(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (answer.code, one_sentence(answer.err)) == (2, reported)
 
 
-def test_lines_of_a_run_as_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_prints_its_lines_as_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICEKEEPER_LOG_FORMAT", "json")
     command.table(appends=6)
     answer = command("run", *LOCAL, "--once")
@@ -300,8 +298,8 @@ def test_lines_of_a_run_as_json(command: Command, monkeypatch: pytest.MonkeyPatc
     assert (answer.code, one_sentence(answer.err)) == (2, reported)
 
 
-def test_one_state_has_the_totals_of_all_processes(command: Command) -> None:
-    """As after a restart: another object reads the sum of both."""
+def test_the_state_has_the_totals_of_all_processes(command: Command) -> None:
+    """As after a restart, a new object reads the sum of both."""
     for _ in range(2):
         open_state(command.environment()).totals.add(CatalogId("C", "w"), {"files_merged": 2, "passes.failed": 1})
     ((catalog, amounts),) = open_state(command.environment()).totals.all()

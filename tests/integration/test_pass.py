@@ -1,4 +1,4 @@
-"""What holds for a pass as a whole: failures in its midst, retries, and limits of time."""
+"""A pass as a whole: failures and other commits during it, retries, and time limits."""
 
 from __future__ import annotations
 
@@ -28,8 +28,6 @@ from support.plans import plan_expiry, policy
 from support.scripted_catalog import ScriptedCatalog
 from support.state_stores import newest_look
 
-# What holds for a pass as a whole when something goes wrong in the middle of it.
-
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -45,8 +43,8 @@ def identity(table: MaintainedTable) -> TableIdentity:
     return identity_of(table.catalog, table.loaded)
 
 
-def test_a_table_dropped_in_the_middle_keeps_its_report(table: MaintainedTable) -> None:
-    """The committed compaction is still reported, and is in the journal."""
+def test_a_table_dropped_during_a_pass_keeps_its_report(table: MaintainedTable) -> None:
+    """The committed compaction is reported and recorded in the journal."""
     who = identity(table)
     with at(Moment.AFTER_COMMIT, lambda: table.pyiceberg.drop_table("ns.t")):
         outcome = table.maintain()
@@ -59,7 +57,9 @@ def test_a_table_dropped_in_the_middle_keeps_its_report(table: MaintainedTable) 
     assert record.status == "partial"
 
 
-def test_log_lines_say_how_much_of_the_pass_is_done(table: MaintainedTable, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_lines_report_the_finished_share_of_the_pass(
+    table: MaintainedTable, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level("INFO", "icekeeper.activity")
     table.maintain("compact,rewrite_manifests")
     lines = [vars(record) for record in caplog.records if vars(record)["event"] == "progress"]
@@ -68,7 +68,7 @@ def test_log_lines_say_how_much_of_the_pass_is_done(table: MaintainedTable, capl
     assert lines[-1]["percent"] >= 80, "compaction has most of it"
 
 
-def test_one_operation_that_breaks_does_not_stop_the_others(
+def test_an_operation_that_raises_does_not_stop_the_others(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(context: object) -> Any:
@@ -81,7 +81,7 @@ def test_one_operation_that_breaks_does_not_stop_the_others(
     assert outcome.status is PassStatus.PARTIAL
 
 
-def test_a_commit_during_an_idle_pass_is_news_for_the_next_detection(table: MaintainedTable) -> None:
+def test_a_commit_during_an_idle_pass_counts_for_the_next_detection(table: MaintainedTable) -> None:
     settings: dict[str, Any] = {"min_manifests_to_rewrite": "9", "min_input_files": "9"}
     passes = [table.maintain(**settings) for _ in range(3)]
     assert [p.is_idle for p in passes] == [False, True, True]
@@ -95,7 +95,7 @@ def test_a_commit_during_an_idle_pass_is_news_for_the_next_detection(table: Main
 
 
 class DyingEngine:
-    """Finishes half of the work, then a worker dies."""
+    """Finishes half of the tasks, then a worker dies."""
 
     name, slots = "local", 1
 
@@ -107,7 +107,7 @@ class DyingEngine:
         raise StorageError("a worker process died")
 
 
-def test_outputs_of_an_engine_that_died_are_taken_away(table: MaintainedTable) -> None:
+def test_outputs_of_an_engine_that_died_are_removed(table: MaintainedTable) -> None:
     before = table.files()
     outcome = table.run(Operation.COMPACT, engine=DyingEngine())
     assert (outcome.status, outcome.reason) == (Status.FAILED, "StorageError: a worker process died")
@@ -121,7 +121,7 @@ def test_outputs_of_an_engine_that_died_are_taken_away(table: MaintainedTable) -
 def test_a_write_that_fails_leaves_nothing_behind(
     table: MaintainedTable, operation: Operation, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No catalog has heard of the files written before it."""
+    """No catalog knows the files that were written before it."""
     before = table.files()
     write = Storage.write
 
@@ -138,9 +138,9 @@ def test_a_write_that_fails_leaves_nothing_behind(
     assert table.verify().ok
 
 
-def test_expiry_refuses_when_a_kept_snapshot_has_the_file_under_another_authority(table: MaintainedTable) -> None:
-    """One object under two names: deleting the one deletes the other."""
-    table.table.delete("id = 0")  # the first file goes out of the head
+def test_expiry_refuses_if_a_kept_snapshot_has_a_file_under_another_authority(table: MaintainedTable) -> None:
+    """The two paths may name the same object, which the deletion would remove."""
+    table.table.delete("id = 0")  # the head no longer has the first file
     first, head = (next(iter(table.metadata.snapshots.values())), table.metadata.current_snapshot)
     assert head is not None
     (entry,) = table.entries(first.snapshot_id)
@@ -173,7 +173,7 @@ def _rename_in_manifest(stored: Path, table: MaintainedTable, manifest: Any, twi
     stored.write_bytes(encoded.data)
 
 
-def test_another_pass_that_expired_first_is_no_failure(table: MaintainedTable) -> None:
+def test_an_expiry_does_not_fail_if_another_pass_expires_first(table: MaintainedTable) -> None:
     with without_leases(), at(Moment.BEFORE_COMMIT, lambda: table.run(Operation.EXPIRE_SNAPSHOTS)):
         outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
     assert outcome.status in (Status.SUCCEEDED, Status.SKIPPED)
@@ -184,8 +184,10 @@ def test_another_pass_that_expired_first_is_no_failure(table: MaintainedTable) -
     assert isinstance(plan_expiry(table.metadata, policy(max_snapshots_to_keep=1), now_ms=now), Nothing)
 
 
-def test_a_lost_expiry_reads_only_what_is_new(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy table everything would be out of date before it is read again."""
+def test_an_expiry_that_lost_its_swap_reads_only_new_manifests(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy table the whole table would change again before it is read."""
     table.fill(12, start=10)
     table.table.delete("id = 0")
     reads: list[str] = []
@@ -204,7 +206,7 @@ def test_a_lost_expiry_reads_only_what_is_new(table: MaintainedTable, monkeypatc
     with at(Moment.BEFORE_COMMIT, append):
         outcome = table.run(Operation.EXPIRE_SNAPSHOTS, catalog=catalog)
     assert catalog.commits == 2
-    # What expires only since the append is left to the next pass.
+    # Snapshots that are due only since the append are left to the next pass.
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 15
     assert len(table.metadata.snapshots) == 2
     assert len([path for path in reads if path.endswith(".avro")]) == 2
@@ -212,8 +214,8 @@ def test_a_lost_expiry_reads_only_what_is_new(table: MaintainedTable, monkeypatc
     assert table.unreferenced() == set()
 
 
-def test_a_file_that_is_referenced_again_before_the_swap_is_spared(table: MaintainedTable) -> None:
-    """The first attempt found it free; the commit that took the swap away had adopted it."""
+def test_a_file_that_is_referenced_again_before_the_swap_is_kept(table: MaintainedTable) -> None:
+    """The first attempt found it unreferenced; the commit that won the swap references it."""
     (entry,) = table.entries(next(iter(table.metadata.snapshots)))
     table.table.delete("id < 2")
     rows = table.ids()
@@ -224,7 +226,7 @@ def test_a_file_that_is_referenced_again_before_the_swap_is_spared(table: Mainta
     assert table.verify().ok
 
 
-def test_a_rollback_before_the_swap_keeps_what_it_went_back_to(table: MaintainedTable) -> None:
+def test_expiry_keeps_the_snapshot_of_a_rollback_before_the_swap(table: MaintainedTable) -> None:
     first, second, _ = table.metadata.snapshots
 
     def roll_back() -> None:
@@ -238,7 +240,7 @@ def test_a_rollback_before_the_swap_keeps_what_it_went_back_to(table: Maintained
     assert table.verify().ok
 
 
-# ``job_timeout_s`` and ``job_retry_limit`` outside of the stack: a pass ends in good order, and is tried again.
+# ``job_timeout_s`` and ``job_retry_limit`` outside of the stack end and retry a pass.
 
 LOCAL = ("maintain", "ns.t", "--engine", "local")
 
@@ -266,7 +268,7 @@ class Failing:
     ("setting", "fails", "code", "calls"),
     [((), 1, 1, 1), (("--set", "job_retry_limit=2"), 2, 0, 3), (("--set", "job_retry_limit=1"), 2, 1, 2)],
 )
-def test_maintain_tries_a_failed_pass_again_as_often_as_said(
+def test_maintain_retries_a_failed_pass_up_to_its_limit(
     command: Command,
     monkeypatch: pytest.MonkeyPatch,
     setting: tuple[str, ...],
@@ -274,7 +276,7 @@ def test_maintain_tries_a_failed_pass_again_as_often_as_said(
     code: int,
     calls: int,
 ) -> None:
-    """By default it leaves that to its caller, which sees why it failed."""
+    """By default it leaves retries to its caller, which gets the error."""
     command.table(appends=6)
     failing = Failing(fails)
     monkeypatch.setattr(run_pass, "run_pass", failing)
@@ -283,13 +285,13 @@ def test_maintain_tries_a_failed_pass_again_as_often_as_said(
     assert answer.err.count("the pass failed; next attempt in 0 s: the store is busy") == calls - 1
 
 
-def test_a_pass_whose_time_is_over_begins_no_further_operation_and_says_so(
+def test_a_pass_begins_no_operation_after_its_timeout_and_reports_it(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operation at work is finished; a later pass does the rest."""
+    """The running operation is finished; a later pass does the rest."""
     command.table(appends=6)
     monkeypatch.setenv("ICEKEEPER_JOB_TIMEOUT_S", "60")
-    clock = iter((0.0, 0.0, *[61.0] * 100))  # it is asked at the beginning, and before each operation
+    clock = iter((0.0, 0.0, *[61.0] * 100))  # it is read at the start, and before each operation
     monkeypatch.setattr(run_pass, "monotonic", lambda: next(clock))
     answer = command(*LOCAL, "--json")
     assert answer.code == 0
@@ -298,9 +300,7 @@ def test_a_pass_whose_time_is_over_begins_no_further_operation_and_says_so(
     assert {part["reason"] for name, part in found.items() if name != "compact"} == {"job_timeout_s 60 is over"}
 
 
-def test_without_the_setting_a_pass_of_a_person_takes_its_time(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_setting_the_command_has_no_timeout(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table(appends=6)
     clock = iter(range(0, 10**9, 100_000))
     monkeypatch.setattr(run_pass, "monotonic", lambda: next(clock))
@@ -308,7 +308,7 @@ def test_without_the_setting_a_pass_of_a_person_takes_its_time(
     assert not any("job_timeout_s" in (part["reason"] or "") for part in document["operations"])
 
 
-def test_the_time_of_all_attempts_is_one(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_attempts_share_one_timeout(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter((0.0, 10.0, 61.0))
     monkeypatch.setattr(run_pass, "monotonic", lambda: next(clock))
     failing = Failing(9)

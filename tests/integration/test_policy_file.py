@@ -1,4 +1,4 @@
-"""Where the policy file is read from, what its absence means, and that commands go by it."""
+"""The policy file: its locations, its absence, and its effect on commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RULES = "rules:\n- table: t\n  settings:\n    maintenance_enabled: false\n    mi
 TABLE = ("w", "ns", "t")
 
 
-def test_commands_go_by_the_policy_file(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_apply_the_policy_file(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table()
     command.table("ns.other")
     file = command.folder / "policy.yaml"
@@ -68,7 +68,7 @@ def test_a_wrong_policy_file_stops_every_command_that_applies_it(
     assert command.contents() == before
 
 
-def test_an_object_that_is_not_there_is_no_policy_file(moto_server: MotoServer) -> None:
+def test_a_missing_object_means_that_there_are_no_rules(moto_server: MotoServer) -> None:
     s3, bucket, storage = moto_server.client("s3"), f"control-{uuid.uuid4()}", Storage(moto_server.s3_properties)
     s3.create_bucket(Bucket=bucket)
     address = f"s3://{bucket}/config/policy.yaml"
@@ -78,8 +78,8 @@ def test_an_object_that_is_not_there_is_no_policy_file(moto_server: MotoServer) 
     assert layer.source == f"policy file {address} rule 1 (*/*/t)"
 
 
-def test_any_other_failure_is_none_the_less_a_failure(moto_server: MotoServer) -> None:
-    """A missing bucket or a silent store does not mean that there are no rules: more would be deleted."""
+def test_any_other_failure_to_read_the_policy_file_is_an_error(moto_server: MotoServer) -> None:
+    """A missing bucket or a silent store must not count as no rules: more would be deleted."""
     with pytest.raises(StorageError, match="does not exist"):
         read_policy_file(f"s3://no-{uuid.uuid4()}/config/policy.yaml", Storage(moto_server.s3_properties))
     with closed_port() as endpoint:
@@ -95,6 +95,6 @@ def test_text_of_another_encoding_is_refused(tmp_path: Path) -> None:
     assert read_policy_file("") == ()
 
 
-def test_a_folder_is_no_policy_file(tmp_path: Path) -> None:
+def test_a_folder_in_place_of_the_policy_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"^the policy file cannot be read: "):
         read_policy_file(str(tmp_path))

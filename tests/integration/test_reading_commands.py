@@ -55,7 +55,7 @@ def test_tables_beyond_the_limit_of_a_scan_need_work_too(command: Command) -> No
     assert "3 tables scanned, 3 need maintenance, 2 of them beyond max_jobs_per_detection\n" in once.out
 
 
-def test_detection_goes_on_after_a_damaged_table(command: Command) -> None:
+def test_detection_continues_after_a_damaged_table(command: Command) -> None:
     command.table("ns.good")
     bad = local_path(command.table("ns.bad").metadata_location)
     bad.write_bytes(bad.read_bytes()[:500])
@@ -184,7 +184,7 @@ def test_advice_for_all_tables_names_a_table_that_cannot_be_read(command: Comman
     assert reported.endswith(".avro does not exist")
 
 
-# ``icekeeper detect`` says what the deployment would do: requests, limits, filters; it records health.
+# ``icekeeper detect`` reports what the deployment would do (requests, limits, filters) and records health.
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def two_tables(command: Command) -> Command:
 
 
 def test_a_requested_table_comes_first_with_its_settings(two_tables: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one slot the run would begin with it, and the needier one waits; the filter leaves out neither."""
+    """With one slot the run begins with it and the needier table waits; the filter leaves out neither."""
     monkeypatch.setenv("ICEKEEPER_MAX_CONCURRENT_JOBS", "1")
     assert two_tables("request", "ns.idle", "--operations", "rewrite_manifests").code == 0
     answer = two_tables("detect", "--json", "--set", "table_filter=busy")
@@ -231,7 +231,7 @@ def test_tables_at_work_take_the_room_and_health_is_recorded(two_tables: Command
     assert recorded == {"busy": 7, "idle": 1}
 
 
-# What every JSON document has: which table or catalog it is about, how the command went, ids that no reader rounds.
+# Every JSON document has its table or catalog, a status, and ids that no reader rounds.
 
 CALLS = (
     ("maintain", "ns.t", "--engine", "local", "--dry-run"),
@@ -259,7 +259,7 @@ def objects(document: Any) -> Iterator[dict[str, Any]]:
         yield from objects(part)
 
 
-def test_every_document_says_what_it_is_about_and_how_it_went(command: Command) -> None:
+def test_every_document_has_its_subject_and_status(command: Command) -> None:
     command.table()
     reported = 0
     for call in CALLS:
@@ -275,7 +275,7 @@ def test_every_document_says_what_it_is_about_and_how_it_went(command: Command) 
 
 
 @pytest.mark.parametrize("snapshot_id", [2**53 + 1, None])
-def test_ids_are_written_as_text_too(snapshot_id: int | None) -> None:
+def test_ids_are_also_written_as_text(snapshot_id: int | None) -> None:
     text = None if snapshot_id is None else "9007199254740993"
     assert with_id_texts({"a": [{"snapshot_id": snapshot_id, "b": 1}], "snapshot_ids": [2**53 + 1]}) == {
         "a": [{"snapshot_id": snapshot_id, "snapshot_id_text": text, "b": 1}],
@@ -314,7 +314,7 @@ def test_health_counts_and_warns_and_changes_nothing(command: Command) -> None:
     assert people.out.startswith("ns.t: 2 warning(s)\n  manifest_sprawl: 6 manifests for 6 data files reach")
 
 
-def test_wrong_settings_of_a_table_are_a_warning_and_those_of_the_call_an_error(command: Command) -> None:
+def test_wrong_settings_of_a_table_are_a_warning_and_of_the_call_an_error(command: Command) -> None:
     command.table(appends=1, properties={"icekeeper.min_input_files": "few"})
     answer = command("health", "ns.t", "--json")
     assert answer.code == 0
@@ -325,7 +325,7 @@ def test_wrong_settings_of_a_table_are_a_warning_and_those_of_the_call_an_error(
     assert command("health", "ns.gone").code == 2
 
 
-def test_settings_of_a_table_that_do_not_count_are_a_warning(command: Command) -> None:
+def test_ignored_settings_of_a_table_are_a_warning(command: Command) -> None:
     settings = {"icekeeper.operations": "all,expire_partitions", "icekeeper.orphan_max_delete_ratio": "1"}
     command.table(appends=1, properties=settings)
     (warning,) = command("health", "ns.t", "--json").json["warnings"]
@@ -336,7 +336,7 @@ def test_settings_of_a_table_that_do_not_count_are_a_warning(command: Command) -
     assert warning["message"].endswith("; and 1 more (icekeeper policy show says why)")
 
 
-# ``icekeeper history``: what the journal says of a table, for programs and for people.
+# ``icekeeper history``: the journal of a table, for programs and for people.
 
 NOON_MS = 1_767_268_800_000
 
@@ -364,13 +364,13 @@ def record(command: Command, run_id: str, started_ms: int, status: str = "succee
 
 
 def cost(metrics: dict[str, Any], *, gets: int, puts: int) -> float:
-    """By the default prices: 0.0004 and 0.005 USD for 1,000 requests, 0.001 for a GB copied, 0.005 for one decoded."""
+    """Default prices in USD: 0.0004 and 0.005 for 1,000 requests, 0.001 for a GB copied, 0.005 for a GB decoded."""
     copied = metrics["compact.bytes_copied"]
     decoded = metrics["compact.bytes_read"] - copied
     return (gets * 0.0004 + puts * 0.005) / 1000 + float(copied * 0.001 + decoded * 0.005) / 2**30
 
 
-def test_a_pass_is_in_the_history(command: Command) -> None:
+def test_history_has_the_figures_of_a_pass(command: Command) -> None:
     command.table(appends=6)
     ran = command("maintain", "ns.t", "--engine", "local", "--operations", "compact", "--json")
     answer = command("history", "ns.t", "--json")
@@ -398,7 +398,7 @@ def test_a_pass_is_in_the_history(command: Command) -> None:
     assert answer.json["totals"] == {"passes": 1, "failed": 0, **sums}
 
 
-def test_people_read_a_line_for_each_pass(command: Command) -> None:
+def test_history_as_text_has_a_line_for_each_pass(command: Command) -> None:
     command.table(appends=0)
     record(command, "a", NOON_MS, "partial")
     record(command, "b", NOON_MS + 3_600_000)
@@ -416,7 +416,7 @@ def test_people_read_a_line_for_each_pass(command: Command) -> None:
 EFFECT = "15 → 0 files, 30 requests fewer per full scan, estimated cost less than $0.0001"
 
 
-def test_without_a_table_history_answers_for_all_catalogs_of_the_state(
+def test_history_without_a_table_covers_all_catalogs_of_the_state(
     command: Command,
 ) -> None:
     command.table(appends=0)
@@ -471,7 +471,7 @@ def test_history_without_passes_and_wrong_calls(command: Command) -> None:
         assert one_sentence(answer.err)
 
 
-# ``icekeeper report``: a page of real tables, and what it says where it cannot be written.
+# ``icekeeper report``: a page of real tables.
 
 
 @pytest.fixture
@@ -483,7 +483,7 @@ def lake(command: Command) -> Command:
 
 
 def page_of(command: Command, *arguments: str, code: int = 0, says: str = "") -> Any:
-    """What the page that ``icekeeper report`` writes holds, table by table."""
+    """Write the page with ``icekeeper report`` and return its data by table."""
     page = command.folder / "lake.html"
     answer = command("report", "--output", str(page), *arguments)
     assert (answer.code, says in answer.out + answer.err) == (code, True), answer
@@ -491,13 +491,13 @@ def page_of(command: Command, *arguments: str, code: int = 0, says: str = "") ->
     return {table["name"]: table for catalog in document["catalogs"] for table in catalog["tables"]}
 
 
-def test_a_page_shows_what_the_last_scan_and_passes_recorded(lake: Command) -> None:
+def test_a_page_shows_the_records_of_the_last_scan_and_passes(lake: Command) -> None:
     page, metadata = lake.folder / "lake.html", lake.warehouse
     answer = lake("report", "--output", str(page))
     assert (answer.code, page.exists()) == (1, False)
     assert "no scan of catalog C is recorded: run icekeeper detect --catalog C first" in answer.err
     assert lake("detect").code == 0
-    metadata.rename(metadata.with_name("away"))  # what is not there cannot be read
+    metadata.rename(metadata.with_name("away"))  # the report reads no table
     found = page_of(lake, says=f"{page}: 2 tables, 0 in trouble, 1 with work due\n")
     metadata.with_name("away").rename(metadata)
     assert "12 data files of" in found["ns.messy"]["reasons"][0]
@@ -530,8 +530,8 @@ def test_a_table_that_cannot_be_read_is_in_trouble_until_a_scan_reads_it(lake: C
     page_of(lake, "--fresh", "ns.other", code=2, says="--fresh ns.other: no table of catalog C matches it")
 
 
-def test_bytes_are_counted_by_what_holds_them(lake: Command) -> None:
-    """Older snapshots hold the files of before the compaction; nothing references the stray file."""
+def test_bytes_are_counted_as_live_historical_or_orphaned(lake: Command) -> None:
+    """Older snapshots hold the inputs of the compaction; nothing references the stray file."""
     folder = local_path(lake.catalog.load_table("ns.messy").location()) / "data"
     history = sum(file.stat().st_size for file in folder.glob("*.parquet"))
     (folder / "stray.parquet").write_bytes(b"x" * 20_000)
@@ -543,7 +543,7 @@ def test_bytes_are_counted_by_what_holds_them(lake: Command) -> None:
 
 
 def test_small_files_that_no_pass_would_merge_are_no_warning(lake: Command) -> None:
-    """A file in each of six partitions: the first pass looks, and finds nothing to merge."""
+    """Each of six partitions has one file: the first pass finds nothing to merge."""
     table = lake.catalog.load_table("ns.calm")
     with table.update_spec() as update:
         update.add_identity("id")

@@ -1,4 +1,4 @@
-"""Rhythms over a real table: passes that merge beside those that sort, sweep intervals, and statistics."""
+"""Rhythms over a real table: merging beside sorting passes, sweep intervals, and statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from support.pipeline_deployment import Pipeline
 
 HOUR_MS = 3_600_000
 
-# A rhythm that merges leaves the files that the table's own order has sorted.
+# A merging pass keeps the files that are sorted by the table's own order.
 
 MERGE = {"operations": "compact", "strategy": "binpack", "min_input_files": "2"}
 SORT = {"operations": "compact", "min_input_files": "2"}
@@ -37,10 +37,10 @@ def merged(table: MaintainedTable, settings: dict[str, str]) -> int:
 
 
 @pytest.mark.parametrize("is_own", [True, False])
-def test_a_merging_pass_leaves_files_in_the_order_of_the_table(
+def test_a_merging_pass_keeps_files_in_the_order_of_the_table(
     local_catalog: SqlCatalog, tmp_path: Path, *, is_own: bool
 ) -> None:
-    """Each turn would rewrite all that the other had written, by a sort order or a z-order of the table."""
+    """By a sort order or a z-order; otherwise each pass would rewrite all files of the other pass."""
     table = new_table(local_catalog, tmp_path, properties={} if is_own else ZORDERED)
     if is_own:
         with table.table.update_sort_order() as update:
@@ -62,10 +62,10 @@ def test_a_merging_pass_leaves_files_in_the_order_of_the_table(
 
 
 @pytest.mark.parametrize("orders", [True, False])
-def test_deletes_of_ordered_files_wait_for_the_pass_that_orders(
+def test_deletes_of_sorted_files_wait_for_the_sorting_pass(
     local_catalog: SqlCatalog, tmp_path: Path, *, orders: bool
 ) -> None:
-    """If the table has no order any more, no such pass comes, so a pass that merges takes the file."""
+    """If the table no longer has an order, the merging pass takes the file."""
     table = new_table(local_catalog, tmp_path, properties={**ZORDERED, "format-version": "2"})
     table.fill(2)
     merged(table, SORT)
@@ -93,8 +93,8 @@ def maintained(table: MaintainedTable, settings: dict[str, str]) -> bool:
     return is_proposed
 
 
-def test_two_rhythms_over_one_table_do_not_wake_each_other(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Each has a memory of its own of what it has looked at, and the rewrites of the other are nothing new."""
+def test_two_rhythms_over_one_table_do_not_make_each_other_due(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Each rhythm records its own looks, and the rewrites of the other do not count as changes."""
     table = new_table(local_catalog, tmp_path, properties=ZORDERED)
     table.fill(2)
     turn_of(table, MERGE)
@@ -109,7 +109,7 @@ def test_two_rhythms_over_one_table_do_not_wake_each_other(local_catalog: SqlCat
     assert [(maintained(table, SORT), maintained(table, MERGE)) for _ in range(3)] == [(False, False)] * 3
 
 
-# Statistics over a real table: proposed when they are missing or old, computed again only when they are due.
+# Statistics of a real table: proposed when they are missing or old, computed again only when they are due.
 
 COMPUTES = {"icekeeper.operations": "compute_statistics"}
 
@@ -141,7 +141,7 @@ def test_a_table_that_only_needs_statistics_is_proposed_until_it_has_them(table:
     reported = "9 rows changed since statistics were computed, 4.41 % of 204; they are computed again from 10 % on"
     assert computed(table).reason == reported
     assert computed(table, asked=True).summary == "computed statistics of 2 column(s) over 204 row(s)"
-    # Appended files are cheap to read, so every pass does.
+    # Appended files are cheap to read, so every pass reads them.
     table.append(5000)
     assert proposed(table) == ()
     assert computed(table).summary == "computed statistics of 2 column(s) over 1 row(s)"
@@ -162,7 +162,7 @@ def test_the_pipeline_starts_no_job_for_statistics_that_are_not_due(table: Maint
     assert reason.startswith("9 rows changed since statistics were computed, 4.41 % of 204")
 
 
-# A table is swept for orphans once in an interval; what a person asks for is swept at once.
+# A table is swept for orphans once in an interval; a requested sweep runs at once.
 
 NEVER = "the table was never swept for orphans"
 SWEEP = {"operations": "remove_orphans"}
@@ -183,7 +183,7 @@ class Swept:
         return tuple(reason for found in self.runtime.detect().proposals for reason in found.reasons)
 
     def sweep(self, *, asked: bool = False, **settings: str) -> OperationOutcome:
-        """What a pass over orphans alone, that detection proposed or a person asked for, did about them."""
+        """Run a pass that only removes orphans, proposed by detection or requested."""
         turn = Turn(is_proposed=not asked)
         (outcome,) = self.runtime.maintain(NAME, {**SWEEP, **settings}, LocalEngine(1), turn=turn).operations
         return outcome
@@ -205,7 +205,7 @@ def swept(local_catalog: SqlCatalog, tmp_path: Path) -> Swept:
     return Swept(table)
 
 
-def test_a_table_with_nothing_but_orphans_is_proposed_and_then_left_alone_for_the_interval(swept: Swept) -> None:
+def test_a_table_with_only_orphans_is_proposed_and_then_skipped_for_the_interval(swept: Swept) -> None:
     ids = swept.table.ids()
     for number in range(200):
         swept.table.plant(f"data/crash-{number}.parquet")
@@ -239,16 +239,16 @@ def test_a_requested_sweep_runs_at_once_and_is_recorded(swept: Swept) -> None:
     assert swept.memory == before
 
 
-def test_a_sweep_that_was_refused_leaves_the_table_due(swept: Swept) -> None:
+def test_a_refused_sweep_leaves_the_table_due(swept: Swept) -> None:
     swept.table.plant("data/crash.parquet")
     snapshot = swept.table.metadata.current_snapshot
     assert snapshot is not None
     manifest_list = Path(normalise(str(snapshot.manifest_list)))
     away = manifest_list.rename(manifest_list.with_suffix(".away"))
-    for _ in range(2):  # every pass tries again
+    for _ in range(2):  # every pass retries
         assert swept.sweep().status is Status.REFUSED
         assert swept.memory == SweepMemory(tried_ms=swept.now_ms)
-        assert swept.proposed() == ()  # for nothing else it is proposed for a while
+        assert swept.proposed() == ()  # the refused sweep alone is no reason for a while
     swept.now_ms += 6 * HOUR_MS
     assert swept.proposed() == (NEVER,)
     away.rename(manifest_list)
@@ -256,7 +256,7 @@ def test_a_sweep_that_was_refused_leaves_the_table_due(swept: Swept) -> None:
     assert swept.proposed() == ()
 
 
-def test_icekeeper_run_sweeps_what_is_due_or_requested(command: Command) -> None:
+def test_icekeeper_run_sweeps_tables_that_are_due_or_requested(command: Command) -> None:
     command.table(appends=3)
     run = ("run", "--once", "--engine", "local", "--set", "min_input_files=2")
     runtime = Runtime.open(CATALOG)
@@ -266,13 +266,13 @@ def test_icekeeper_run_sweeps_what_is_due_or_requested(command: Command) -> None
         return SweepMemory.of(runtime.state.sweeps.of_table(identity)).swept_ms
 
     assert "compacted 3 files into 1" in command(*run, catalog=CATALOG).out
-    assert swept_ms() is None  # so young a table need not be swept
+    assert swept_ms() is None  # the table is too young for a sweep
     runtime.state.requests.file(MaintenanceRequest(identity=identity, requested_ms=1, settings={}))
     assert "ns.t succeeded" in command(*run, catalog=CATALOG).out
     assert swept_ms() is not None
 
 
-def test_the_pipeline_plans_a_sweep_that_is_due_and_no_other(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_the_pipeline_plans_a_sweep_only_when_it_is_due_or_requested(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     pipeline = Pipeline(new_table(local_catalog, tmp_path), tmp_path)
     pipeline.table.append(1)
     pipeline.clock.now_ms = system_clock() + 100 * HOUR_MS
@@ -293,7 +293,7 @@ def test_the_pipeline_plans_a_sweep_that_is_due_and_no_other(local_catalog: SqlC
     assert ("remove_orphans" in plan.routes, plan.routes["compact"]) == (False, "glue")
     waits = "the last sweep was 3 hours ago; orphan_sweep_interval_hours is 24"
     assert pipeline.document(item, "plan.json", "run-2")["outcomes"]["remove_orphans"]["reason"] == waits
-    # What a person asked for sweeps at once, by a request as by an execution of its own.
+    # A sweep runs at once by a request and by a forced execution.
     state.requests.file(MaintenanceRequest(identity=item.identity, requested_ms=1, settings={}))
     pipeline.report("run-2")
     _, (asked,) = pipeline.detect("run-3")

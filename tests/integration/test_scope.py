@@ -1,4 +1,4 @@
-"""Scope of a rewrite: which files (``where``), which branch, how many groups per commit."""
+"""Scope of a rewrite: its files (``where``), its branch, and its groups per commit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.maintained_table import MaintainedTable, local_path, maintained_tab
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Partitioned by region, three files of ten rows each: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
+    """Three files of ten rows per region: ids from 0, 100 and 200 in us, from 50, 150 and 250 in eu."""
     with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
         yield made
@@ -52,7 +52,7 @@ def test_only_files_that_may_hold_matching_rows_are_rewritten(table: MaintainedT
 
 
 def test_files_out_of_scope_still_need_their_deletes(table: MaintainedTable) -> None:
-    """A global scope would drop this delete file with the only file rewritten; eu still holds row 253."""
+    """The delete file of row 253 in eu must stay, although no file of eu is rewritten."""
     commit_deletes(table, [equality_delete(103, "us"), equality_delete(253, "eu")])
     before = rows(table)
     outcome = compacted(table, where="region = 'us'")
@@ -61,7 +61,7 @@ def test_files_out_of_scope_still_need_their_deletes(table: MaintainedTable) -> 
 
 
 def test_a_branch_is_maintained_and_main_is_not(table: MaintainedTable) -> None:
-    """Both hold the rows they held; main keeps its files, and its snapshot stays the current one."""
+    """Both keep their rows; main keeps its files and its current snapshot."""
     head = table.loaded.metadata.current_snapshot
     assert head is not None
     table.table.manage_snapshots().create_branch(head.snapshot_id, "audit").commit()
@@ -80,7 +80,7 @@ def test_a_branch_is_maintained_and_main_is_not(table: MaintainedTable) -> None:
     assert compacted(table, branch="audit").status is Status.SKIPPED
 
 
-def test_an_unknown_branch_or_a_tag_is_bad_usage(table: MaintainedTable) -> None:
+def test_an_unknown_branch_or_a_tag_is_a_wrong_call(table: MaintainedTable) -> None:
     head = table.loaded.metadata.current_snapshot
     assert head is not None
     table.table.manage_snapshots().create_tag(head.snapshot_id, "v1").commit()
@@ -89,10 +89,10 @@ def test_an_unknown_branch_or_a_tag_is_bad_usage(table: MaintainedTable) -> None
             table.maintain(branch=name)
 
 
-def test_a_failed_group_does_not_take_the_others_along(table: MaintainedTable) -> None:
-    """The first of two commits lands; the second has an input that its store refuses, and says so."""
+def test_a_failed_group_does_not_fail_the_others(table: MaintainedTable) -> None:
+    """The first of two commits lands; the second group has an unreadable input and is reported."""
     plan = table.runtime.maintain(table.loaded.name, {"operations": "compact"}, table.engine, dry_run=True)
-    assert plan.operations[0].status is Status.SKIPPED  # five files are the least by default
+    assert plan.operations[0].status is Status.SKIPPED  # the default minimum is five files
     paths = outcome_of(
         table.runtime.maintain(
             table.loaded.name, {"operations": "compact", "min_input_files": "2"}, table.engine, dry_run=True
@@ -112,8 +112,8 @@ def test_a_failed_group_does_not_take_the_others_along(table: MaintainedTable) -
     assert len(rows(table)) == 60
 
 
-def test_deletes_go_with_the_last_commit_that_needed_them(table: MaintainedTable) -> None:
-    """Counts of need go down commit by commit; each delete file goes with the last group that it reached."""
+def test_delete_files_are_removed_by_the_last_commit_that_applies_them(table: MaintainedTable) -> None:
+    """Each delete file is removed with the last group that it applies to."""
     commit_deletes(table, [equality_delete(103, "us"), equality_delete(253, "eu")])
     before = rows(table)
     outcome = compacted(table, partial_progress="1", target_file_size_mb="0.0001", rewrite_all="true")

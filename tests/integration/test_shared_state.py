@@ -1,4 +1,4 @@
-"""State that processes share, and a state that knows nothing of a maintained table."""
+"""State that processes share, and state without a record of a maintained table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from icekeeper.state.open import open_state
 from support.command import Command
 from support.lease_race import KEYS, take_leases
 
-# State that processes share, named by ICEKEEPER_STATE alone.
+# Processes share the state that ICEKEEPER_STATE names.
 
 
 def test_processes_that_start_together_create_one_store_and_share_its_leases(tmp_path: Path) -> None:
-    """Threads race for leases in every store: ``tests/contract/test_leases.py``."""
+    """In ``tests/contract/test_leases.py`` threads race for leases in every store."""
     address = str(tmp_path / "shared.db")
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         answers = list(pool.map(take_leases, [address] * 2, [(f"{worker}-a", f"{worker}-b") for worker in range(2)]))
@@ -30,12 +30,12 @@ def test_processes_that_start_together_create_one_store_and_share_its_leases(tmp
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
-# A pass whose state knows nothing of a table that Icekeeper has maintained says so.
+# A pass reports that its state has no record of a table that Icekeeper has maintained.
 
 PASS = ("maintain", "ns.t", "--set", "min_input_files=2", "--json")
 
 
-def test_a_state_that_does_not_know_the_last_run_is_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_without_the_last_run_is_reported(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     command.table()
     first = command(*PASS)
     assert "warnings" not in first.json

@@ -1,4 +1,4 @@
-"""What a command imports before it does its work, in a fresh interpreter; a time would depend on the machine."""
+"""The imports of a command before its work, in a fresh interpreter; a time would depend on the machine."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ WRONG_CALLS = (
 
 
 def interpreter(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a fresh interpreter makes of a script."""
+    """Run a script in a fresh interpreter."""
     return subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
 
 
 def called(*calls: Sequence[str]) -> tuple[dict[str, Any], str, str]:
-    """Calls of the command in one fresh interpreter: exit codes and modules, standard output, errors."""
+    """Call the command in one fresh interpreter; return exit codes and modules, standard output, and errors."""
     done = interpreter(CALLS, json.dumps(calls))
     *out, reported = done.stdout.splitlines()
     return json.loads(reported), "\n".join(out), done.stderr
@@ -66,7 +66,7 @@ def within(modules: Sequence[str], packages: Sequence[str]) -> list[str]:
 
 
 @pytest.fixture
-def telling_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def pandas_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pandas whose import fails and is reported on standard error."""
     package = tmp_path / "path" / "pandas"
     package.mkdir(parents=True)
@@ -75,7 +75,7 @@ def telling_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
 
 
-def test_help_and_wrong_calls_need_no_library_of_the_work(command: Command, telling_pandas: None) -> None:
+def test_help_and_wrong_calls_import_no_data_library(command: Command, pandas_that_fails: None) -> None:
     pages = [("--help",), ("maintain", "--help"), ("policy", "show", "--help"), ("request", "--help")]
     reported, out, err = called(*pages, *(call for call, _ in WRONG_CALLS))
     assert (reported["codes"], out.count("Usage: icekeeper")) == ([0] * len(pages) + [2] * len(WRONG_CALLS), len(pages))
@@ -86,9 +86,7 @@ def test_help_and_wrong_calls_need_no_library_of_the_work(command: Command, tell
     assert within(reported["modules"], ("pydantic", "rich.console")) == []
 
 
-def test_the_policy_of_a_table_in_a_sql_catalog_is_shown_without_what_rewrites_it(
-    command: Command, telling_pandas: None
-) -> None:
+def test_policy_show_imports_no_module_that_rewrites(command: Command, pandas_that_fails: None) -> None:
     command.table(appends=1)
     reported, out, err = called(("policy", "show", "ns.t", "--catalog", CATALOG))
     assert (reported["codes"], out.split(maxsplit=1)[0], err) == ([0], "key", "")
@@ -96,7 +94,6 @@ def test_the_policy_of_a_table_in_a_sql_catalog_is_shown_without_what_rewrites_i
     assert within(reported["modules"], [f"icekeeper.{room}" for room in OTHER_ROOMS]) == []
 
 
-def test_names_in_messages_are_not_changed(command: Command) -> None:
-    """A name between colons is no picture."""
+def test_a_name_between_colons_is_not_printed_as_an_emoji(command: Command) -> None:
     answer = command("policy", "show", "ns.:cat:")
     assert one_sentence(answer.err) == f"there is no table ns.:cat: in catalog {CATALOG}"

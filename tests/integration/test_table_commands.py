@@ -1,4 +1,4 @@
-"""``icekeeper list`` and ``icekeeper show``: what scans recorded of tables, and what one table is made of."""
+"""``icekeeper list`` shows the tables of the last scan, ``icekeeper show`` the parts of one table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyiceberg.types import ListType, LongType, NestedField, StringType, StructT
 from support.command import LOCAL, Command, local_path, one_sentence
 
 
-def test_the_list_is_that_of_the_last_scan_most_urgent_first(command: Command) -> None:
+def test_the_list_shows_the_last_scan_most_urgent_first(command: Command) -> None:
     for name, appends in (("ns.few", 1), ("ns.many", 8), ("ns.gone", 2)):
         command.table(name, appends=appends)
     assert one_sentence(command("list").err).startswith("no scan of catalog C is recorded: run icekeeper detect")
@@ -43,7 +43,7 @@ def listed(command: Command) -> dict[str, dict[str, Any]]:
 
 
 def test_the_list_follows_pauses_and_passes(command: Command) -> None:
-    """What a scan has recorded of other tables stays as it was."""
+    """The records of other tables do not change."""
     command.table("ns.t", appends=8)
     command.table("ns.other", appends=8)
     assert command("detect").code == 0
@@ -71,13 +71,13 @@ def test_the_list_follows_pauses_and_passes(command: Command) -> None:
     assert again["observed_ms"] == done["ns.t"]["observed_ms"], "the next scan sees nothing new"
 
 
-def test_passes_over_tables_that_no_scan_has_seen_record_nothing_of_them(command: Command) -> None:
+def test_a_pass_over_a_table_that_no_scan_has_seen_adds_no_entry(command: Command) -> None:
     command.table(appends=8)
     assert command("maintain", "ns.t", *LOCAL).code == 0
     assert one_sentence(command("list").err).startswith("no scan of catalog C is recorded")
 
 
-def test_a_table_is_shown_as_its_metadata_has_it(command: Command) -> None:
+def test_show_prints_the_metadata_of_a_table(command: Command) -> None:
     item = StructType(NestedField(6, "sku", StringType()), NestedField(7, "n", LongType()))
     schema = Schema(
         NestedField(1, "id", LongType(), required=True),

@@ -1,4 +1,4 @@
-"""Settings that are kept with a table: set, unset, reset, and whether they fit it."""
+"""Settings in table properties: set, unset, reset, and checked against the table."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from support.command import Command, one_sentence
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.scripted_catalog import ScriptedCatalog, once
 
-# Settings that are kept with a table: ``icekeeper policy set``, ``unset`` and ``reset``.
+# ``icekeeper policy set``, ``unset`` and ``reset``.
 
 
 def settings_of(command: Command) -> dict[str, str]:
-    """The table's own properties, as another reader of the catalog sees them."""
+    """The table's own properties, as another client of the catalog reads them."""
     properties = command.catalog.load_table("ns.t").properties
     return {name: value for name, value in properties.items() if name.startswith(("icekeeper.", "write.", "owner"))}
 
@@ -134,10 +134,10 @@ def test_a_value_that_a_bound_allows_is_set_beside_a_bounded_value(
     assert command("policy", "set", "ns.t", "snapshot_retention_hours=200").code == 0
 
 
-def test_a_misspelt_property_can_be_taken_away(command: Command) -> None:
+def test_a_misspelt_property_can_be_unset(command: Command) -> None:
     command.table(appends=1, properties={"icekeeper.min_input_file": "3", "icekeeper.nope": "3"})
     assert command("policy", "show", "ns.t").code == 2
-    assert command("policy", "unset", "ns.t", "min_input_file").code == 2  # the other one would be left
+    assert command("policy", "unset", "ns.t", "min_input_file").code == 2  # the other misspelt property would be left
     assert command("policy", "unset", "ns.t", "min_input_file", "nope").out.splitlines() == [
         "ns.t: min_input_file: 3 (table property icekeeper.min_input_file) → not set",
         "ns.t: nope: 3 (table property icekeeper.nope) → not set",
@@ -145,7 +145,7 @@ def test_a_misspelt_property_can_be_taken_away(command: Command) -> None:
     assert settings_of(command) == {}
 
 
-def test_a_short_grace_period_can_be_kept_on_purpose(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsafe_allows_a_short_grace_period(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICEKEEPER_TABLE_SETTINGS", "default,orphan_older_than_hours")
     command.table(appends=1)
     assert command("policy", "set", "ns.t", "orphan_older_than_hours=1", "--unsafe").code == 0
@@ -167,7 +167,7 @@ def test_ignored_settings_are_shown_with_the_reason(command: Command) -> None:
     assert shown["policy"]["orphan_max_missing_ratio"]["source"] == "default"
     reported = f"table property icekeeper.orphan_sweep_prefixes 's3://victim' is ignored: {why}"
     assert command("policy", "show", "ns.t").out.splitlines()[-1] == reported
-    assert command("policy", "set", "ns.t", "min_input_files=3").code == 0  # others may be set beside them
+    assert command("policy", "set", "ns.t", "min_input_files=3").code == 0  # other settings can be set beside them
     assert command("maintain", "ns.t", "--json").code == 0
 
 
@@ -191,7 +191,7 @@ def change(table: MaintainedTable, **properties: str) -> None:
         transaction.set_properties({name.replace("__", "."): value for name, value in properties.items()})
 
 
-def test_settings_that_others_change_at_the_same_time_stay(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_concurrent_changes_of_other_properties_are_kept(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     table = new_table(local_catalog, tmp_path)
     change(table, icekeeper__strategy="binpack")
     racing = ScriptedCatalog(table.catalog, before_commit=once(lambda: change(table, owner="me")))
@@ -202,7 +202,7 @@ def test_settings_that_others_change_at_the_same_time_stay(local_catalog: SqlCat
     assert properties_of(table) == {"owner": "me"}
 
 
-def test_the_policy_is_checked_anew_on_every_head(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_the_policy_is_checked_again_on_every_new_head(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     table = new_table(local_catalog, tmp_path)
     racing = ScriptedCatalog(
         table.catalog, before_commit=once(lambda: change(table, icekeeper__max_snapshots_to_keep="9"))
@@ -212,7 +212,7 @@ def test_the_policy_is_checked_anew_on_every_head(local_catalog: SqlCatalog, tmp
     assert properties_of(table) == {"icekeeper.max_snapshots_to_keep": "9"}
 
 
-def test_an_unknown_outcome_is_looked_up(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_after_a_lost_answer_the_table_is_read_again(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     table = new_table(local_catalog, tmp_path)
 
     def answer_lost() -> None:
@@ -243,7 +243,7 @@ def test_a_change_of_settings_requires_the_uuid_of_the_table(local_catalog: SqlC
     ]
 
 
-def test_a_format_of_the_future_is_left_alone(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_a_table_of_a_newer_format_is_not_changed(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     table = new_table(local_catalog, tmp_path)
     table.rewrite_document(lambda document: document.update({"format-version": 4}))
     with pytest.raises(TableUnsupported, match="format version 4 is not maintained"):
@@ -251,7 +251,7 @@ def test_a_format_of_the_future_is_left_alone(local_catalog: SqlCatalog, tmp_pat
 
 
 def test_a_refused_change_leaves_no_document_behind(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """The catalog keeps it until the refusal is believed."""
+    """The catalog keeps the document until the refusal is certain."""
     table = new_table(local_catalog, tmp_path)
 
     class Refusing(ScriptedCatalog):
@@ -266,7 +266,7 @@ def test_a_refused_change_leaves_no_document_behind(local_catalog: SqlCatalog, t
     assert len(table.waits) == 3
 
 
-# Settings kept with a table must fit it; a change reports the old and the new value.
+# Settings must fit their table; a change reports the old and the new value.
 
 MISFITS = {
     "unknown column of an order": (
@@ -304,7 +304,7 @@ def test_health_reports_settings_that_no_longer_fit_and_they_can_be_unset(comman
     assert command("health", "ns.t", "--json").json["warnings"] == []
 
 
-def test_a_change_is_reported_from_what_to_what(command: Command) -> None:
+def test_a_change_is_reported_with_the_old_and_the_new_value(command: Command) -> None:
     command.table(appends=1)
     source = "table property icekeeper.min_input_files"
     answer = command("policy", "set", "ns.t", "min_input_files=9", "--json")
@@ -335,7 +335,7 @@ WITH_UNITS = {
 }
 
 
-def test_an_amount_with_a_unit_is_refused_with_what_to_write(command: Command) -> None:
+def test_an_amount_with_a_unit_is_refused_with_the_number_to_write(command: Command) -> None:
     command.table(appends=0)
     for setting, sentence in WITH_UNITS.items():
         key, _, value = setting.partition("=")
@@ -354,7 +354,7 @@ WRONG_FILTERS = {
 }
 
 
-def test_a_wrong_filter_is_refused_with_its_place_and_an_example(command: Command) -> None:
+def test_a_wrong_filter_is_refused_with_its_position_and_an_example(command: Command) -> None:
     command.table(appends=1)
     for where, sentence in WRONG_FILTERS.items():
         answer = command("maintain", "ns.t", "--engine", "local", "--set", f"where={where}")
@@ -364,8 +364,8 @@ def test_a_wrong_filter_is_refused_with_its_place_and_an_example(command: Comman
         )
 
 
-def test_a_filter_that_has_come_to_misfit_is_reported_by_detection_and_not_proposed(command: Command) -> None:
-    """Every pass would refuse it, and every scan would propose it again."""
+def test_a_table_whose_filter_no_longer_fits_is_reported_and_not_proposed(command: Command) -> None:
+    """Otherwise every pass would refuse it, and every scan would propose it again."""
     table = command.table(appends=6, properties={"icekeeper.where": "name = 'a'"})
     assert [item["table"] for item in command("detect", "--json").json["proposals"]] == ["ns.t"]
     with table.update_schema() as update:

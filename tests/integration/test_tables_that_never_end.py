@@ -46,7 +46,7 @@ if "run-worker" in sys.orig_argv:
         return run_pass(context, *more)
     table_pass.run_pass = hostile
 """
-"""What Python runs as it starts: the pass over the poisoned table does this."""
+"""Python runs this as it starts: the pass over the poisoned table executes ``what``."""
 
 
 def in_its_process(what: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def in_its_process(what: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def maintained(answer: Answer) -> dict[str, str]:
-    """How each table ended, by its name."""
+    """The status of each table by its name."""
     lines = [line.split() for line in answer.out.splitlines()]
     return {words[2]: words[3].rstrip(":") for words in lines if words[1] == CATALOG}
 
@@ -69,15 +69,15 @@ def cut_tables(work: CutWork) -> dict[str, int]:
 def test_a_table_whose_pass_never_ends_stops_no_other_table(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The first run cuts it off, and the next leaves it alone; a pass that ends is the end of the wait.
+    """The first run cuts it off, and the next run skips it; a pass that ends lifts the cut-off.
 
-    C code that never returns and keeps Python's lock: no signal and no thread of Python interrupts it, as with a
+    C code never returns and keeps Python's lock, so that no signal and no thread of Python interrupts it, as with a
     regular expression that backtracks for ever.
     """
     names = [f"ns.t{number}" for number in range(3)]
     for name in names:
         command.table(name, appends=2)
-    command.table(POISON, appends=9)  # the neediest is the first
+    command.table(POISON, appends=9)  # the neediest table is first
     in_its_process("[ctypes.PyDLL(None).pthread_mutex_lock(MUTEX) for _ in range(2)]", tmp_path, monkeypatch)
     rows = {name: duckdb_rows(command.catalog.load_table(name).metadata_location) for name in names}
     first = command("run", "--once", "--engine", "local", *arguments_of(SOON))
@@ -103,10 +103,10 @@ def test_a_table_whose_pass_never_ends_stops_no_other_table(
 
 
 @pytest.mark.slow
-def test_a_table_that_kills_the_process_stops_nothing_either(
+def test_a_table_that_kills_its_process_stops_no_other_table(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As the system does where memory is short, and a fault in C code."""
+    """As the system does if memory is short, and as a fault in C code does."""
     in_its_process("os.abort()", tmp_path, monkeypatch)
     command.table(POISON, appends=9)
     command.table("ns.t", appends=2)
@@ -118,11 +118,11 @@ def test_a_table_that_kills_the_process_stops_nothing_either(
 
 
 class TestANeighbour:
-    """A pass over one table reads all others before it deletes."""
+    """A pass over a table reads all other tables before it deletes."""
 
     @pytest.fixture(autouse=True)
     def trickles(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Table], None]]:
-        """Lets reading a table's manifest list take until the test has ended."""
+        """Lets reads of a table's manifest list block until the test has ended."""
         slow, ended, read = set[str](), threading.Event(), Storage.read
 
         def reading(storage: Storage, path: str) -> bytes:
@@ -141,11 +141,11 @@ class TestANeighbour:
 
     @pytest.fixture(autouse=True)
     def limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def soon(work: Callable[[], Any], limit_s: float, name: str) -> Any:
+        def in_short_time(work: Callable[[], Any], limit_s: float, name: str) -> Any:
             assert limit_s == 300, "detection_timeout_s"
             return in_limited_time(work, 0.3, name)
 
-        monkeypatch.setattr(limited_looks, "in_limited_time", soon)
+        monkeypatch.setattr(limited_looks, "in_limited_time", in_short_time)
 
     @staticmethod
     def sweep(command: Command) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class TestANeighbour:
     def test_without_a_claim_holds_back_deletions_only(
         self, command: Command, trickles: Callable[[Table], None]
     ) -> None:
-        """Nothing says whether it needs the files; compaction does not ask."""
+        """It is unknown whether the neighbour needs the files; compaction does not read it."""
         command.table(appends=3)
         trickles(command.table(POISON, appends=3))
         found = self.sweep(command)
@@ -170,7 +170,7 @@ class TestANeighbour:
         assert cut_tables(CutWork.LOOK) == {POISON: 1}
 
     def test_with_a_claim_holds_back_nothing(self, command: Command, trickles: Callable[[Table], None]) -> None:
-        """What its last look saw is spared; it is tried once, and then left alone for a while."""
+        """The files of its claim are kept; it is read once more, and then not again for a while."""
         command.table(appends=3)
         poison = command.table(POISON, appends=1)
         assert self.sweep(command)["exists"] is False
