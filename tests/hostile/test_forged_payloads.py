@@ -27,7 +27,7 @@ from support.maintained_table import new_table
 from support.pipeline_deployment import RUN, Pipeline
 from support.state_stores import IDENTITY, a_table, stored
 
-# Functions and jobs that are called with names, keys and documents of another run.
+# Functions and jobs called with malformed names, or with keys and documents of another run.
 
 NOW = "2026-11-27T06:00:00Z"
 ITEM = {"catalog": "lake", "warehouse": "w", "table": "ns.t", "uuid": "u", "location": "s3://lake/t"}
@@ -40,7 +40,7 @@ KEYS = [
     "/etc/plan.json",
     "",
 ]
-"""Keys that no answer of a state of run-1 has named."""
+"""Keys that no state of run-1 has returned."""
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
 
 
 @pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "a\\b", "a b", "a\nb", "a\x00b", "\x9b2J", "r" * 81])
-def test_no_run_has_such_a_name(run_id: str) -> None:
+def test_a_malformed_run_id_is_refused(run_id: str) -> None:
     for model, event in ((DetectEvent, {"started": NOW, "input": {}}), (TableEvent, {"started_ms": 1, "item": ITEM})):
         with pytest.raises(PolicyError, match=r"^malformed event: run_id: write 1 to 80 characters"):
             parse_event(model, {"run_id": run_id, **event})
@@ -80,14 +80,14 @@ def test_no_run_has_such_a_name(run_id: str) -> None:
     ],
     ids=lambda forged: ascii(forged)[:60],
 )
-def test_no_machine_takes_such_an_input(forged: Any) -> None:
+def test_a_malformed_machine_input_is_refused(forged: Any) -> None:
     with pytest.raises(PolicyError, match=r"^malformed event: input") as caught:
         parse_event(DetectEvent, {"run_id": "r", "started": NOW, "input": forged})
     assert len(str(caught.value)) < 21_000
 
 
 @pytest.mark.parametrize("name", ["catalog", "warehouse", "uuid", "location", "table"])
-def test_an_item_fits_into_keys(name: str) -> None:
+def test_an_item_that_cannot_be_a_key_is_refused(name: str) -> None:
     with pytest.raises(PolicyError, match=r"^malformed event: "):
         parse_event(Item, {**ITEM, name: "ns.\ud800"})
     with pytest.raises(PolicyError, match=r"^malformed event: "):
@@ -95,7 +95,7 @@ def test_an_item_fits_into_keys(name: str) -> None:
 
 
 @pytest.mark.parametrize("started", ["", "soon", "2026-11-27", "2026-11-27T06:00:00", [], {}, None])
-def test_no_run_begins_at_such_a_time(started: Any) -> None:
+def test_a_malformed_start_time_is_refused(started: Any) -> None:
     with pytest.raises(PolicyError, match=r"^malformed event: started: "):
         parse_event(DetectEvent, {"run_id": "r", "started": started, "input": {}})
     for began_ms in (-1, 10**30, "x", None):
@@ -104,33 +104,33 @@ def test_no_run_begins_at_such_a_time(started: Any) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_a_job_reads_the_work_of_its_own_run_only(
-    pipeline: Pipeline, key: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Before Spark starts; also with the digest of the document at the key."""
+def test_a_job_reads_only_the_work_of_its_run(pipeline: Pipeline, key: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It refuses before Spark starts."""
     state = pipeline.environment["ICEKEEPER_STATE"]
-    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
-    assert run_job(["--work-key", key, "--work-digest", "0" * 64, *where], "compact_data_files") == 1
+    arguments = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
+    assert run_job(["--work-key", key, "--work-digest", "0" * 64, *arguments], "compact_data_files") == 1
     assert f"OperationRefused: {key!r} is not the compaction work of run run-1" in caplog.text
 
 
-def test_a_job_takes_the_very_work_that_was_gathered(pipeline: Pipeline, caplog: pytest.LogCaptureFixture) -> None:
-    """It holds the deployment's settings, so that it is known by its digest."""
+def test_a_job_refuses_work_that_changed_after_it_was_gathered(
+    pipeline: Pipeline, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The work contains the deployment's settings; the job checks its digest."""
     pipeline.begin()
     work = pipeline.gather()["compaction"]
     state = pipeline.environment["ICEKEEPER_STATE"]
-    where = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
+    arguments = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
     path = pipeline.control / work["key"]
     path.write_text(path.read_text().replace('"ICEKEEPER_TABLE_SETTINGS":"all"', '"ICEKEEPER_TABLE_SETTINGS":"any"'))
-    given = ["--work-key", work["key"], "--work-digest", work["digest"], *where]
+    given = ["--work-key", work["key"], "--work-digest", work["digest"], *arguments]
     assert run_job(given, "compact_data_files") == 1
     assert "is not the document that this run wrote (its digest differs); start another run" in caplog.text
     assert run_job(given, "rewrite_manifests") == 1
     assert "is not the manifests work of run run-1" in caplog.text
 
 
-def test_the_plan_of_another_table_changes_nothing_here(pipeline: Pipeline) -> None:
-    """Who may write to the control bucket still moves no pass to another table: every step loads its own."""
+def test_the_plan_of_another_table_changes_nothing(pipeline: Pipeline) -> None:
+    """A writer of the control bucket cannot redirect a pass: every step loads its table by identity."""
     item, _ = pipeline.begin()
     other = item.model_copy(update={"uuid": "another"})
     moved = pipeline.control / table_folder(RUN, other.identity.spelling)
@@ -143,20 +143,20 @@ def test_the_plan_of_another_table_changes_nothing_here(pipeline: Pipeline) -> N
     assert pipeline.table.files() == before
 
 
-def test_the_input_of_a_person_has_exactly_these_fields() -> None:
-    """A person may forge every field: list a new field here only if it does no harm."""
+def test_the_machine_input_has_exactly_these_fields() -> None:
+    """A caller may forge every field: list a new field here only if it is harmless."""
     known = {"table", "tables", "catalog", "operations", "settings", "wait", "in_job"}
     assert set(MachineInput.model_fields) == known
 
 
 @pytest.mark.parametrize("name", ["ns.größe 1/2", "ns.a\\b", "ns.%2e%2e%2fconfig", "ns." + "t" * 4_000, "ns.-rf"])
-def test_a_name_that_a_person_may_ask_for_is_in_no_key(name: str) -> None:
+def test_a_requested_table_name_is_not_part_of_a_key(name: str) -> None:
     item = parse_event(Item, {**ITEM, "table": parse_event(MachineInput, {"table": name}).table})
     assert re.fullmatch(r"runs/r/[0-9a-f]{32}", table_folder("r", item.identity.spelling))
 
 
 def test_an_item_with_another_location_is_another_table(pipeline: Pipeline) -> None:
-    """Its lease would be another one, under which a second pass ran beside the first."""
+    """It would have another lease, so that a second pass could run beside the first."""
     item, plan = pipeline.begin()
     forged = item.model_copy(update={"location": f"{item.location}/elsewhere"})
     pipeline.documents(forged).write_plan(plan)
@@ -191,10 +191,10 @@ FORGED: dict[str, dict[str, Any]] = {
     "warehouse that fills the memory": {"warehouse": "w" * 100_000},
     "another table": {"uuid": "uuid-of-a-victim"},
 }
-"""What a forged record says in place of what an honest one does."""
+"""Attributes of forged records, which replace those of an honest record."""
 
 
-LACKING = ("settings", "requested_ms", "table_name", "uuid", "catalog", "location")
+REQUIRED = ("settings", "requested_ms", "table_name", "uuid", "catalog", "location")
 
 
 def test_a_forged_item_stops_no_other_request(moto_server: MotoServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -213,11 +213,11 @@ def test_a_forged_item_stops_no_other_request(moto_server: MotoServer, caplog: p
         (message,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
         place = f"the item requests#all / {item['sk']['S']} of the state table is "
         assert message.startswith(f"a request is skipped: {place}"), name
-        store.requests.file(VICTIM)  # an honest item replaces it
+        store.requests.file(VICTIM)  # an honest request replaces it
         assert store.requests.pending() == (VICTIM, HONEST), name
-    for lacking in LACKING:
-        table.client.put_item(TableName=table.name, Item={key: item[key] for key in item if key != lacking})
-        assert store.requests.pending() == (HONEST,), lacking
+    for missing in REQUIRED:
+        table.client.put_item(TableName=table.name, Item={key: item[key] for key in item if key != missing})
+        assert store.requests.pending() == (HONEST,), missing
 
 
 def test_a_forged_row_stops_no_other_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -236,10 +236,10 @@ def test_a_forged_row_stops_no_other_request(tmp_path: Path, caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("name", ["t", ".t", "ns..t", "ns.", "ns.\x00", "ns.\u202et", "ns.\u2028t", "n\ud800s.t"])
-def test_no_request_is_for_such_a_name(name: str) -> None:
+def test_a_malformed_requested_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="table name"):
         requested_table(name)
 
 
-def test_valid_names_are_taken_as_they_are() -> None:
+def test_a_valid_requested_name_is_parsed() -> None:
     assert requested_table("ns.größe 1/2") == TableName(("ns",), "größe 1/2")

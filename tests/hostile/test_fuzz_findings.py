@@ -1,4 +1,4 @@
-"""Files over which a reader once failed, as ``make fuzz`` found them, end in a named error or a result
+"""Files that ``make fuzz`` found, on which a reader once failed, end in a named error or a result
 (rule: damage-ends-in-a-named-error, bound-foreign-bytes)."""
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ FOUND = Path(__file__).parent / "findings"
 CHANGED = 100
 
 
-def test_sound_files_findings_and_changed_files_end_as_promised() -> None:
-    """In a process of its own: some of them once ended it."""
-    words = [sys.executable, "-m", "support.hostile.fuzz", "--again", str(FOUND), "--changes", str(CHANGED)]
+def test_sound_files_findings_and_changed_files_end_in_a_named_error_or_a_result() -> None:
+    """In a separate process, because some of them once killed it."""
+    command = [sys.executable, "-m", "support.hostile.fuzz", "--again", str(FOUND), "--changes", str(CHANGED)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "ICEKEEPER_MAX_UNPACKED_MB": "64"}
-    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    lines = ended.stdout.splitlines()
+    completed = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    lines = completed.stdout.splitlines()
     problems = [lines[at - 1 : at + 1] for at, line in enumerate(lines) if line.startswith("PROBLEM")]
     assert problems == []
-    assert ended.returncode == 0, (lines[-1], ended.stderr[-2000:])
+    assert completed.returncode == 0, (lines[-1], completed.stderr[-2000:])
     kept = {f"{target}: found {path.name}" for target in TARGETS for path in (FOUND / folder_of(target)).glob("*")}
     assert len(kept) == sum(1 for path in FOUND.glob("*/*"))
     assert kept.issubset(lines)

@@ -1,4 +1,4 @@
-"""Tables that name files of others, by location or by symbolic link
+"""Tables that name foreign files, by location or by symbolic link
 (rule: bound-every-table, use-the-checked-folder)."""
 
 from __future__ import annotations
@@ -43,11 +43,10 @@ from local_stack.moto_server import MotoServer
 from support.maintained_table import NAME, MaintainedTable, grow_old, new_table
 from support.proxies import CountingProxy, Forwarder
 
-# A tenant whose table names files of this machine, of the bucket's owner and of other tenants
-# (rule: bound-every-table).
+# Tables that name files of this machine, of the bucket's owner or of other tenants (rule: bound-every-table).
 
 ROWS = pa.table({"id": pa.array(range(4), pa.int64())})
-# A pass that finds work for every operation, and deletes without waiting.
+# Settings with which every operation has work and deletes without waiting.
 EAGER = {
     "min_input_files": "2",
     "min_manifests_to_rewrite": "2",
@@ -59,12 +58,12 @@ EAGER = {
 }
 
 
-# PyIceberg as a writer puts objects into this process's moto without HTTP.
+# PyIceberg as a writer stores objects in this process's moto without HTTP.
 WRITER = {"py-io-impl": "support.aws_table_bucket.BlindFileIO"}
 
 
 def with_appends(table: Table) -> Table:
-    """The table after three small appends."""
+    """Append three times; return the refreshed table."""
     for _ in range(3):
         table.append(ROWS)
     return table.refresh()
@@ -72,7 +71,7 @@ def with_appends(table: Table) -> Table:
 
 @dataclass
 class Lake:
-    """A catalog of S3 that several tenants share, and a machine with private files."""
+    """An S3 catalog that several tenants share, and a folder of private files on this machine."""
 
     bucket: str
     folder: Path
@@ -88,11 +87,11 @@ class Lake:
         return Storage(self.properties)
 
     def table(self, name: str = "ns.t", **options: Any) -> Table:
-        """Three small appends."""
+        """A table with three small appends."""
         return with_appends(self.theirs.create_table(name, ROWS.schema, **options))
 
     def rewrite(self, table: Table, change: Callable[[dict[str, Any]], object]) -> None:
-        """As a writer of the table's files can."""
+        """Change the metadata file in place, as a writer of the table's files can."""
         document = json.loads(self.store.read(table.metadata_location))
         change(document)
         self.store.write(table.metadata_location, json.dumps(document).encode())
@@ -117,7 +116,7 @@ class Lake:
         return {item.path for item in self.store.list(f"s3://{self.bucket}")}
 
     def is_untouched(self) -> bool:
-        """Whether the private files are there as they were, and nothing beside them."""
+        """Whether the private folder is unchanged."""
         found = {path.name: path.read_bytes() for path in self.private.iterdir()}
         return found == {"secret.parquet": PARQUET, "b.avro": b"theirs", "metadata.json": b"{}"}
 
@@ -155,16 +154,16 @@ def refusals(outcomes: dict[str, OperationOutcome]) -> list[str]:
     return [str(part.reason) for part in outcomes.values() if part.status is Status.REFUSED]
 
 
-def test_a_table_in_an_s3_catalog_whose_location_is_a_local_folder_is_left_alone(lake: Lake) -> None:
+def test_a_table_of_an_s3_catalog_with_a_local_location_is_refused(lake: Lake) -> None:
     table = lake.table()
     for spelled in ("file://{}", "file:{}", "{}", "FILE://{}", "file://localhost{}", "{}/../private"):
-        where = spelled.format(lake.private)
+        place = spelled.format(lake.private)
         forged = {
-            "icekeeper.orphan_sweep_prefixes": where,
+            "icekeeper.orphan_sweep_prefixes": place,
             "write.data.path": f"{table.location()}/data",
             "write.metadata.path": f"{table.location()}/metadata",
         }
-        lake.rewrite(table, lambda document, to=where, by=forged: document.update(location=to, properties=by))  # type: ignore[misc]
+        lake.rewrite(table, lambda document, to=place, by=forged: document.update(location=to, properties=by))  # type: ignore[misc]
         outcomes = lake.maintain()
         assert {part.status for part in outcomes.values()} == {Status.REFUSED}
         assert all("is outside s3://" in reason and ALLOWED_PREFIXES in reason for reason in refusals(outcomes))
@@ -179,8 +178,8 @@ ELSEWHERE: tuple[dict[str, str], ...] = (
 )
 
 
-def test_a_table_writes_no_files_elsewhere(lake: Lake, moto_server: MotoServer) -> None:
-    """On this machine, or in the bucket of another tenant."""
+def test_no_file_is_written_outside_the_warehouse(lake: Lake, moto_server: MotoServer) -> None:
+    """Neither on this machine nor in another tenant's bucket."""
     home, other, rows = lake.table().location(), f"other-{uuid.uuid4()}", 12
     moto_server.client("s3").create_bucket(Bucket=other)
 
@@ -189,25 +188,25 @@ def test_a_table_writes_no_files_elsewhere(lake: Lake, moto_server: MotoServer) 
         lake.rewrite(table, lambda document: document.update(properties=properties, location=location))
         return table.refresh()
 
-    for where, location in ((lake.private.as_uri(), lake.private.as_uri()), (f"s3://{other}/x", home)):
+    for target, location in ((lake.private.as_uri(), lake.private.as_uri()), (f"s3://{other}/x", home)):
         for properties in ELSEWHERE:
-            forge({}, home).append(ROWS)  # work for every operation
+            forge({}, home).append(ROWS)  # gives every operation work
             rows += len(ROWS)
             forge(
                 {"write.metadata.path": f"{home}/metadata"}
-                | {key: value.format(where) for key, value in properties.items()},
+                | {key: value.format(target) for key, value in properties.items()},
                 location,
             )
             outcomes = lake.maintain()
             assert outcomes["compact"].status is Status.REFUSED
-            assert f"{where} is outside s3://{lake.bucket}/wh" in str(outcomes["compact"].reason)
+            assert f"{target} is outside s3://{lake.bucket}/wh" in str(outcomes["compact"].reason)
             assert lake.is_untouched()
             assert list(lake.store.list(f"s3://{other}")) == []
             assert len(lake.theirs.load_table("ns.t").scan().to_arrow()) == rows
 
 
-def test_a_compaction_copies_no_local_file_into_the_tenants_folder(lake: Lake) -> None:
-    """A file of the machine that maintains the table, registered by a writer of the table."""
+def test_compaction_does_not_copy_a_local_file_into_the_table(lake: Lake) -> None:
+    """A writer of the table registered a file of the machine that maintains the table."""
     lake.table().add_files([(lake.private / "secret.parquet").as_uri()])
     before = lake.keys()
     outcomes = lake.maintain(operations="compact", rewrite_all="true")
@@ -217,8 +216,8 @@ def test_a_compaction_copies_no_local_file_into_the_tenants_folder(lake: Lake) -
     assert lake.is_untouched()
 
 
-def test_a_task_carries_the_bound_of_its_table(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Had the plan not refused, the worker would."""
+def test_a_worker_checks_the_bound_of_the_table(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker refuses even if the plan does not."""
     lake.table().add_files([(lake.private / "secret.parquet").as_uri()])
     monkeypatch.setattr(AllowedLocations, "require", lambda self, paths: None)
     monkeypatch.setattr(Storage, "require", refuse)
@@ -274,15 +273,15 @@ NAMED: dict[str, Callable[[dict[str, Any], str], object]] = {
 
 @pytest.mark.parametrize("what", NAMED)
 def test_local_files_named_by_metadata_are_neither_read_nor_deleted(lake: Lake, what: str) -> None:
-    """It is a pipe: a reader would wait for ever."""
+    """The file is a pipe, on which a reader would wait for ever."""
     pipe = lake.folder / "pipe.avro"
     os.mkfifo(pipe)
     lake.rewrite(lake.table(), lambda document: NAMED[what](document, pipe.as_uri()))
     runtime = lake.runtime()
     found = {problem.path: problem for problem in runtime.verify(NAME).problems}
-    for ask in (runtime.afresh.health, runtime.costs):
+    for read in (runtime.afresh.health, runtime.costs):
         with suppress(MaintenanceError):
-            ask(NAME)
+            read(NAME)
     outcomes = lake.maintain()
     if what != "older metadata file":
         assert found[pipe.as_uri()].kind is ProblemKind.NOT_ALLOWED
@@ -295,14 +294,14 @@ def test_local_files_named_by_metadata_are_neither_read_nor_deleted(lake: Lake, 
 
 
 @pytest.mark.parametrize("how", ["a location around it", "a metadata folder that is its own", "its very identity"])
-def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: Lake, how: str) -> None:
-    """Commits delete what falls off the log, where the table's properties ask for it
+def test_metadata_files_of_another_table_in_the_log_are_not_deleted(lake: Lake, how: str) -> None:
+    """Commits delete metadata files beyond the log if the table's properties say so
     (rule: delete-below-own-locations)."""
     tenant, victim = lake.table(), lake.table("ns.victim")
     theirs = {victim.metadata_location, *(entry.metadata_file for entry in victim.metadata.metadata_log)}
     folder = {"write.metadata.path": f"{victim.location()}/metadata"} if "folder" in how else {}
 
-    def forged(document: dict[str, Any]) -> None:
+    def forge(document: dict[str, Any]) -> None:
         log = [{"metadata-file": path, "timestamp-ms": 1} for path in sorted(theirs)]
         document["metadata-log"] = [*log, *document["metadata-log"]]
         document["properties"] = {
@@ -317,18 +316,18 @@ def test_a_log_that_names_another_tables_metadata_has_none_of_it_deleted(lake: L
         elif not folder:
             document["location"] = f"s3://{lake.bucket}/wh"
 
-    lake.rewrite(tenant, forged)
+    lake.rewrite(tenant, forge)
     runtime = lake.runtime()
     reset_settings(runtime.table(NAME), lambda loaded: runtime.policy(loaded, {}))
     assert "icekeeper.min_input_files" not in lake.theirs.load_table("ns.t").properties
     assert theirs <= lake.keys()
-    lake.rewrite(lake.theirs.load_table("ns.t"), forged)
+    lake.rewrite(lake.theirs.load_table("ns.t"), forge)
     assert lake.maintain(operations="compact")["compact"].status is Status.SUCCEEDED
     assert theirs <= lake.keys()
     assert lake.theirs.load_table("ns.victim").scan().to_arrow().num_rows == 12
 
 
-def test_a_catalog_entry_reads_no_file_elsewhere(lake: Lake) -> None:
+def test_a_catalog_entry_outside_the_warehouse_is_refused(lake: Lake) -> None:
     lake.table()
     for path in ("{}/metadata.json", "file://{}/metadata.json", "s3://another-tenants/metadata.json"):
         lake.point(path.format(lake.private))
@@ -339,8 +338,8 @@ def test_a_catalog_entry_reads_no_file_elsewhere(lake: Lake) -> None:
             lake.maintain()
 
 
-def test_other_objects_of_a_shared_bucket_stay(lake: Lake) -> None:
-    """The bucket's owner keeps other things beside the warehouse."""
+def test_other_objects_of_a_shared_bucket_are_not_deleted(lake: Lake) -> None:
+    """The bucket's owner stores other objects beside the warehouse."""
     table = lake.table()
     others = {f"s3://{lake.bucket}/backup/{name}" for name in ("a.parquet", "b.avro", "dump.sql")}
     for path in others:
@@ -362,7 +361,7 @@ def test_other_objects_of_a_shared_bucket_stay(lake: Lake) -> None:
     assert others <= lake.keys()
 
 
-def test_a_neighbour_that_names_local_files_keeps_no_table_from_its_pass(lake: Lake) -> None:
+def test_a_neighbour_with_a_local_location_stops_no_other_pass(lake: Lake) -> None:
     honest = lake.table()
     hostile = lake.table("ns.hostile")
     lake.rewrite(hostile, lambda document: document.update(location=lake.private.as_uri()))
@@ -375,7 +374,7 @@ def test_a_neighbour_that_names_local_files_keeps_no_table_from_its_pass(lake: L
 
 
 class TestHonestSetUps:
-    def test_write_data_path_is_admitted_by_the_rule_that_the_refusal_prints(self, lake: Lake) -> None:
+    def test_the_rule_that_a_refusal_prints_admits_write_data_path(self, lake: Lake) -> None:
         elsewhere = f"s3://{lake.bucket}/fast/t"
         lake.table(properties={"write.data.path": elsewhere})
         refused = lake.maintain(operations="compact")["compact"]
@@ -388,8 +387,8 @@ class TestHonestSetUps:
         assert outcomes["compact"].status is Status.SUCCEEDED
         assert len(lake.theirs.load_table("ns.t").scan().to_arrow()) == 12
 
-    def test_a_migrated_table_is_admitted_by_the_rule_that_the_refusal_prints(self, lake: Lake) -> None:
-        """Its files stay where another catalog had them."""
+    def test_the_rule_that_a_refusal_prints_admits_a_migrated_table(self, lake: Lake) -> None:
+        """Its files are at the location that another catalog chose."""
         home = f"s3://{lake.bucket}/hive/sales.db/t"
         lake.table(location=home)
         with pytest.raises(LocationRefused) as refused:
@@ -401,12 +400,12 @@ class TestHonestSetUps:
         assert refusals(outcomes) == []
         assert outcomes["compact"].status is Status.SUCCEEDED
 
-    def test_the_schemes_of_s3_and_a_last_slash_make_no_difference(self, lake: Lake) -> None:
+    def test_s3_schemes_and_a_trailing_slash_make_no_difference(self, lake: Lake) -> None:
         home = lake.table().location()
         for scheme, slash in (("s3", "/"), ("s3a", ""), ("s3n", "/")):
             lake.theirs.load_table("ns.t").append(ROWS)
             spelled = home.replace("s3://", f"{scheme}://") + slash
-            for location in (spelled, home):  # PyIceberg, which appends, does not take all of them
+            for location in (spelled, home):  # PyIceberg cannot append to all of them
                 table = lake.theirs.load_table("ns.t")
                 lake.rewrite(table, lambda document, to=location: document.update(location=to))  # type: ignore[misc]
                 if location == spelled:
@@ -416,8 +415,8 @@ class TestHonestSetUps:
                     assert outcomes["compact"].status is Status.SUCCEEDED
 
 
-def keep_the_slash(lake: Lake, name: str) -> None:
-    """Move a table to keys as Spark writes them below a location that ends in a slash: ``t//data``, ``t//metadata``."""
+def move_to_double_slash(lake: Lake, name: str) -> None:
+    """Move a table to the keys that Spark writes below a location with a trailing slash: ``t//data``."""
     table = lake.theirs.load_table(f"ns.{name}")
     home, store, lengths = table.location(), lake.store, dict[str, int]()
 
@@ -445,11 +444,11 @@ def keep_the_slash(lake: Lake, name: str) -> None:
     lake.point(respelled(table.metadata_location), name)
 
 
-def test_keys_with_an_empty_part_are_maintained_as_others(lake: Lake) -> None:
-    """S3's keys are text; another object has the key with one slash (rule: any-spelling-protects)."""
+def test_a_table_whose_keys_have_an_empty_part_is_maintained(lake: Lake) -> None:
+    """In S3, the key with one slash is another object (rule: any-spelling-protects)."""
     home = lake.table().location()
     lake.table("ns.beside")
-    keep_the_slash(lake, "t")
+    move_to_double_slash(lake, "t")
     store, before = lake.store, lake.keys()
     live = [path for path in before if path.startswith(f"{home}//data/")]
     orphans = {f"{home}{key}/orphan.parquet" for key in ("//data", "/data", "/data/")}
@@ -475,9 +474,8 @@ def test_keys_with_an_empty_part_are_maintained_as_others(lake: Lake) -> None:
     assert lake.maintain("ns.beside")["remove_orphans"].status is not Status.REFUSED
 
 
-def test_a_glue_table_takes_no_bucket_by_naming_it(moto_server: MotoServer, tmp_path: Path) -> None:
-    """Its metadata file lies where its writer may write, and says that the table is somewhere else
-    (rule: bound-every-table)."""
+def test_a_glue_table_that_names_a_foreign_bucket_is_refused(moto_server: MotoServer, tmp_path: Path) -> None:
+    """Its metadata file is in the writer's bucket, and its location in another bucket (rule: bound-every-table)."""
     s3 = moto_server.client("s3")
     own, others = f"own-{uuid.uuid4()}", f"logs-{uuid.uuid4()}"
     for bucket in (own, others):
@@ -516,14 +514,14 @@ def test_glue_tables_in_several_buckets_need_no_rule(moto_server: MotoServer, tm
         assert len(theirs.load_table(f"ns.t{number}").scan().to_arrow()) == 12
 
 
-# A bucket that two names lead to: an access point, or a proxy (rule: second-names-of-buckets).
+# A bucket with two names, by an access point or a proxy (rule: second-names-of-buckets).
 
 ACCESS_POINT = "lake-ap-8tyekmigicmhun8n9kwpfur39dnw4use1a-s3alias"
 
 
 @dataclass
 class NamedTwice:
-    """A Glue catalog whose bucket ``lake`` also goes by ``alias``, with a namespace for each of two tenants."""
+    """A Glue catalog whose bucket ``lake`` also has the name ``alias``, with a namespace for each of two tenants."""
 
     server: MotoServer
     folder: Path
@@ -533,20 +531,20 @@ class NamedTwice:
     others: str
     asked: CountingProxy
     denied: str = ""
-    """The path of the object about which every request is answered 403."""
+    """The path of the object for which every request is answered 403."""
 
     @property
     def store(self) -> Storage:
         return Storage(self.server.s3_properties)
 
     def table(self, name: str, location: str) -> Table:
-        """Three small appends."""
+        """A table with three small appends."""
         writer = {} if location.startswith(f"s3://{self.alias}/") else WRITER
         theirs = pyiceberg.catalog.load_catalog("glue", **{**self.server.glue_properties, **writer})
         return with_appends(theirs.create_table(name, ROWS.schema, location=location))
 
     def sweep(self, rules: str = "") -> OperationOutcome:
-        """Of the table ``t`` of the other tenant, by a run of its own."""
+        """Sweep the table ``t`` of the other tenant in a new run."""
         catalog = open_catalog("glue", self.server.glue_properties, {ALLOWED_PREFIXES: rules})
         state = SqliteStateStore(self.folder / "state.db")
         runtime = Runtime(catalog, state, environment={ALLOWED_PREFIXES: rules})
@@ -563,7 +561,7 @@ def named_twice(moto_server: MotoServer, folder: Path, alias: str = "mirror") ->
     twice = NamedTwice(moto_server, folder, alias, lake, f"v{tenant}", f"t{tenant}", CountingProxy(""))
     moto_server.client("s3").create_bucket(Bucket=lake)
     glue = moto_server.client("glue")
-    for found in glue.get_databases()["DatabaseList"]:  # whose tables cannot be read here
+    for found in glue.get_databases()["DatabaseList"]:  # their tables cannot be read here
         glue.delete_database(Name=found["Name"])
     for name in (twice.victims, twice.others):
         glue.create_database(DatabaseInput={"Name": name})
@@ -589,7 +587,7 @@ def named_twice(moto_server: MotoServer, folder: Path, alias: str = "mirror") ->
 
 
 @pytest.mark.parametrize("alias", [ACCESS_POINT, "mirror"])
-def test_no_other_name_of_a_bucket_leads_to_the_files_of_its_tables(
+def test_a_sweep_through_a_second_name_of_a_bucket_is_refused(
     moto_server: MotoServer, tmp_path: Path, alias: str
 ) -> None:
     with named_twice(moto_server, tmp_path, alias) as twice:
@@ -608,26 +606,26 @@ def test_no_other_name_of_a_bucket_leads_to_the_files_of_its_tables(
         assert twice.files(twice.lake) == before
 
 
-def test_equal_keys_in_two_buckets_stop_nothing(moto_server: MotoServer, tmp_path: Path) -> None:
-    """Where listing is allowed below a prefix only, S3 answers 403 about a missing object."""
+def test_equal_keys_in_two_buckets_do_not_stop_a_sweep(moto_server: MotoServer, tmp_path: Path) -> None:
+    """If listing is allowed only below a prefix, S3 answers 403 for a missing object."""
     prod = f"prod-{uuid.uuid4()}"
     moto_server.client("s3").create_bucket(Bucket=prod)
     with named_twice(moto_server, tmp_path) as twice:
         table = twice.table(f"{twice.victims}.t", f"s3://{prod}/wh/t")
         twice.table(f"{twice.others}.t", f"s3://{twice.lake}/wh/t")
         orphan = f"s3://{twice.lake}/wh/t/data/orphan.parquet"
-        place = table.metadata_location.replace(f"s3://{prod}", f"/{twice.lake}")
-        for denied in ("", place):
+        path = table.metadata_location.replace(f"s3://{prod}", f"/{twice.lake}")
+        for denied in ("", path):
             twice.denied = denied
             twice.store.write(orphan, PARQUET)
             twice.asked.requests.clear()
             outcome = twice.sweep()
             assert (outcome.status, outcome.files_deleted) == (Status.SUCCEEDED, (orphan,))
-            assert [item.kind for item in twice.asked.requests if item.path == place] == ["GET"]
+            assert [item.kind for item in twice.asked.requests if item.path == path] == ["GET"]
 
 
-def test_where_nothing_shows_which_bucket_it_is_nothing_is_deleted(moto_server: MotoServer, tmp_path: Path) -> None:
-    """Rules of the operator keep tables apart that cannot be asked (rule: separated-tables-stop-nothing)."""
+def test_nothing_is_deleted_if_two_buckets_may_be_the_same(moto_server: MotoServer, tmp_path: Path) -> None:
+    """The operator's rules can separate the two tables (rule: separated-tables-stop-nothing)."""
     prod = f"prod-{uuid.uuid4()}"
     moto_server.client("s3").create_bucket(Bucket=prod)
     with named_twice(moto_server, tmp_path) as twice:
@@ -645,8 +643,7 @@ def test_where_nothing_shows_which_bucket_it_is_nothing_is_deleted(moto_server: 
         assert (outcome.status, outcome.files_deleted) == (Status.SUCCEEDED, (orphan,))
 
 
-# Symbolic links in a local warehouse that lead out of it, there before a pass or put there meanwhile
-# (rule: use-the-checked-folder).
+# Symbolic links that lead out of a local warehouse, made before or during a pass (rule: use-the-checked-folder).
 
 SWEEP = {"orphan_older_than_hours": "72", "orphan_max_delete_ratio": "1"}
 
@@ -676,7 +673,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     ("place", "status"),
     [("data", Status.REFUSED), ("metadata/more", Status.SUCCEEDED), ("data/part=x", Status.SUCCEEDED)],
 )
-def test_nothing_behind_a_folder_that_leads_out_is_swept(
+def test_a_sweep_does_not_follow_a_linked_folder(
     table: MaintainedTable, private: Path, place: str, status: Status
 ) -> None:
     before, link = contents(private), table.folder / place
@@ -688,7 +685,7 @@ def test_nothing_behind_a_folder_that_leads_out_is_swept(
     assert contents(private) == before
 
 
-def test_a_table_whose_folder_leads_out_is_left_alone(table: MaintainedTable, private: Path) -> None:
+def test_a_table_whose_folder_is_a_link_is_refused(table: MaintainedTable, private: Path) -> None:
     home = table.folder
     home.rename(private / "t")
     home.symlink_to(private / "t")
@@ -696,7 +693,7 @@ def test_a_table_whose_folder_leads_out_is_left_alone(table: MaintainedTable, pr
         table.run(Operation.COMPACT)
 
 
-def test_a_registered_file_behind_a_link_is_not_copied_into_the_table(table: MaintainedTable, private: Path) -> None:
+def test_a_registered_link_is_not_copied_into_the_table(table: MaintainedTable, private: Path) -> None:
     (table.folder / "data" / "link.parquet").symlink_to(private / "a.parquet")
     table.table.add_files([(table.folder / "data" / "link.parquet").as_uri()])
     before = table.files()
@@ -708,10 +705,10 @@ def test_a_registered_file_behind_a_link_is_not_copied_into_the_table(table: Mai
 
 @pytest.mark.skipif(not local._MAY_HOLD, reason="only Linux opens files by the folder that is held")
 @pytest.mark.parametrize("operation", [Operation.COMPACT, Operation.REMOVE_ORPHANS, Operation.EXPIRE_SNAPSHOTS])
-def test_a_folder_that_becomes_a_link_between_check_and_use_leads_nowhere(
+def test_a_folder_that_becomes_a_link_between_check_and_use_is_not_followed(
     table: MaintainedTable, private: Path, monkeypatch: pytest.MonkeyPatch, operation: Operation
 ) -> None:
-    """The attacker swaps it for each use of a file in it, after each look at where it leads."""
+    """The attacker replaces the folder at each use of a file in it, after the check."""
     for name in ("a.parquet", "b.parquet"):
         table.plant(f"data/{name}")
     if operation is Operation.EXPIRE_SNAPSHOTS:

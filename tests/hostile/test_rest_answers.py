@@ -1,4 +1,4 @@
-"""A REST catalog whose answers have no end or no sense: each is a named error (rule: bound-foreign-bytes)."""
+"""Endless or malformed answers of a REST catalog are named errors (rule: bound-foreign-bytes)."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ def server(local_catalog: SqlCatalog, tmp_path: Path) -> Iterator[HostileRest]:
 
 
 class Answering:
-    """Answers requests below ``/v1/namespaces`` by their path and what ``query`` says."""
+    """Answers requests below ``/v1/namespaces`` by their path and query."""
 
-    def __init__(self, server: HostileRest, told: Callable[[str, Mapping[str, str]], Any]) -> None:
-        self.asked, self._told, self._else = 0, told, server.answer
-        server.answer = self  # type: ignore[method-assign]  # a script in its place
+    def __init__(self, server: HostileRest, answer: Callable[[str, Mapping[str, str]], Any]) -> None:
+        self.asked, self._told, self._else = 0, answer, server.answer
+        server.answer = self  # type: ignore[method-assign]  # replaces the method
 
     def __call__(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
-        where = urlsplit(path)
-        if not where.path.startswith("/v1/namespaces"):
+        address = urlsplit(path)
+        if not address.path.startswith("/v1/namespaces"):
             return self._else(method, path, body)
         self.asked += 1
-        query = {key: values[0] for key, values in parse_qs(where.query).items()}
-        reported = self._told(where.path, query)
+        query = {key: values[0] for key, values in parse_qs(address.query).items()}
+        reported = self._told(address.path, query)
         return 200, {}, reported if isinstance(reported, bytes) else json.dumps(reported).encode()
 
 
 @pytest.mark.parametrize("listing", ["namespaces", "tables"])
 @pytest.mark.parametrize("token", [lambda number: "again", lambda number: "ab"[number % 2], str])
-def test_a_listing_of_pages_without_end_ends(
+def test_a_listing_with_endless_pages_is_an_error(
     server: HostileRest, listing: str, token: Callable[[int], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("icekeeper.pyiceberg_private.rest_session._MOST_PAGES", 20)
@@ -71,7 +71,7 @@ def test_a_listing_of_pages_without_end_ends(
     assert answering.asked < 30
 
 
-def test_pages_that_come_to_an_end_are_all_read(server: HostileRest) -> None:
+def test_all_pages_of_a_finite_listing_are_read(server: HostileRest) -> None:
     def reported(path: str, query: Mapping[str, str]) -> Any:
         page = int(query.get("pageToken", 0))
         more = {"next-page-token": str(page + 1)} if page < 3 else {}
@@ -88,9 +88,7 @@ def test_pages_that_come_to_an_end_are_all_read(server: HostileRest) -> None:
 
 
 @pytest.mark.parametrize("children", [1, 2])
-def test_namespaces_in_namespaces_without_end_end(
-    server: HostileRest, children: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_namespaces_are_an_error(server: HostileRest, children: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icekeeper.catalogs.rest._MOST_NAMESPACES", 30)
     monkeypatch.setattr("icekeeper.catalogs.rest._MOST_LEVELS", 10)
 
@@ -104,7 +102,7 @@ def test_namespaces_in_namespaces_without_end_end(
     assert answering.asked < 80
 
 
-def test_an_answer_that_drips_ends(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_answer_is_an_error(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = server.open()
     monkeypatch.setattr("icekeeper.pyiceberg_private.rest_session.ANSWER_TIMEOUT_S", -1.0)
     with pytest.raises(StorageError, match="cannot be used: an answer took longer than"):
@@ -113,7 +111,9 @@ def test_an_answer_that_drips_ends(server: HostileRest, monkeypatch: pytest.Monk
         server.open(**SIGNED)
 
 
-def test_an_answer_that_unfolds_to_too_much_is_not_read(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_unpacks_to_more_than_the_limit_is_not_read(
+    server: HostileRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     catalog = server.open()
     monkeypatch.setenv(MAX_UNPACKED_MB, "1")
     packed = gzip.compress(bytes(64 << 20))
@@ -128,7 +128,7 @@ def test_an_answer_that_unfolds_to_too_much_is_not_read(server: HostileRest, mon
     assert peak < 40 << 20
 
 
-def test_an_answer_of_too_many_values_is_not_parsed(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_with_too_many_values_is_not_parsed(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = server.open()
     base = catalog.load(NAME)
     monkeypatch.setenv(MAX_UNPACKED_MB, "16")
@@ -141,10 +141,10 @@ def test_an_answer_of_too_many_values_is_not_parsed(server: HostileRest, monkeyp
 
 
 @pytest.mark.parametrize("path", ["/v1/config", "/v1/oauth/tokens", "/v1/namespaces"])
-def test_an_answer_of_too_many_values_is_not_parsed_by_pyiceberg_either(
+def test_pyiceberg_does_not_parse_an_answer_with_too_many_values(
     server: HostileRest, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyIceberg makes objects of all that stands in configurations, tokens and listings, errors of each among them."""
+    """PyIceberg parses configurations, tokens and listings, and their errors, into objects."""
     monkeypatch.setenv(MAX_UNPACKED_MB, "16")
     honest = server.answer
     many = b'{"overrides": {"a": [' + b"{}," * 3_000_000 + b"{}]}}"
@@ -153,18 +153,18 @@ def test_an_answer_of_too_many_values_is_not_parsed_by_pyiceberg_either(
         return (200, {}, many) if at.startswith(path) else honest(method, at, body)
 
     server.answer = lambda method, path, body: answer(method, path, body)  # type: ignore[method-assign]
-    signs_in = {"credential": "id:secret", "oauth2-server-uri": f"{server.url}/v1/oauth/tokens"}
+    login = {"credential": "id:secret", "oauth2-server-uri": f"{server.url}/v1/oauth/tokens"}
 
     def listed() -> list[object]:
-        return list(server.open(**signs_in).list_tables())
+        return list(server.open(**login).list_tables())
 
     with pytest.raises(StorageError, match=f"cannot be used: an answer holds more values .* set {MAX_UNPACKED_MB}"):
         listed()
 
 
 @pytest.mark.parametrize("encoding", ["gzip, gzip", "identity, gzip", "zstd", "br", "deflate"])
-def test_an_answer_is_packed_as_was_asked_for(server: HostileRest, encoding: str) -> None:
-    """urllib3 unpacks five encodings inside each other, older versions of it without a limit: 9 kB took 4 GB."""
+def test_an_answer_in_an_encoding_that_was_not_requested_is_refused(server: HostileRest, encoding: str) -> None:
+    """urllib3 unpacks five nested encodings, and older versions have no limit: 9 kB took 4 GB."""
     catalog, honest = server.open(), server.answer
     base = catalog.load(NAME)
 
@@ -181,13 +181,13 @@ def test_an_answer_is_packed_as_was_asked_for(server: HostileRest, encoding: str
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZIP", "identity", ""])
-def test_a_packed_answer_is_read(server: HostileRest, encoding: str) -> None:
+def test_a_gzip_answer_is_read(server: HostileRest, encoding: str) -> None:
     catalog, honest = server.open(), server.answer
 
     def answer(method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         status, _, text = honest(method, path, body)
-        packs = encoding.lower() in ("gzip", "x-gzip")
-        return status, {"Content-Encoding": encoding}, gzip.compress(text) if packs else text
+        is_packed = encoding.lower() in ("gzip", "x-gzip")
+        return status, {"Content-Encoding": encoding}, gzip.compress(text) if is_packed else text
 
     expected = catalog.load(NAME).metadata.document
     server.answer = answer  # type: ignore[method-assign]
@@ -199,20 +199,20 @@ def test_a_packed_answer_is_read(server: HostileRest, encoding: str) -> None:
     [b"no gzip", gzip.compress(b"{}" * 500)[:-9], gzip.compress(b"{}")[:15]],
     ids=["none", "cut at its end", "cut in its midst"],
 )
-def test_an_answer_that_is_packed_badly_is_a_named_error(server: HostileRest, packed: bytes) -> None:
+def test_a_damaged_gzip_answer_is_a_named_error(server: HostileRest, packed: bytes) -> None:
     catalog = server.open()
     server.answer = lambda method, path, body: (200, {"Content-Encoding": "gzip"}, packed)  # type: ignore[method-assign]
     with pytest.raises(StorageError, match="cannot be used: an answer is damaged: its gzip data"):
         catalog.load(NAME)
 
 
-def test_a_pause_that_a_server_asks_for_is_short(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyIceberg's signed requests are repeated after it (urllib3, ``Retry-After``)."""
+def test_a_pause_that_a_server_requests_is_capped(server: HostileRest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """urllib3 repeats PyIceberg's signed requests after ``Retry-After``."""
     pauses: list[float] = []
     here, sleep = threading.get_ident(), time.sleep
 
     def note(seconds: float) -> None:
-        """Threads that other tests left behind sleep as before."""
+        """Record pauses of this thread; leftover threads of other tests sleep as before."""
         pauses.append(seconds) if threading.get_ident() == here else sleep(seconds)
 
     monkeypatch.setattr("urllib3.util.retry.time.sleep", note)
@@ -235,7 +235,7 @@ def test_a_pause_that_a_server_asks_for_is_short(server: HostileRest, monkeypatc
     ],
     ids=["deep", "deep object", "number for a location", "no UTF-8", "infinite", "long number"],
 )
-def test_an_answer_that_is_no_table_is_a_named_error(server: HostileRest, body: bytes) -> None:
+def test_an_answer_that_is_not_a_table_is_a_named_error(server: HostileRest, body: bytes) -> None:
     catalog = server.open()
     Answering(server, lambda path, query: body)
     with pytest.raises(MetadataUnreadable, match=r"ns.t: catalog scripted (answered|did not answer)"):

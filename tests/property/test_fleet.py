@@ -1,4 +1,4 @@
-"""Fleets over time: sweeps, and tables of any pace."""
+"""Fleets over time: the rhythm of sweeps, and write amplification of compaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.examples import examples
 from support.paper_table import MB, Arrival, PaperTable
 from support.plans import policy
 
-# The sweeps of a fleet: kept apart from the first hour on, none late, none in every hourly pass.
+# Sweeps of a fleet are spread over the hours, never late, and not in every hourly pass.
 
 T0 = 1_767_225_600_000
 DAY_MS = 24 * HOUR_MS
@@ -25,7 +25,7 @@ OLD_MS = 1000 * HOUR_MS
 
 
 def swept_hours(key: str, hours: int, tables: int, interval_hours: int = 24, late_ms: int = 0) -> list[int]:
-    """In which of so many hourly passes a table is swept that was never swept before."""
+    """The hourly passes, by number, in which a new table is swept."""
     policy = Policy.model_validate({"orphan_sweep_interval_hours": interval_hours})
     interval_ms = sweep_interval_ms(policy)
     memory = SweepMemory(first_ms=first_sweep_ms(key, T0, policy, tables=tables, age_ms=OLD_MS))
@@ -40,17 +40,17 @@ def swept_hours(key: str, hours: int, tables: int, interval_hours: int = 24, lat
 
 @settings(max_examples=examples(60), deadline=None)
 @given(key=st.uuids().map(str), tables=st.integers(1, 3000), late_min=st.integers(0, 20))
-def test_a_busy_table_is_listed_once_a_day(key: str, tables: int, late_min: int) -> None:
+def test_a_table_with_hourly_passes_is_swept_once_a_day(key: str, tables: int, late_min: int) -> None:
     found = swept_hours(key, 7 * 24, tables, late_ms=late_min * 60_000)
     assert found[0] <= 24
     assert found[0] == 0 or tables > 24
-    # Hourly passes meet a due time within the hour; the interval is up to a tenth shorter.
+    # An hourly pass runs within an hour of the due time; the interval is up to a tenth shorter.
     assert {after - before for before, after in pairwise(found)} <= {22, 23, 24}
 
 
 @settings(max_examples=examples(30), deadline=None)
 @given(key=st.uuids().map(str), interval=st.integers(1, 400))
-def test_no_table_waits_longer_than_an_interval_and_the_hour_of_the_pass(key: str, interval: int) -> None:
+def test_no_table_waits_longer_than_an_interval_for_a_sweep(key: str, interval: int) -> None:
     found = swept_hours(key, 5 * interval + 2, 10**6, interval)
     gaps = [after - before for before, after in pairwise([0, *found])]
     assert max(gaps) <= interval
@@ -59,7 +59,7 @@ def test_no_table_waits_longer_than_an_interval_and_the_hour_of_the_pass(key: st
 
 @settings(max_examples=examples(10), deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_the_first_sweeps_of_a_fleet_that_starts_at_once_are_spread_over_the_day(seed: int) -> None:
+def test_the_first_sweeps_of_a_new_fleet_are_spread_over_the_day(seed: int) -> None:
     policy = Policy()
     keys = (f"{seed}-{number}" for number in range(1200))
     due = [first_sweep_ms(key, T0, policy, tables=1200, age_ms=OLD_MS) for key in keys]
@@ -69,17 +69,17 @@ def test_the_first_sweeps_of_a_fleet_that_starts_at_once_are_spread_over_the_day
     assert 15 <= min(hours.values()) <= max(hours.values()) <= 85
 
 
-# Bin-packed tables of any pace: what is rewritten per byte written, and how many small files there are at worst.
+# Bin-packed tables of any write rate: bytes rewritten per byte written, and the largest number of small files.
 
 KB = 1024
 START_MS = 1_760_000_000_000
 WEEK_MS = 7 * 24 * HOUR_MS
 
 
-def played(size: int, *, files: int = 1, every: int = 1, commits: int) -> tuple[float, int]:
-    """A pass every hour, as many files at a time every few hours: bytes rewritten per byte, small files at worst.
+def simulate(size: int, *, files: int = 1, every: int = 1, commits: int) -> tuple[float, int]:
+    """Bytes rewritten per byte, and the most small files, of ``files`` files every ``every`` hours and hourly passes.
 
-    The target is a sixteenth of the default, so that a file is full sixteen times as soon.
+    The target is a sixteenth of the default, so that files are full sixteen times sooner.
     """
     table = PaperTable(policy(target_file_size_mb=16))
     worst = 0
@@ -108,19 +108,19 @@ def played(size: int, *, files: int = 1, every: int = 1, commits: int) -> tuple[
     ],
     ids=["10 KB", "1 MB", "8 MB", "60 of 1 MB", "170 of 60 MB", "60 of 170 MB"],
 )
-def test_a_byte_is_rewritten_three_times_at_most_whatever_came_in_an_hour(
+def test_a_byte_is_rewritten_at_most_three_times_at_any_hourly_rate(
     size: int, files: int, commits: int, most_small: int
 ) -> None:
-    """From 10 KB to 10 GB an hour (rule: bounded-merge-rewrites); merged by size alone, tables of 1 MB an hour are
+    """From 10 KB to 10 GB an hour (rule: bounded-merge-rewrites); merged by size alone, a table of 1 MB an hour is
     rewritten four times."""
-    amplification, small = played(size, files=files, commits=commits)
+    amplification, small = simulate(size, files=files, commits=commits)
     assert amplification <= 3
     assert small <= most_small
 
 
 @pytest.mark.parametrize(("size", "every"), [(MB // 16, 24), (10 * MB // 16, 25), (20 * MB // 16, 168)])
-def test_a_table_that_gets_a_file_a_day_does_not_count_as_a_table_at_rest(size: int, every: int) -> None:
-    """It would be merged as a whole between any two files: 28 bytes per byte at 1 MB a day."""
-    amplification, small = played(size, every=every, commits=250)
+def test_a_table_with_a_file_a_day_is_not_at_rest(size: int, every: int) -> None:
+    """At rest, it would be merged completely after each file: 28 bytes per byte at 1 MB a day."""
+    amplification, small = simulate(size, every=every, commits=250)
     assert amplification <= 3
     assert small <= 25

@@ -27,7 +27,7 @@ LAYERS = st.lists(SETTINGS, max_size=5).map(
 
 
 @given(LAYERS)
-def test_the_last_layer_that_sets_a_key_decides_it_and_is_named(layers: list[Layer]) -> None:
+def test_the_last_layer_that_sets_a_key_is_its_value_and_source(layers: list[Layer]) -> None:
     result = resolve(layers)
     for key in VALUES:
         setters = [layer for layer in layers if key in layer.values]
@@ -45,7 +45,7 @@ def test_no_layer_loosens_a_bound(layers: list[Layer], retention: int, grace: in
 
 
 @given(st.integers(MEGABYTE, 100 * 1024**3), st.integers(0, 2**63 - 1))
-def test_bytes_and_milliseconds_survive_the_way_over_megabytes_and_hours(size: int, age_ms: int) -> None:
+def test_bytes_and_milliseconds_convert_exactly_to_megabytes_and_hours(size: int, age_ms: int) -> None:
     properties = {"write.target-file-size-bytes": str(size), "history.expire.max-snapshot-age-ms": str(age_ms)}
     policy = resolve(layers_for(properties, {}, {})).policy
     assert policy.target_file_size_bytes == size

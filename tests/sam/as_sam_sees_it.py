@@ -1,4 +1,4 @@
-"""Run by SAM CLI's own Python: what SAM makes of a template, as one JSON document on standard output.
+"""Print SAM's view of a template as one JSON document; SAM CLI's Python runs this script.
 
 ``environments``: the variables that ``sam local invoke`` would give to each function.
 ``roles``: the managed policies of each function's role, as SAM's transform writes them.
@@ -29,7 +29,7 @@ _ELSEWHERE = {
 
 
 def environments(template: str, given: str, parameters: dict[str, str]) -> dict[str, dict[str, str]]:
-    """By function: the variables that SAM resolves, with those of the file that ``--env-vars`` names."""
+    """By function: the variables that SAM resolves, including those of the ``--env-vars`` file."""
     stacks, _ = SamLocalStackProvider.get_stacks(template, parameter_overrides=parameters)
     provider = SamFunctionProvider(stacks, ignore_code_extraction_warnings=True)
     with open(given) as file:
@@ -55,7 +55,7 @@ def roles(template: str, parameters: dict[str, str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print both."""
+    """Print the environments and the roles."""
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
     template, given, parameters = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
     found = {"environments": environments(template, given, parameters), "roles": roles(template, parameters)}

@@ -1,4 +1,4 @@
-"""These need SAM CLI in an environment of its own, which ``make sam`` makes and names in ``SAM_CLI``."""
+"""These tests need SAM CLI in a separate environment, which ``make sam`` creates and names in ``SAM_CLI``."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The commands of docs/deployment.md, word for word and in their order, against what stands for AWS here.
+"""Run the commands of docs/deployment.md, verbatim and in order, against moto and the local stack.
 
-``make`` is replaced by what it would have built, and a deployment ends with its change set: moto, CloudFormation here,
-knows no resources of SAM.  From then on a stand-in has the stack's name, outputs and log groups, over the local
-stack.
+A script in place of ``make`` writes what it would build, and a deployment ends with its change set, because moto's
+CloudFormation has no SAM resources.  After that, a stand-in has the name, outputs and log groups of the stack, on top
+of the local stack.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ exec "{sam}" "$@"
 
 
 class Shell:
-    """One shell session of a person who follows the page in a fresh checkout."""
+    """A shell session in a new checkout, as of a reader who follows the page."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Shell:
         self.environment = {
             **known,
             "PATH": f"{tools}:{SAM.parent}:{os.environ['PATH']}",
-            # moto finds the template of a change set at this name only.
+            # moto finds the template of a change set only at this host name.
             "AWS_ENDPOINT_URL": endpoint.replace("127.0.0.1", "localhost"),
             "AWS_ACCESS_KEY_ID": "testing",
             "AWS_SECRET_ACCESS_KEY": "testing-secret",
@@ -69,7 +69,7 @@ class Shell:
         }
 
     def run(self, commands: str) -> str:
-        """Run some lines; what they printed.  Variables that they export stay."""
+        """Run commands, keep the variables that they export, and return their output."""
         script = f"set -e\n{commands}\necho -----\nexport -p"
         done = subprocess.run(
             ["bash", "-c", script], cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=300
@@ -86,7 +86,7 @@ def stack(moto_server: MotoServer) -> Iterator[LocalStack]:
         yield stack
 
 
-def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_the_commands_of_the_page_work(stack: LocalStack, local_catalog: SqlCatalog, tmp_path: Path) -> None:
     (tmp_path / "checkout").mkdir()
     shell, client = Shell(tmp_path / "checkout", stack.moto.endpoint), stack.moto.client
     client("s3").create_bucket(Bucket="my-artifacts")
@@ -137,7 +137,7 @@ def test_the_page_can_be_followed(stack: LocalStack, local_catalog: SqlCatalog, 
 
 
 def status_after(stop: Callable[[], object], stack: LocalStack) -> str:
-    """How a run ended that was detecting all the while."""
+    """Call ``stop`` while a run is in detection; return how the run ends."""
     over = threading.Event()
     stack.stand_in({"detect": lambda _: over.wait(300)}, {})
     begun = stack.start()
@@ -176,7 +176,7 @@ def log_groups(stack: LocalStack) -> list[str]:
 
 
 def stand_in(stack: LocalStack) -> None:
-    """In the place of the change set: a stack of that name, which is the local stack to those who ask it."""
+    """Replace the change set by a stack of the same name with the local stack's outputs."""
     client = stack.moto.client("cloudformation")
     client.delete_stack(StackName="icekeeper")
     groups = {
@@ -195,7 +195,7 @@ def stand_in(stack: LocalStack) -> None:
     client.create_stack(StackName="icekeeper", TemplateBody=json.dumps(document), Parameters=given)
 
 
-def test_parameters_that_are_named_exist() -> None:
+def test_every_parameter_that_the_page_names_exists() -> None:
     text = PAGE + (ROOT / "samconfig.toml").read_text()
     named = set(re.findall(r'[`"\s]([A-Z][a-z]\w+)=', text))
     assert len(named) >= 8

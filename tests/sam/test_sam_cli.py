@@ -22,14 +22,12 @@ from support.sam_environment import seen_by_sam, variables_of
 from support.sent_events import SentEvents
 from support.stack_template import FUNCTIONS, SINGLE, TABLES, VPC, combinations, refusals, render
 
-# SAM CLI itself over template.yaml: it validates, builds, and gives each function what its handler can work with.
-
 SAM = Path(os.environ["SAM_CLI"])
 PARAMETERS = {
     "ArtifactLocation": "s3://artifacts/icekeeper/1",
     "TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake",
     "DataBucketArns": "arn:aws:s3:::lake",
-    "SmallCompactionMb": "1280",  # so that every function has something to do
+    "SmallCompactionMb": "1280",  # so that every function has work
 }
 ENVIRONMENT = {**os.environ, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": REGION}
 
@@ -41,7 +39,7 @@ def sam(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[st
 
 @dataclass(frozen=True)
 class Seen:
-    """What SAM makes of the template for a stack of ours."""
+    """SAM's view of the template, for a local stack."""
 
     stack: LocalStack
     environments: Mapping[str, Mapping[str, str]]
@@ -62,7 +60,7 @@ def test_the_template_is_valid_to_sam() -> None:
     assert "is a valid SAM Template" in done.stdout
 
 
-def test_it_builds_and_every_handler_is_in_its_place(tmp_path: Path) -> None:
+def test_sam_builds_every_function_with_its_handler(tmp_path: Path) -> None:
     done = sam("build", "--template", str(TEMPLATE), "--build-dir", str(tmp_path / "built"))
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -94,8 +92,8 @@ def test_every_event_is_handled_in_the_environment_that_sam_resolves(
     assert lake.table.ids() == rows
 
 
-def test_roles_are_those_that_the_tests_of_rights_judge(seen: Seen) -> None:
-    """SAM adds no role and no policy to those of the template."""
+def test_sam_adds_no_role_and_no_policy(seen: Seen) -> None:
+    """So the tests of rights cover all roles and policies."""
     stack = render(PARAMETERS)
     roles = set(stack.of_type("AWS::IAM::Role"))
     assert set(seen.roles) == roles
@@ -115,11 +113,11 @@ def test_roles_are_those_that_the_tests_of_rights_judge(seen: Seen) -> None:
         assert names == expected, logical_id
 
 
-# cfn-lint over what CloudFormation would make of template.yaml, for every set of resources that can be chosen.
+# cfn-lint over the rendered template, for every set of resources that parameters can choose.
 
 
 def test_every_rendering_is_valid_to_cfn_lint(tmp_path: Path) -> None:
-    """Each set of policies that there can be, beside all that is optional, and nothing of either."""
+    """Each possible set of policies together with all optional resources, and the defaults."""
     tables = [chosen for chosen in combinations(TABLES) if is_looked_at(chosen)]
     wanted: list[Mapping[str, str]] = [{**chosen, **SINGLE, **VPC} for chosen in tables]
     wanted.append({})
@@ -133,7 +131,7 @@ def test_every_rendering_is_valid_to_cfn_lint(tmp_path: Path) -> None:
 
 
 def is_looked_at(chosen: Mapping[str, str]) -> bool:
-    """Discovery and keys only add statements, so each is there beside one of the others."""
+    """Discovery and keys only add statements, so each is combined with one other parameter."""
     discovers = chosen["DiscoverTableBuckets"] == "true"
     beside = discovers == bool(chosen["TableBucketArns"]), bool(chosen["KmsKeyArns"]) == bool(chosen["DataBucketArns"])
     return all(beside) and not refusals(chosen)

@@ -1,4 +1,4 @@
-"""These need what ``make sam-local`` makes: SAM CLI (named in ``SAM_CLI``), the layer, and the runtime's packages."""
+"""These tests need what ``make sam-local`` builds: SAM CLI (``SAM_CLI``), the layer and the runtime's packages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lambda_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def whole_stack(moto_server: MotoServer) -> Iterator[LocalStack]:
-    """A stack with tables of the Glue Data Catalog, whose functions have their own rights."""
+    """A stack with tables in the Glue Data Catalog, whose functions have the rights of their roles."""
     with deployed(moto_server, parameters=PARAMETERS) as stack:
         yield stack
-    moto_api_backend.reset()  # the tables of the next test have the same places
+    moto_api_backend.reset()  # the next test's tables have the same locations

@@ -1,4 +1,4 @@
-"""The functions as Lambda runs them: SAM CLI's emulator, AWS's runtime client, the built layer, read-only, not root."""
+"""Run the functions as Lambda does: SAM CLI's emulator, AWS's runtime client, the built layer, read-only, not root."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from support.sam_environment import EMULATOR, GROUP, USER, VARIABLES, as_sam_res
 from support.sent_events import NeedyTable, SentEvents
 from support.stack_template import FUNCTIONS, render
 
-# One function as Lambda runs it, without an engine for containers: SAM CLI's emulator in a root of its own.
+# One function as Lambda runs it, without a container engine: SAM CLI's emulator in a separate root.
 #
-# The function lives in name spaces of Linux that end with it: nothing stays mounted.  Its code, its layer and all else
-# but ``/tmp`` are read-only; it is not root, has no home and no shared memory.
+# The function runs in Linux namespaces that end with it, so no mount remains.  All but ``/tmp`` is read-only; the
+# function is not root and has no home and no shared memory.
 
 # Quotas of Lambda: file descriptors and processes.
 _START = """
@@ -59,23 +59,23 @@ def why_not_here() -> str | None:
         return f"a root of its own needs {' and '.join(missing)}, of Linux"
     if os.geteuid() != 0:
         return "only root may give a function a root and a user of its own: run make sam-local as root"
-    tried = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, text=True)
-    return f"no name space to be had: {tried.stderr.strip()}" if tried.returncode else None
+    done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, text=True)
+    return f"no name space to be had: {done.stderr.strip()}" if done.returncode else None
 
 
 @dataclass(frozen=True)
 class EmulatedFunction:
-    """One that runs."""
+    """A running function."""
 
     endpoint: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def invoke(self, event: Any) -> Any:
-        """Its answer.
+        """Return its answer.
 
         Raises:
-            AssertionError: it failed; with what it wrote.
+            AssertionError: The function failed; the message contains its log.
         """
         request = urllib.request.Request(
             self.endpoint, json.dumps(event).encode(), {"Content-Type": "application/json"}, method="POST"
@@ -87,7 +87,7 @@ class EmulatedFunction:
 
     @property
     def peak_mb(self) -> float:
-        """The most memory that any of its processes, the emulator among them, ever had."""
+        """The largest peak memory of its processes, including the emulator."""
         return max(_peak_kb(pid) for pid in _below(self.process.pid)) / 1024
 
 
@@ -95,7 +95,7 @@ class EmulatedFunction:
 def emulated(
     root: Path, code: Path, layer: Path, environment: Mapping[str, str], room_mb: int = 512
 ) -> Iterator[EmulatedFunction]:
-    """Start a function with what SAM resolved as its environment; it ends with this."""
+    """Start a function with the environment that SAM resolves; stop it at the end of the block."""
     ports = [_free_port(), _free_port()]
     flags = ["--runtime-interface-emulator-address", f"127.0.0.1:{ports[0]}"]
     flags += ["--runtime-api-address", f"127.0.0.1:{ports[1]}", "--log-level", "error"]
@@ -110,7 +110,7 @@ def emulated(
         address = f"http://127.0.0.1:{ports[0]}/2015-03-31/functions/function/invocations"
         yield EmulatedFunction(address, process, log)
     finally:
-        # Ended with its parent (unshare --kill-child) it would not be: it has changed its user.
+        # unshare --kill-child would not kill it, because it has changed its user.
         for pid in reversed(_below(process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -178,7 +178,7 @@ def possible() -> None:
         pytest.skip(reason)
 
 
-def test_a_function_finds_what_lambda_has_and_no_more(lambda_root: Path, tmp_path: Path) -> None:
+def test_an_emulated_function_has_lambdas_files_user_and_limits(lambda_root: Path, tmp_path: Path) -> None:
     """Source: AWS Lambda developer guide, "Understanding the Lambda execution environment lifecycle" and "Parallel
     processing in Python with AWS Lambda" (no ``/dev/shm``)."""
     code, layer = tmp_path / "code", tmp_path / "layer"
@@ -199,7 +199,7 @@ def test_a_function_finds_what_lambda_has_and_no_more(lambda_root: Path, tmp_pat
     assert list(code.iterdir()) == [code / "tries.py"]
 
 
-def test_every_event_in_a_root_like_lambdas(
+def test_every_event_is_handled_in_a_root_like_lambdas(
     lambda_root: Path, built_layer: Path, whole_stack: LocalStack, tmp_path: Path
 ) -> None:
     table = NeedyTable(whole_stack, tmp_path)
