@@ -14,13 +14,13 @@ from benchmarks.tables.deleted_rows import make_cdc
 from icekeeper.policy.keys import POLICY_KEYS
 
 
-def test_a_result_with_other_rows_or_too_many_files_does_not_count(tmp_path: Path) -> None:
-    """Rows of upserts are known from the files alone: DuckDB's join of them says what its Iceberg reader says."""
+def test_a_result_with_wrong_rows_or_too_many_files_does_not_count(tmp_path: Path) -> None:
+    """The expected rows of upserts come from the files: DuckDB's join of the files equals its Iceberg reader."""
     make_cdc(tmp_path, 2, 400, 3, 50)
     files = [str(path) for path in (tmp_path / "data").iterdir()]
     expected = Expected(expected_upserts(files), 100, most_files=1)
 
-    with pytest.raises(NotProven, match="5 data files are left, 1 are wanted"):  # the rows were right
+    with pytest.raises(NotProven, match="5 data files are left, 1 are wanted"):  # the rows are right
         prove("table", {"metadata_location": str(tmp_path / "metadata" / "v1.metadata.json")}, expected)
     with pytest.raises(NotProven, match="DuckDB reads other rows: 400 instead of 800"):
         prove("files", {"files": [str(tmp_path / "data" / "00000.parquet")]}, expected)
@@ -30,7 +30,7 @@ def test_a_result_with_other_rows_or_too_many_files_does_not_count(tmp_path: Pat
         prove("bytes", {"bytes": 1}, expected)
 
 
-def test_rows_name_what_there_is() -> None:
+def test_rows_name_existing_contestants_tables_and_keys() -> None:
     for row in ROWS:
         assert set(row.entrants) <= set(CONTESTANTS)
         assert {row.dataset, row.warm_up[0]} <= set(DATASETS)

@@ -1,4 +1,4 @@
-"""Addresses of catalogs and identity of tables."""
+"""The catalogs of a deployment, and the identity of tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from icekeeper.model import CatalogId, TableName
 from icekeeper.state.identity import TableIdentity
 from support.scans import PreparedCatalog
 
-# The settings of a deployment name its catalogs; two names for the same tables are an error.
+# A deployment's settings name its catalogs.
 
 ARN = "arn:aws:s3tables:eu-west-1:111122223333:bucket/sales"
 OTHER = "arn:aws:s3tables:us-east-1:111122223333:bucket/logs"
@@ -41,23 +41,23 @@ def named(catalogs: dict[str, dict[str, str]], *, names: str = "", buckets: str 
     return [item.id for item in named_catalogs(environment, catalogs)]
 
 
-def test_configured_catalogs_come_first_then_table_buckets_each_once_in_the_order_given() -> None:
+def test_configured_catalogs_come_before_table_buckets_in_the_given_order() -> None:
     catalogs = {"lake": LAKE, "g": GLUE, "unused": REST}
     found = named(catalogs, names=" g, lake,g ,", buckets=f"{OTHER}, {ARN},{OTHER}")
     assert found == [("g", ""), ("lake", "file:///lake"), ("logs", OTHER), ("sales", ARN)]
     assert named(catalogs) == []
-    # One catalog is one identity in whatever case; but a SQL catalog's rows carry the name as it is spelled.
+    # Names differ only in case for the same catalog, but a SQL catalog stores the name as it is spelled.
     assert named(catalogs, names="G,Lake") == [("g", ""), ("Lake", "file:///lake")]
 
 
-def test_without_names_all_of_the_catalog_file_is_served() -> None:
+def test_without_names_every_catalog_of_the_catalog_file_is_served() -> None:
     catalogs = {"lake": LAKE, "g": GLUE}
     assert [item.name for item in named_catalogs({}, catalogs, unless_named=["lake"])] == ["lake"]
     assert [item.name for item in named_catalogs({CATALOGS: "g"}, catalogs, unless_named=["lake"])] == ["g"]
 
 
-def test_a_table_bucket_is_opened_with_what_its_configured_catalog_has() -> None:
-    """Of several that with the bucket's name is asked; else they must agree."""
+def test_a_table_bucket_uses_the_properties_of_its_configured_catalog() -> None:
+    """Of several, the catalog with the bucket's name decides; otherwise they must agree."""
 
     def opened(catalogs: dict[str, dict[str, str]]) -> tuple[str, Any]:
         [found] = named_catalogs({TABLE_BUCKETS: ARN}, catalogs)
@@ -123,17 +123,17 @@ def test_two_names_for_the_same_tables_are_an_error(
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (LAKE, LAKE),  # one database, but each name has its own rows
+        (LAKE, LAKE),  # one database, but each name has separate rows
         (GLUE, {**GLUE, "glue.id": "111122223333"}),
         (GLUE, {"type": "glue", "client.region": "us-east-1"}),
         (REST, {**REST, "warehouse": "v"}),
     ],
 )
-def test_catalogs_that_differ_are_both_served(first: dict[str, str], second: dict[str, str]) -> None:
+def test_different_catalogs_are_both_served(first: dict[str, str], second: dict[str, str]) -> None:
     assert [name for name, _ in named({"a": first, "b": second}, names="a,b")] == ["a", "b"]
 
 
-def test_two_catalogs_of_one_name_are_an_error() -> None:
+def test_two_catalogs_with_one_name_are_an_error() -> None:
     twin = OTHER.replace("logs", "sales")
     with pytest.raises(PolicyError, match="two catalogs of this deployment are named 'sales'"):
         named({}, buckets=f"{ARN},{twin}")
@@ -141,7 +141,7 @@ def test_two_catalogs_of_one_name_are_an_error() -> None:
         add_found(named_catalogs({TABLE_BUCKETS: ARN}, {}), [twin], {})
 
 
-def test_a_bucket_that_was_only_found_gives_way_to_the_catalog_configured_for_it() -> None:
+def test_a_found_bucket_with_a_configured_catalog_is_served_once() -> None:
     catalogs = {"mine": BUCKET}
     served = named_catalogs({CATALOGS: "mine", TABLE_BUCKETS: "all"}, catalogs)
     assert wants_all_buckets({TABLE_BUCKETS: " all "})
@@ -149,7 +149,7 @@ def test_a_bucket_that_was_only_found_gives_way_to_the_catalog_configured_for_it
     assert [item.name for item in add_found(served, [ARN, OTHER], catalogs)] == ["mine", "logs"]
 
 
-def test_a_catalog_is_meant_by_name_by_address_or_by_being_the_only_one() -> None:
+def test_a_catalog_is_found_by_name_or_arn_or_as_the_only_catalog() -> None:
     served = named_catalogs({TABLE_BUCKETS: f"{ARN},{OTHER}"}, {})
     assert find_catalog(served, "sales").id.warehouse == ARN
     assert find_catalog(served, OTHER).name == "logs"
@@ -160,7 +160,7 @@ def test_a_catalog_is_meant_by_name_by_address_or_by_being_the_only_one() -> Non
         find_catalog(served, "x")
 
 
-def test_a_recorded_catalog_holds_no_secret_and_is_found_while_its_configuration_is_unchanged() -> None:
+def test_a_recorded_catalog_has_no_secret_and_is_found_if_its_configuration_is_unchanged() -> None:
     catalogs = {"sales": BUCKET, "g": GLUE, "lake": LAKE}
     served = named_catalogs({CATALOGS: "g,Lake", TABLE_BUCKETS: f"{ARN},{OTHER}"}, catalogs)
     for item in served:
@@ -170,8 +170,6 @@ def test_a_recorded_catalog_holds_no_secret_and_is_found_while_its_configuration
         with pytest.raises(PolicyError, match="is no longer configured"):
             recorded_catalog(recorded, {"lake": {**LAKE, "warehouse": "file:///moved"}})
 
-
-# What a table bucket's ARN is, stands in one place: who asks for its maintenance agrees with who opens its catalog.
 
 LAKE_ARN = "arn:aws-us-gov:s3tables:us-gov-west-1:123456789012:bucket/lake"
 
@@ -189,7 +187,7 @@ def test_the_catalog_and_its_maintenance_accept_the_same_table_bucket_arns() -> 
         assert maintenance_behind({"warehouse": arn}) is None, arn
 
 
-# The identity of a table is its UUID, or its location if it has none.  Copies differ, spellings do not.
+# The identity of a table is its UUID, or its location without a UUID; copies differ, spellings do not.
 
 
 def identity(
@@ -202,7 +200,7 @@ def identity(
     return identity_of(PreparedCatalog({}, name=catalog, warehouse=warehouse), loaded)
 
 
-def test_spellings_of_a_location_mean_the_same_place(tmp_path: Path) -> None:
+def test_spellings_of_a_location_give_one_identity(tmp_path: Path) -> None:
     for item, other in (
         ("s3://b/ns/t", "s3a://b/ns/t/"),
         ("s3://b/ns/t", "s3://b//ns/t"),
@@ -216,7 +214,7 @@ def test_spellings_of_a_location_mean_the_same_place(tmp_path: Path) -> None:
     assert identity(f"file://{tmp_path}/link/ns/t").place == identity(f"{tmp_path}/real/ns/t").place
 
 
-def test_a_uuid_is_the_same_in_every_case_and_under_every_name() -> None:
+def test_a_uuid_identifies_a_table_in_any_case_and_under_any_name() -> None:
     item, other = identity("s3://b/t"), identity("s3://elsewhere/t", "0e5f", "NS.T", "D", "x")
     assert (item.key, item.is_same_table(other)) == (other.key, True)
     assert item.place != other.place
@@ -241,13 +239,13 @@ NAMES = [
 ]
 
 
-def test_no_two_names_share_a_key() -> None:
-    """Whatever catalogs call tables: records of one are found by that name alone."""
+def test_different_names_have_different_keys() -> None:
+    """So records of a table are found by its name alone, for any name that a catalog allows."""
     assert [TableName.recorded(name.key) for name in NAMES] == NAMES
     assert len({name.key for name in NAMES}) == len(NAMES)
     assert TableName(("a", "b"), "c").key == "a.b.c"
 
 
 @pytest.mark.parametrize("text", ["", "a", "[", "[]", "[1]", '["a", 1]', f"{'[' * 100_000}", "{}.x"])
-def test_any_text_is_a_recorded_name(text: str) -> None:
+def test_any_text_is_parsed_as_a_recorded_name(text: str) -> None:
     assert str(TableName.recorded(text)) == text

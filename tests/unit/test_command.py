@@ -1,4 +1,4 @@
-"""The command on narrow terminals, with closed pipes, and its sentences about mistakes."""
+"""The command with closed pipes and on narrow terminals, and its messages about mistakes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
 from icekeeper.storage.failures import describe_failure
 
-# A closed pipe changes no exit code: its reader has read enough.
-
-_TELL = """
+_PRINT = """
 import sys
 from icekeeper.cli.console import people, print_json
 if sys.argv[1] == "text":
@@ -40,19 +38,19 @@ def test_a_closed_pipe_changes_no_exit_code(form: str, code: int) -> None:
     os.close(read_end)
     try:
         found = subprocess.run(
-            [sys.executable, "-c", _TELL, form, str(code)], stdout=write_end, stderr=subprocess.PIPE, check=False
+            [sys.executable, "-c", _PRINT, form, str(code)], stdout=write_end, stderr=subprocess.PIPE, check=False
         )
     finally:
         os.close(write_end)
     assert (found.returncode, found.stderr) == (code, b"")
 
 
-# Help that a newcomer can follow, also on terminals of 60 columns.
+# Help, also on terminals of 60 columns.
 
 GROUPS = ("policy", "pin", "stage", "claims", "request")
 
 
-def test_help_lists_commands_in_the_order_of_use_with_whole_lines(
+def test_help_lists_commands_in_the_order_of_use_without_cut_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -72,29 +70,29 @@ def test_help_lists_commands_in_the_order_of_use_with_whole_lines(
 def test_every_help_has_exit_codes_and_an_example_and_breaks_no_word_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Typer cuts a word that is longer than its column, and wraps no exit code; examples are there to be copied."""
+    """Typer cuts a word that is longer than its column; exit codes and examples are not wrapped."""
     for name in ("", *EXAMPLES):
-        shown = {}
+        pages = {}
         for width in (60, 300):
             monkeypatch.setenv("COLUMNS", str(width))
             monkeypatch.setenv("TERMINAL_WIDTH", str(width))
             assert main([*name.split(), "--help"]) == 0
             captured = capsys.readouterr()
             assert captured.err == ""
-            shown[width] = captured.out
-        assert set(shown[60].split()) - set(shown[300].split()) == set(), name
-        too_long = [line for line in shown[60].splitlines() if len(line) > 60]
+            pages[width] = captured.out
+        assert set(pages[60].split()) - set(pages[300].split()) == set(), name
+        too_long = [line for line in pages[60].splitlines() if len(line) > 60]
         assert [line for line in too_long if not line.startswith("    icekeeper ")] == [], name
         if name and name not in GROUPS:
-            assert [code for code in EXIT_CODES if f"  {code}\n" not in shown[300]] == [], name
+            assert [code for code in EXIT_CODES if f"  {code}\n" not in pages[300]] == [], name
             arguments = EXAMPLES[name][1]
-            assert f"Example:\n    icekeeper {name} {arguments}\n" in shown[300]
-            options = shown[300].partition("Options:")[2].partition("Example:")[0]
+            assert f"Example:\n    icekeeper {name} {arguments}\n" in pages[300]
+            options = pages[300].partition("Options:")[2].partition("Example:")[0]
             given = [word for word in arguments.split() if word.startswith("--")]
             assert [option for option in given if f" {option}" not in options] == [], name
 
 
-# Sentences about mistakes of a set-up say what to do next.
+# Messages about mistakes in a set-up name the remedy.
 
 
 @pytest.mark.parametrize(
@@ -106,14 +104,14 @@ def test_every_help_has_exit_codes_and_an_example_and_breaks_no_word_on_a_narrow
     ],
     ids=["folder", "another file", "full disk"],
 )
-def test_a_state_file_that_cannot_be_used(tmp_path: Path, name: str, sentence: str) -> None:
+def test_an_unusable_state_file_is_reported_with_a_remedy(tmp_path: Path, name: str, sentence: str) -> None:
     (tmp_path / "text").write_text("no database " * 100)
     with pytest.raises(StorageError) as caught:
         open_state({"ICEKEEPER_STATE": str(tmp_path / name)}).require_writable()
     assert sentence in str(caught.value)
 
 
-def test_credentials_and_profiles_that_are_not_there() -> None:
+def test_missing_credentials_and_profiles_are_reported_with_a_remedy() -> None:
     assert "; set them as for the AWS CLI" in describe_failure(NoCredentialsError(), None)
     found = describe_failure(ProfileNotFound(profile="nix"), None)
     assert "(nix)" in found
@@ -140,19 +138,21 @@ def test_a_failure_of_the_disk_has_neither_a_number_nor_an_internal_path(number:
     assert describe_failure(OSError(number, os.strerror(number), "/proc/self/fd/7/f.parquet"), None) == found
 
 
-def test_braces_in_pyicebergs_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_braces_in_pyicebergs_configuration_are_reported_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     (tmp_path / ".pyiceberg.yaml").write_text("catalog:\n  lake: {type: sql, uri: x}\n")
     with pytest.raises(PolicyError, match="write each property on its own line, without braces"):
         open_catalog("lake")
 
 
-def test_a_catalog_without_uri() -> None:
+def test_a_catalog_without_a_uri_is_reported_with_a_remedy() -> None:
     with pytest.raises(PolicyError, match="set it next to the catalog's type"):
         open_catalog("lake", {"type": "sql"})
 
 
-def test_a_page_replaces_no_pipe_and_no_device(tmp_path: Path) -> None:
+def test_output_does_not_replace_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(PolicyError, match="it is not a regular file; choose another file"):
@@ -160,11 +160,11 @@ def test_a_page_replaces_no_pipe_and_no_device(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_without_a_terminal_progress_is_a_line_now_and_then() -> None:
+def test_without_a_terminal_progress_is_printed_as_lines() -> None:
     lines: list[str] = []
     now_s = [0.0]
 
-    def heard(line: str) -> None:
+    def wait_for(line: str) -> None:
         deadline_s = monotonic() + 20
         while line not in lines:
             assert monotonic() < deadline_s, lines[-1:]
@@ -175,15 +175,15 @@ def test_without_a_terminal_progress_is_a_line_now_and_then() -> None:
         assert lines == []
         progress("pass: compact,expire_snapshots", 0, 0)
         progress("compact: planning", 0, 0)
-        heard("compact: planning")
+        wait_for("compact: planning")
         progress("compact: rewriting", 0, 8 * 2**20)
         now_s[0] = 1.5
         progress("compact: rewriting", 3 * 2**20, 8 * 2**20)
-        heard("compact: rewriting 3 MB of 8 MB, 2 MB/s, 2 s left (36 % of the pass)")
+        wait_for("compact: rewriting 3 MB of 8 MB, 2 MB/s, 2 s left (36 % of the pass)")
         progress("compact: committing", 0, 0)
-        heard("compact: committing (36 % of the pass)")
+        wait_for("compact: committing (36 % of the pass)")
         progress("expire_snapshots: planning", 0, 0)
-        heard("expire_snapshots: planning (96 % of the pass)")
+        wait_for("expire_snapshots: planning (96 % of the pass)")
     found = len(lines)
     sleep(0.02)
     assert len(lines) <= found + 1

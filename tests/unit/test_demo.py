@@ -18,14 +18,12 @@ from icekeeper.demo.run import print_contents, print_figures
 from icekeeper.demo.tables import MessyTable
 from icekeeper.errors import StorageError
 
-# The tables of the demonstration fit the narrowest usual terminal, and a change of rows is shown.
-
 BEFORE, AFTER = Figures(60, 2950 * 1024, 60, 60, 15, 62), Figures(1, 1748 * 1024, 1, 1, 0, 3)
 ROWS = TableChecksum(240_000, "1d499a644a6413764f1a5")
 FEWER = TableChecksum(239_999, "2e5aab755b7524875a2b6")
 
 
-def test_figures_and_verdicts_fit_eighty_columns() -> None:
+def test_figures_and_changed_rows_fit_eighty_columns() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None)
     events = MessyTable("events", "", tag="quarter-close")
@@ -40,11 +38,13 @@ def test_figures_and_verdicts_fit_eighty_columns() -> None:
     ]
 
 
-# SeaweedFS is not started on a disk that is nearly full: it would refuse writes in the middle of the work.
+# SeaweedFS refuses writes on a nearly full disk, so the demonstration does not start it there.
 
 
 def test_a_disk_that_is_nearly_full_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = SimpleNamespace(total=1000 << 20, free=(10 << 20) + (256 << 20) - 1)  # a byte less than 1 % and the room
+    disk = SimpleNamespace(
+        total=1000 << 20, free=(10 << 20) + (256 << 20) - 1
+    )  # one byte less than 1 % and the needed room
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: disk)
 
     with pytest.raises(StorageError) as refusal, seaweedfs.running_seaweedfs(tmp_path):
@@ -56,7 +56,7 @@ def test_a_disk_that_is_nearly_full_is_refused(tmp_path: Path, monkeypatch: pyte
     )
 
 
-def test_a_missing_server_is_reported_with_the_extra_that_brings_it(
+def test_a_missing_server_is_reported_with_the_extra_that_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.metadata, "files", lambda package: None)

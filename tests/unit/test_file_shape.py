@@ -1,4 +1,4 @@
-"""A file name has a meaning, and a function fits on a screen."""
+"""File names are specific, and a function fits on a screen."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MEANINGLESS = {"utils", "util", "helpers", "helper", "common", "manager", "misc"
 LONGEST_FUNCTION = 60
 
 
-def test_a_file_has_a_name_that_says_something() -> None:
+def test_a_file_has_a_specific_name() -> None:
     paths = [relative(path) for path in (*SOURCES, *BESIDE)]
     assert [path for path in paths if {Path(path).stem, Path(path).parent.name} & MEANINGLESS] == []
 
 
 def test_a_function_fits_on_a_screen() -> None:
-    """What takes more lines does several things, and its parts have names."""
+    """A longer function does several things, which deserve names."""
     found = [
         f"{relative(path)}:{node.name}"
         for path in SOURCES

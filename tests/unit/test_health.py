@@ -1,4 +1,4 @@
-"""Lake health: counters, warnings, clustering depth, and what is remembered of a lake."""
+"""Lake health: counters, warnings, clustering depth, and stored lake stats."""
 
 from __future__ import annotations
 
@@ -40,8 +40,6 @@ from support.plans import candidate, data_file
 from support.settings import MB, NOW_MS, policy, table
 from support.state_stores import trend_rows
 
-# How tables look to health: by a document, by the summary of its head.
-
 IDENTITY = TableIdentity(CatalogId("C", "s3://prod-lake/"), TableName(("ns",), "t"), "u")
 SUMMARY = {
     "total-data-files": "10",
@@ -63,7 +61,7 @@ def of(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError | None = 
     return examine(IDENTITY, metadata, resolved or policy(), now_ms=NOW_MS, **more)
 
 
-# Lake health: counters that are absent where unknown, warnings by kind, and the sum of a lake.
+# Counters of tables and lakes, and warnings.
 
 KEEP_SHORT_LOG = "write.metadata.delete-after-commit.enabled"
 
@@ -72,7 +70,7 @@ def manifest(content: ManifestContent) -> ManifestFile:
     return ManifestFile(manifest_path="m", manifest_length=1, partition_spec_id=0, content=content, added_snapshot_id=1)
 
 
-def test_counters_are_those_of_the_document_and_of_the_heads_summary() -> None:
+def test_counters_come_from_the_document_and_the_heads_summary() -> None:
     assert health(snapshots=3, age_hours=2) == LakeStats(
         identity=IDENTITY,
         observed_ms=NOW_MS,
@@ -104,7 +102,7 @@ def test_counters_are_those_of_the_document_and_of_the_heads_summary() -> None:
 OF_THE_DOCUMENT = {"lake_snapshots", "lake_refs", "lake_metadata_log", "lake_statistics_files"}
 
 
-def test_unknown_counters_are_absent_and_never_zero() -> None:
+def test_unknown_counters_are_absent() -> None:
     summaries: list[object] = [{}, [], "x", dict.fromkeys(SUMMARY, "many"), dict.fromkeys(SUMMARY, "-1")]
     for summary in summaries:
         found = health(summary)
@@ -118,8 +116,8 @@ def test_unknown_counters_are_absent_and_never_zero() -> None:
     assert "lake_average_file_bytes" not in health(files).counters
 
 
-def test_history_is_what_other_snapshots_hold_alone() -> None:
-    """What a snapshot removed, its parent holds; of another branch, what it added; of an old tag, it is unknown."""
+def test_history_bytes_are_those_that_only_other_snapshots_reference() -> None:
+    """A snapshot's removed bytes count for its parent, a branch's added bytes for the branch; an old tag: unknown."""
     raw = [
         {"snapshot-id": 1, "summary": {"total-files-size": "10", "added-files-size": "10", "removed-files-size": "99"}},
         {"snapshot-id": 2, "parent-snapshot-id": 1, "summary": {"total-files-size": "15", "added-files-size": "5"}},
@@ -142,7 +140,7 @@ def test_history_is_what_other_snapshots_hold_alone() -> None:
     assert history(snapshots[0], {**snapshots[1], "summary": {}}, snapshots[2]) is None
 
 
-def test_a_manifest_list_that_was_read_beats_the_summary() -> None:
+def test_manifests_that_were_read_override_the_summary() -> None:
     manifests = [manifest(ManifestContent.DATA)] * 4 + [manifest(ManifestContent.DELETES)]
     found = of(table(SUMMARY), manifests=manifests)
     assert (found.counters["lake_manifests"], found.counters["lake_delete_manifests"]) == (5, 1)
@@ -171,7 +169,7 @@ def test_a_manifest_list_that_was_read_beats_the_summary() -> None:
             {"manifests-kept": "4"},
             {"manifest_sprawl": "5 manifests for 10 data files reach min_manifests_to_rewrite 5"},
         ),
-        # As few as their size allows: thousands of files each.
+        # Manifests with thousands of files each.
         ({"manifests-kept": "9", "total-data-files": "10000", "total-files-size": str(10000 * 400 * MB)}, {}),
         (
             {"manifests-kept": "9", "total-data-files": "9999", "total-files-size": str(9999 * 400 * MB)},
@@ -185,12 +183,12 @@ def test_a_manifest_list_that_was_read_beats_the_summary() -> None:
         ({"total-data-files": "4", "total-files-size": "4"}, {}),
     ],
 )
-def test_warnings_of_files_begin_at_their_thresholds(changes: dict[str, str], expected: dict[str, str]) -> None:
+def test_warnings_about_files_begin_at_their_thresholds(changes: dict[str, str], expected: dict[str, str]) -> None:
     assert health({**SUMMARY, **changes}).warnings == expected
 
 
-def test_thresholds_are_those_of_the_policy_in_force() -> None:
-    """Also where maintenance is disabled; wrong settings are a warning, and the others use the defaults."""
+def test_thresholds_come_from_the_tables_policy() -> None:
+    """Also if maintenance is disabled; wrong settings give a warning, and the other warnings use the defaults."""
     small = {**SUMMARY, "total-files-size": str(10 * MB), "manifests-kept": "9"}
     assert set(health(small).warnings) == {"small_files", "manifest_sprawl"}
     assert health(small, policy(min_input_files=11, min_manifests_to_rewrite=11)).warnings == {}
@@ -203,7 +201,7 @@ def test_thresholds_are_those_of_the_policy_in_force() -> None:
 
 
 def test_overdue_snapshots_are_a_warning_after_a_day() -> None:
-    """Seven snapshots an hour apart, the newest is the head; five are kept whatever their age."""
+    """Of seven hourly snapshots, five are kept at any age."""
     late = 168 + 24
     sentence = "6 snapshots are more than a day past snapshot_retention_hours 168"
     assert health(snapshots=7, age_hours=late).warnings == {"snapshot_sprawl": sentence}
@@ -228,18 +226,18 @@ def test_a_full_metadata_log_is_a_warning_unless_old_files_are_deleted() -> None
     assert of(log_of(100, **{"write.metadata.previous-versions-max": "200"})).warnings == {}
 
 
-def test_the_branch_that_is_maintained_is_the_one_looked_at() -> None:
+def test_health_examines_the_maintained_branch() -> None:
     document = {**table(SUMMARY, snapshots=2).document, "refs": {"audit": {"snapshot-id": 1, "type": "branch"}}}
     assert of(TableMetadata(document), policy(branch="audit")).snapshot_id == 1
     assert of(TableMetadata(document), policy(branch="gone")).snapshot_id == 2
 
 
-def looks(**counters: float) -> LakeStats:
+def stats(**counters: float) -> LakeStats:
     return LakeStats(identity=IDENTITY, observed_ms=NOW_MS, snapshot_id=None, counters=counters)
 
 
 def test_a_lake_is_the_sum_of_its_tables() -> None:
-    first = looks(
+    first = stats(
         lake_snapshots=3,
         lake_oldest_snapshot_age_hours=4.5,
         lake_data_files=3,
@@ -248,8 +246,8 @@ def test_a_lake_is_the_sum_of_its_tables() -> None:
         lake_average_file_bytes=100,
         lake_clustering_depth=3.5,
     )
-    # Its size is unknown, so it says nothing about the average.
-    second = looks(lake_snapshots=1, lake_oldest_snapshot_age_hours=90.0, lake_data_files=1000, lake_delete_files=0)
+    # Its size is unknown, so it does not count for the average.
+    second = stats(lake_snapshots=1, lake_oldest_snapshot_age_hours=90.0, lake_data_files=1000, lake_delete_files=0)
     second = replace(second, counters={**second.counters, "lake_clustering_depth": 2.0})
     assert lake_totals([first, replace(second, warnings={"small_files": "…", "delete_debt": "…"})]) == {
         "lake_tables": 2,
@@ -265,7 +263,7 @@ def test_a_lake_is_the_sum_of_its_tables() -> None:
     assert lake_totals([]) == {"lake_tables": 0, "lake_tables_warned": 0}
 
 
-# How deep partitions overlap before a plan, as it expects to leave them, and as its outputs really lie.
+# Overlap depth before a plan, as planned, and with its outputs.
 
 LONG = struct.Struct("<q")
 BY_ID = Layout((KeyColumn(1), KeyColumn(2)), {1: "long", 2: "long"})
@@ -287,7 +285,7 @@ ALL = [f.file_path for f in SPREAD]
 
 
 def test_a_curve_is_measured_by_all_of_its_columns() -> None:
-    """Four files become two by two stretches: two files over any value of either column."""
+    """Four files are planned as two by two ranges, so two files contain each value of a column."""
     before = depth(CURVE, SPREAD)
     assert before.now() == 4.0
     assert before.as_planned([(ALL, 4)]) == 2.0
@@ -306,7 +304,7 @@ def test_a_sort_order_is_measured_by_its_first_column() -> None:
 
 
 def depths_of(*depths: str | None) -> dict[str, int | float]:
-    """The depth of a table with these snapshots; the head is the last but one, which follows those before it."""
+    """The depth of a table with these snapshots: the last but one is the head, earlier snapshots are its ancestors."""
     summaries: list[dict[str, str]] = [{} if depth is None else {DEPTH_KEY: depth} for depth in depths]
     raw = [
         {"snapshot-id": n, "timestamp-ms": n, "summary": summary, "parent-snapshot-id": n - 1 if n else None}
@@ -318,14 +316,14 @@ def depths_of(*depths: str | None) -> dict[str, int | float]:
     return {name: value for name, value in counters.items() if name == DEPTH_COUNTER}
 
 
-def test_the_depth_is_that_of_the_newest_pass_that_left_one() -> None:
+def test_the_depth_comes_from_the_newest_ancestor_with_a_valid_depth() -> None:
     assert depths_of("5.5", "2.5", None, None) == {DEPTH_COUNTER: 2.5}
     assert depths_of("5.5", "much", None, None) == {DEPTH_COUNTER: 5.5}
     assert depths_of(None, None, None) == {}
-    assert depths_of(None, None, "3.5") == {}  # of a snapshot that the head does not follow
+    assert depths_of(None, None, "3.5") == {}  # not an ancestor of the head
 
 
-# What is stored of a lake: a warning is logged when it appears and when it ends, changed stats are stored.
+# Stored lake stats: warnings are logged when they appear and end, and changed stats are written.
 
 
 @pytest.fixture
@@ -338,7 +336,7 @@ def opened(store: SqliteStateStore) -> LakeLog:
 
 
 def observe(log: LakeLog, stats: LakeStats) -> None:
-    """A scan that meets one table."""
+    """A scan of one table."""
     log.observe(stats)
     log.finish()
 
@@ -347,28 +345,28 @@ SMALL = {**SUMMARY, "total-files-size": str(10 * MB)}
 SENTENCE = "ns.t: 10 data files of 1 MB on average are below 192 MB"
 
 
-def shown(records: Iterable[logging.LogRecord]) -> list[tuple[str, str]]:
-    """What the product logged; Spark's gateway may log its end from another thread."""
+def logged(records: Iterable[logging.LogRecord]) -> list[tuple[str, str]]:
+    """Records of Icekeeper's loggers; Spark's gateway may log from another thread."""
     return [(record.levelname, record.getMessage()) for record in records if record.name.startswith("icekeeper.")]
 
 
-def test_a_warning_is_logged_when_it_appears_and_when_it_goes_and_not_between(
+def test_a_warning_is_logged_when_it_appears_and_when_it_ends(
     store: SqliteStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     observe(opened(store), health(SMALL))
-    assert shown(caplog.records) == [("WARNING", SENTENCE)]
+    assert logged(caplog.records) == [("WARNING", SENTENCE)]
     fields = next(vars(item) for item in caplog.records if item.name.startswith("icekeeper."))
     expected = {"event": "lake_warning", "catalog": "C", "table": "ns.t", "warning": "small_files"}
     assert {key: fields[key] for key in expected} == expected
-    # A later scan, another snapshot: the same warning is no news.
+    # A later scan of another snapshot does not log the same warning again.
     observe(opened(store), health(SMALL, snapshots=2))
-    assert len(shown(caplog.records)) == 1
+    assert len(logged(caplog.records)) == 1
     observe(opened(store), health())
-    assert shown(caplog.records)[1:] == [("INFO", "ns.t: the warning small_files is gone")]
+    assert logged(caplog.records)[1:] == [("INFO", "ns.t: the warning small_files is gone")]
 
 
-def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(store: SqliteStateStore) -> None:
+def test_stats_are_written_if_more_than_ages_changed(store: SqliteStateStore) -> None:
     observe(opened(store), health())
     hour_later = replace(
         health(), observed_ms=NOW_MS + HOUR_MS, counters={**health().counters, "lake_oldest_snapshot_age_hours": 2.0}
@@ -377,17 +375,17 @@ def test_stats_are_written_when_something_changed_and_age_alone_is_no_change(sto
     known = store.lake_stats.of_table(IDENTITY)
     assert known is not None
     assert known.observed_ms == NOW_MS
-    for news in (
+    for changed in (
         replace(hour_later, snapshot_id=9),
         replace(hour_later, counters={**hour_later.counters, "lake_refs": 2}),
         replace(hour_later, policy={"branch": "b (--set)"}),
         replace(hour_later, warnings={"small_files": "so"}),
     ):
-        observe(opened(store), news)
-        assert store.lake_stats.of_table(IDENTITY) == news
+        observe(opened(store), changed)
+        assert store.lake_stats.of_table(IDENTITY) == changed
 
 
-def test_a_conclusion_is_written_again_when_it_changed_and_not_when_a_wait_grew(store: SqliteStateStore) -> None:
+def test_a_verdict_is_written_again_if_more_than_its_wait_changed(store: SqliteStateStore) -> None:
     def found(hours: int, **more: Any) -> LakeStats:
         reasons = (f"the last sweep for orphans was {hours} hours ago",)
         verdict = Verdict(reasons=reasons, priority=hours / 100, **more)
@@ -400,7 +398,7 @@ def test_a_conclusion_is_written_again_when_it_changed_and_not_when_a_wait_grew(
     assert store.lake_stats.of_table(IDENTITY) == found(25, sweep_due_ms=NOW_MS)
 
 
-def test_an_unread_table_keeps_what_was_known_and_is_well_again_when_read(store: SqliteStateStore) -> None:
+def test_an_unread_table_keeps_its_stats_and_recovers_when_read(store: SqliteStateStore) -> None:
     observe(opened(store), health())
     log = opened(store)
     log.unread(IDENTITY.table, "StorageError: v9.json is missing", NOW_MS + 1)
@@ -409,11 +407,11 @@ def test_an_unread_table_keeps_what_was_known_and_is_well_again_when_read(store:
     assert known["u"] == health()
     assert known[""].verdict == Verdict(left_alone="StorageError: v9.json is missing", is_unread=True)
     assert lake_totals(known.values()) == lake_totals([health()])
-    observe(opened(store), health())  # as before, so that nothing else is written
+    observe(opened(store), health())  # unchanged, so nothing else is written
     assert list(store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))) == [health()]
 
 
-def test_the_time_line_holds_the_newest_snapshots_and_the_refs() -> None:
+def test_the_timeline_has_the_newest_snapshots_and_the_refs() -> None:
     metadata = table(snapshots=60)
     found = timeline(metadata)
     times = sorted(metadata.snapshot_times_ms)[-40:]
@@ -437,11 +435,11 @@ def test_a_layout_counts_files_by_size_and_partition() -> None:
         "partition_count": 2,
     }
     many = layout_facts([live(data, 1, n % 200) for n in range(300)], lambda spec, values: str(values[0]).zfill(3))
-    assert [name for name, *_ in many["partitions"]] == [f"{n:03}" for n in range(96)]  # those with two files first
+    assert [name for name, *_ in many["partitions"]] == [f"{n:03}" for n in range(96)]  # with two files each
     assert many["partition_count"] == 200
 
 
-def test_a_tally_follows_what_a_pass_replaces_up_to_a_number_of_files() -> None:
+def test_a_tally_follows_replaced_files_up_to_a_number_of_files() -> None:
     data = manifest(ManifestContent.DATA)
     small = [replace(data_file(f"f{n}", 1024), partition=(n % 2,)) for n in range(4)]
     entries = [LiveEntry(data, ManifestEntry(EntryStatus.EXISTING, 1, 1, 1, item)) for item in small]
@@ -454,7 +452,7 @@ def test_a_tally_follows_what_a_pass_replaces_up_to_a_number_of_files() -> None:
     assert tally.facts(lambda spec, values: str(values[0]))["partitions"] == [["0", 1, 2048, 0], ["1", 2, 2048, 0]]
 
 
-def test_a_change_adds_a_row_to_the_trend_and_a_table_that_is_gone_is_forgotten(store: SqliteStateStore) -> None:
+def test_a_change_adds_a_trend_row_and_a_dropped_table_is_forgotten(store: SqliteStateStore) -> None:
     for day, files in ((0, 1), (1, 1), (2, 2)):
         counters = {**health().counters, "lake_data_files": files}
         observe(opened(store), replace(health(), observed_ms=NOW_MS + day * 24 * HOUR_MS, counters=counters))
@@ -467,10 +465,10 @@ def test_a_change_adds_a_row_to_the_trend_and_a_table_that_is_gone_is_forgotten(
     assert [stats.identity for stats in store.lake_stats.of_catalog(IDENTITY.catalog)] == [other]
 
 
-def test_a_table_with_too_much_to_keep_costs_the_others_nothing(
+def test_stats_too_large_to_store_do_not_stop_other_tables(
     store: SqliteStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its property would be an item that DynamoDB refuses, and with it the batch."""
+    """DynamoDB would refuse the item of a long property, and with it the batch."""
     log, large = opened(store), {"where": {"source": "table property", "value": "x" * 400_000}}
     other = replace(IDENTITY, table=TableName(("ns",), "other"), uuid="other")
     log.observe(replace(health(), policy=large))
@@ -478,11 +476,11 @@ def test_a_table_with_too_much_to_keep_costs_the_others_nothing(
     log.finish()
     kept = store.lake_stats.of_catalog(IDENTITY.catalog)
     assert [str(item.identity.table) for item in kept] == ["ns.other"]
-    ((level, message),) = shown(caplog.records)
+    ((level, message),) = logged(caplog.records)
     assert (level, message.startswith("ns.t: its lake stats have 4000"), len(message) < 100) == ("WARNING", True, True)
 
 
-def test_stats_that_cannot_be_kept_cost_one_message(
+def test_a_failed_store_of_stats_logs_one_message(
     store: SqliteStateStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: object) -> Any:
@@ -493,7 +491,7 @@ def test_stats_that_cannot_be_kept_cost_one_message(
     observe(log, health(SMALL))
     observe(log, replace(health(SMALL), identity=replace(IDENTITY, uuid="v")))
     log.forget_all_but(())
-    assert shown(caplog.records) == [
+    assert logged(caplog.records) == [
         ("WARNING", "lake stats cannot be written, so this scan leaves them: the disk is full")
     ]
     monkeypatch.setattr(store.lake_stats, "of_catalog", lost)

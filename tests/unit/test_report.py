@@ -1,4 +1,4 @@
-"""What people and programs read of an outcome: JSON, tables, words, and the page."""
+"""Outcomes as JSON, on a terminal, and on the report page."""
 
 from __future__ import annotations
 
@@ -49,10 +49,8 @@ from icekeeper.state.store import PassRecord
 from icekeeper.state.trends import TrendRow
 from icekeeper.text import size_text, usd_text
 
-# What people read of a sweep over a bucket: a sentence is not repeated table by table.
 
-
-def test_a_sentence_is_not_repeated_table_by_table() -> None:
+def test_a_bucket_sweep_does_not_repeat_a_sentence_of_the_table_above() -> None:
     removed = {"ns.a": 0, "ns.b": 0, "ns.c": 2}
     tables = {
         name: succeeded(Operation.REMOVE_ORPHANS, f"removed {count} orphan file(s)") for name, count in removed.items()
@@ -70,7 +68,7 @@ def test_a_sentence_is_not_repeated_table_by_table() -> None:
     ]
 
 
-# The vocabulary of outcomes, and the exact JSON that programs read.
+# Outcomes, and their JSON for programs.
 
 COMPACTED = succeeded(
     Operation.COMPACT,
@@ -120,13 +118,13 @@ def no_listing(name: str, files: object) -> str:
     ],
 )
 def test_the_status_of_a_pass(operations: list[OperationOutcome], status: str, idle: bool) -> None:
-    """Failed when all attempted failed, partial when any failed or was refused; skipping is success.  Idle when it
-    changed nothing and nothing failed."""
+    """Failed if all attempted operations failed; partial if any failed or was refused; skipped counts as success.
+    Idle if nothing changed and nothing failed."""
     found = make_pass(*operations)
     assert (found.status.value, found.is_idle) == (status, idle)
 
 
-def test_the_json_document_is_exactly_the_contract() -> None:
+def test_the_json_document_has_exactly_the_documented_fields() -> None:
     assert make_pass(COMPACTED, EXPIRED, SKIPPED, dry_run=True).to_json(no_listing) == {
         "table": "ns.t",
         "catalog": "C",
@@ -175,10 +173,10 @@ def test_the_json_document_is_exactly_the_contract() -> None:
     }
 
 
-def test_more_than_ten_thousand_paths_go_to_a_listing_file(tmp_path: Path) -> None:
+def test_more_than_ten_thousand_paths_are_written_to_a_listing_file(tmp_path: Path) -> None:
     paths = [f"f{n}" for n in range(10_001)]
-    few = succeeded(Operation.REMOVE_ORPHANS, "removed", files_planned=paths[1:], files_deleted=paths[1:])
-    assert few.to_json("r", no_listing)["files"] == {"planned": paths[1:], "deleted": paths[1:]}
+    at_limit = succeeded(Operation.REMOVE_ORPHANS, "removed", files_planned=paths[1:], files_deleted=paths[1:])
+    assert at_limit.to_json("r", no_listing)["files"] == {"planned": paths[1:], "deleted": paths[1:]}
     outcome = succeeded(Operation.REMOVE_ORPHANS, "removed", files_planned=paths, files_deleted=paths[:3])
     listing = tmp_path / "new" / "r-remove_orphans.files.json"
     assert outcome.to_json("r", listing_in(tmp_path / "new"))["files"] == {
@@ -191,8 +189,8 @@ def test_more_than_ten_thousand_paths_go_to_a_listing_file(tmp_path: Path) -> No
         listing_in(listing)("x", {})
 
 
-def test_a_listing_is_for_its_owner_only_and_lies_in_its_folder(tmp_path: Path) -> None:
-    """A table's name may be a path (rule: state-is-private)."""
+def test_a_listing_is_private_and_inside_its_folder(tmp_path: Path) -> None:
+    """Even if a table's name is a path (rule: state-is-private)."""
     folder, before = tmp_path / "state" / "listings", os.umask(0o022)
     try:
         written = Path(listing_in(folder)(f"{tmp_path}/ns.t-staged", {"staged": ["f"]}))
@@ -217,7 +215,7 @@ def test_a_wrong_clock_is_one_warning_with_the_largest_difference() -> None:
     assert with_warnings(make_pass(parts[2])).warnings == ()
 
 
-# The report page: its document, and that names and sentences on it stay text.
+# The report page: its document, and its escaping.
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -281,7 +279,7 @@ def test_the_trend_of_a_table_ends_with_its_newest_state() -> None:
 DUE = Verdict(reasons=("60 small files",), priority=0.5, sweep_due_ms=NOW_MS + HOUR_MS)
 
 
-def test_the_document_of_a_table_holds_what_scans_and_passes_recorded() -> None:
+def test_the_document_of_a_table_has_the_records_of_scans_and_passes() -> None:
     done = last_pass("shop.a b", "succeeded", "compact: done; expire_snapshots: done", remove_orphans__bytes_left=7)
     facts = {"sizes": [[20, 3, 3 << 20]]}
     layout = TableLayout(identity=identity("shop.a b"), observed_ms=NOW_MS, part=Part.FILES, facts=facts)
@@ -314,7 +312,7 @@ def test_the_document_of_a_table_holds_what_scans_and_passes_recorded() -> None:
     assert document["scan"] == {"scanned_ms": NOW_MS - HOUR_MS, "listed": 3, "scanned": 2}
 
 
-def test_tables_in_trouble_come_first_then_those_with_work() -> None:
+def test_tables_in_trouble_come_first_then_tables_with_work() -> None:
     wrong = {"wrong_settings": "the table's settings are wrong"}
     document = document_of(
         seen("shop.calm"),
@@ -326,16 +324,21 @@ def test_tables_in_trouble_come_first_then_those_with_work() -> None:
         passes=[last_pass("shop.torn", "partial", "compact: m.avro is gone"), last_pass("shop.torn", "succeeded", "")],
     )
     reported = [(item["name"], item["state"], item.get("trouble"), item.get("command")) for item in document["tables"]]
-    of = "--catalog lake"
+    catalog = "--catalog lake"
     assert reported == [
-        ("shop.lost", "trouble", "cannot be read: v9.json is missing", f"icekeeper verify shop.lost {of}"),
-        ("shop.torn", "trouble", "last pass partial: compact: m.avro is gone", f"icekeeper maintain shop.torn {of}"),
-        ("shop.wrong", "trouble", "the table's settings are wrong", f"icekeeper policy show shop.wrong {of}"),
-        ("shop.due", "work", None, f"icekeeper maintain shop.due {of}"),
+        ("shop.lost", "trouble", "cannot be read: v9.json is missing", f"icekeeper verify shop.lost {catalog}"),
+        (
+            "shop.torn",
+            "trouble",
+            "last pass partial: compact: m.avro is gone",
+            f"icekeeper maintain shop.torn {catalog}",
+        ),
+        ("shop.wrong", "trouble", "the table's settings are wrong", f"icekeeper policy show shop.wrong {catalog}"),
+        ("shop.due", "work", None, f"icekeeper maintain shop.due {catalog}"),
         ("shop.calm", "well", None, None),
     ]
     assert document["states"] == {"trouble": 3, "work": 1, "well": 1}
-    assert document["totals"]["lake_tables"] == 5  # a record that says "unread" is no table
+    assert document["totals"]["lake_tables"] == 5  # a record of an unread table is not counted
     page = render_page([document], NOW_MS)
     assert "3 of 5 tables are in trouble, 1 needs work." in page
     assert "First look at shop.lost: <code>icekeeper verify shop.lost --catalog lake</code>" in page
@@ -367,7 +370,7 @@ def test_achievements_are_sums_over_the_passes_of_a_month() -> None:
     }
 
 
-def test_the_page_names_one_thing_to_do() -> None:
+def test_the_page_names_one_command_to_run() -> None:
     due, calm = document_of(seen("a.b", DUE)), document_of(seen("a.b"))
     assert "<code>icekeeper run --catalog lake --once</code>" in render_page([due], NOW_MS)
     assert "1 needs work, of 1 table." in render_page([due], NOW_MS)
@@ -379,18 +382,18 @@ def test_the_page_names_one_thing_to_do() -> None:
     assert "There are no tables." in render_page([document_of()], NOW_MS)
 
 
-def test_no_text_of_a_table_is_markup() -> None:
+def test_text_of_a_table_is_escaped_on_the_page() -> None:
     last = last_pass("ns.t", HOSTILE, HOSTILE)
     page = render_page([document_of(seen(HOSTILE, DUE), passes=[last])], NOW_MS)
     outline = Outline(page)
-    assert outline.tags.count("script") == 4  # the data, the page's own, D3 and Plot
+    assert outline.tags.count("script") == 4  # the data, the page's script, D3 and Plot
     assert "\x07" not in page
     data = json.loads(page.split(' id="data">')[1].split("</script>")[0])
     assert data["catalogs"][0]["tables"][0]["name"] == HOSTILE.replace("\x07", "\\x07")
 
 
-def test_a_page_with_too_much_on_it_leaves_details_out() -> None:
-    """Those of tables whose manifests were read last stay, then those of tables with more need."""
+def test_a_page_above_its_size_limit_omits_details() -> None:
+    """It keeps the details of tables whose manifests were read, then of tables with a higher priority."""
     line = {"from_ms": 1, "seconds": [0] * 100, "operations": "a" * 100, "refs": []}
     layout = TableLayout(identity=identity("a.well"), observed_ms=NOW_MS, part=Part.HOLDERS, facts={"refs": []})
     document = document_of(
@@ -411,7 +414,7 @@ def test_a_page_with_too_much_on_it_leaves_details_out() -> None:
 
 
 class Outline(HTMLParser):
-    """The tags of a page, which refers to nothing outside of it."""
+    """The tags of a page, which must not refer to other files."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -423,7 +426,7 @@ class Outline(HTMLParser):
         assert not {name for name, value in attrs if value != "data:,"} & {"src", "href", "style"}
 
 
-# What people see; colours only on a terminal.
+# Output for people; colours only on a terminal.
 
 
 def console(*, terminal: bool = False, width: int = 120) -> tuple[Console, io.StringIO]:
@@ -454,7 +457,7 @@ OUTCOME = PassOutcome(
 )
 
 
-def test_a_pass_shows_every_operation_and_takes_nothing_for_markup() -> None:
+def test_a_pass_prints_every_operation_without_parsing_markup() -> None:
     target, stream = console()
     print_outcome(target, OUTCOME)
     assert lines(stream) == [
@@ -464,7 +467,7 @@ def test_a_pass_shows_every_operation_and_takes_nothing_for_markup() -> None:
     ]
 
 
-def test_operations_that_share_a_reason_share_a_sentence() -> None:
+def test_operations_with_the_same_reason_share_a_sentence() -> None:
     parts = (
         failed(Operation.COMPACT, "m.avro is truncated"),
         refused(Operation.EXPIRE_SNAPSHOTS, "m.avro is truncated"),
@@ -483,8 +486,8 @@ def test_colours_appear_on_a_terminal_only() -> None:
     print_outcome(target, OUTCOME)
     skipped = [{"table": "ns.a", "reason": "gone", "error": True}, {"table": "ns.b", "reason": "no sign of work"}]
     print_detection(target, {"scanned": 1, "proposals": [], "skipped": skipped})
-    for shown in ("\x1b[31mfailed\x1b[0m", "\x1b[31mns.a\x1b[0m", "\x1b[31mgone\x1b[0m", "\x1b[2mns.b\x1b[0m"):
-        assert shown in stream.getvalue()
+    for coloured in ("\x1b[31mfailed\x1b[0m", "\x1b[31mns.a\x1b[0m", "\x1b[31mgone\x1b[0m", "\x1b[2mns.b\x1b[0m"):
+        assert coloured in stream.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -495,7 +498,7 @@ def test_colours_appear_on_a_terminal_only() -> None:
         (0, {"beyond_limit": 0}, "0 need work"),
     ],
 )
-def test_detection_shows_proposals_then_what_was_left_out(proposed: int, beyond: dict[str, int], expected: str) -> None:
+def test_detection_prints_proposals_then_skipped_tables(proposed: int, beyond: dict[str, int], expected: str) -> None:
     target, stream = console()
     proposals = [{"table": "ns.a", "reasons": ["one", "two"], "priority": 0.8936}] * proposed
     skipped = [{"table": "ns.bb", "reason": "no sign of work"}]
@@ -507,7 +510,7 @@ def test_detection_shows_proposals_then_what_was_left_out(proposed: int, beyond:
     ]
 
 
-# Tables fit the terminal; where a program reads, a row stays one line.
+# Tables fit the terminal; without a terminal a row is one line.
 
 LONG = "sort_order names column 'idd', which does not exist in the table or cannot be sorted; its columns are id, name"
 PATH = "s3://bucket/" + "x" * 120 + ".parquet"
@@ -521,7 +524,7 @@ def printed(rows: list[tuple[str, ...]], width: int, *, terminal: bool = True) -
 
 
 @pytest.mark.parametrize("width", [60, 80, 100])
-def test_a_long_sentence_is_continued_below_itself(width: int) -> None:
+def test_a_long_sentence_wraps_within_its_column(width: int) -> None:
     lines = printed([("ns.orders", "failed", LONG), ("ns.t", "failed", "short")], width)
     assert max(map(len, lines)) <= width
     assert lines[-1] == "ns.t       failed  short"
@@ -529,7 +532,7 @@ def test_a_long_sentence_is_continued_below_itself(width: int) -> None:
     assert " ".join(line[19:] for line in lines[:-1]) == LONG
 
 
-def test_a_column_without_room_begins_on_its_own_line() -> None:
+def test_a_column_without_room_begins_on_a_new_line() -> None:
     lines = printed([("n" * 40, "failed", LONG), ("ns.t", "failed", "short")], 60)
     assert lines.pop() == f"{'ns.t':40}  failed  short"
     assert lines[0] == "n" * 40 + "  failed"
@@ -537,7 +540,7 @@ def test_a_column_without_room_begins_on_its_own_line() -> None:
     assert max(map(len, lines)) <= 60
 
 
-def test_a_path_stays_one_word_and_without_a_terminal_a_row_is_one_line() -> None:
+def test_a_path_is_not_broken_and_without_a_terminal_a_row_is_one_line() -> None:
     assert PATH in printed([("ns.t", f"missing {PATH} of a snapshot")], 60)[1]
     assert printed([("ns.t", LONG)], 60, terminal=False) == [f"ns.t  {LONG}"]
 
@@ -553,21 +556,21 @@ def test_a_policy_fits_a_terminal_of_80_columns() -> None:
     assert next(line for line in lines if line[:4].strip()).startswith("maintenance_enabled = true")
 
 
-def test_a_name_of_a_megabyte_fills_no_other_line() -> None:
+def test_a_very_long_name_does_not_widen_other_lines() -> None:
     long = "n" * 1_000_000
     lines = printed([(long, "failed", "x"), *(("ns.t", "failed", "y") for _ in range(100))], 80, terminal=False)
     assert lines[0] == f"{long}  failed  x"
     assert set(lines[1:]) == {f"{'ns.t':200}  failed  y"}
 
 
-# What people read of an outcome: no names of our classes, no sentence line after line, what a dry run cannot know.
+# Outcomes for people: no class names, no repeated sentences, and the limits of a dry run.
 
 
 def outcome_of(*parts: OperationOutcome, dry_run: bool = False) -> PassOutcome:
     return PassOutcome(table="ns.t", catalog="C", run_id="r", dry_run=dry_run, operations=parts)
 
 
-def test_our_class_names_are_left_to_programs() -> None:
+def test_output_for_people_has_no_class_names() -> None:
     broken = outcome_of(failed(Operation.COMPACT, "1 bin(s) failed: StorageError: the disk is full"))
     assert printed_outcome(broken)[1] == "compact failed 1 file group(s) failed: the disk is full"
     assert trouble(broken) == "ns.t: compact failed: 1 file group(s) failed: the disk is full"
@@ -581,7 +584,7 @@ def test_our_class_names_are_left_to_programs() -> None:
     assert stream.getvalue().endswith("failed  nothing freed  compact: moved\n1 pass, 1 not succeeded: nothing freed\n")
 
 
-def test_a_sentence_is_not_repeated_line_by_line() -> None:
+def test_a_pass_does_not_repeat_a_sentence_of_the_line_above() -> None:
     disabled = "maintenance is disabled (--set)"
     parts = [skipped(operation, disabled) for operation in list(Operation)[:3]]
     assert printed_outcome(outcome_of(*parts, refused(Operation.REMOVE_ORPHANS, "x is missing")))[1:] == [
@@ -590,15 +593,15 @@ def test_a_sentence_is_not_repeated_line_by_line() -> None:
         "rewrite_position_deletes skipped as above",
         "remove_orphans refused x is missing",
     ]
-    apart = (
+    separated = (
         failed(Operation.COMPACT, "x is missing"),
         skipped(Operation.EXPIRE_SNAPSHOTS, "no snapshots to expire"),
         refused(Operation.REMOVE_ORPHANS, "StorageError: x is missing"),
     )
-    assert printed_outcome(outcome_of(*apart))[3] == "remove_orphans refused as compact"
+    assert printed_outcome(outcome_of(*separated))[3] == "remove_orphans refused as compact"
 
 
-def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:
+def test_a_dry_run_names_the_operations_that_the_pass_plans_again() -> None:
     parts = (
         succeeded(Operation.COMPACT, "would compact 36 files into 1"),
         skipped(Operation.EXPIRE_SNAPSHOTS, "no snapshots to expire"),
@@ -614,8 +617,8 @@ def test_a_dry_run_says_what_the_pass_will_plan_anew() -> None:
     assert (replanned_sentence(unchanged), order_json(unchanged)) == (None, {})
 
 
-def test_bins_are_file_groups_to_people() -> None:
-    """The summary keeps the sentence that the contract fixes; one group is not worth telling."""
+def test_bins_are_printed_as_file_groups() -> None:
+    """The summary in JSON is unchanged; a single group is not printed."""
     item = outcome_of(succeeded(Operation.COMPACT, "compacted 6 files into 1 (across 1 bins)"))
     three = outcome_of(
         succeeded(Operation.COMPACT, "compacted 15 files into 4 (across 3 bins); left 1 file(s) unchanged")
@@ -628,10 +631,7 @@ def test_bins_are_file_groups_to_people() -> None:
     assert item.summary == "compact: compacted 6 files into 1 (across 1 bins)"
 
 
-# Sizes and money as text.
-
-
-def test_sizes_have_the_largest_unit_and_little_money_is_not_none() -> None:
+def test_sizes_have_the_largest_unit_and_small_amounts_are_not_zero() -> None:
     sizes = (925, 2048, 192 * 2**20, 5 * 2**30, 3.2 * 2**40)
     assert [size_text(size) for size in sizes] == ["925 B", "2 KB", "192 MB", "5 GB", "3.2 TB"]
     assert [usd_text(amount) for amount in (0, 0.00002, 1.25)] == ["$0", "less than $0.0001", "$1.2500"]

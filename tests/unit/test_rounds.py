@@ -1,4 +1,4 @@
-"""Which groups are rewritten together, and when they are committed."""
+"""The rounds of compaction: which file groups are rewritten together, and when they are committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MB, GB = 1024**2, 1024**3
 
 
 def group(size: int, files: int = 1) -> FileGroup:
-    """A group of so many bytes, with the allowance for its files."""
+    """A group of ``size`` bytes, including the allowance for opening its files."""
     each = size // files - OPEN_FILE_BYTES
     home, origin = Home(0, (), (0, ())), Origin("m", 1, 1, 1, 1, None)
     return FileGroup(tuple(Candidate("f", each, 1, None, home, origin, Condition()) for _ in range(files)))
@@ -27,19 +27,19 @@ def works(*mb: int, by_all: bool = False) -> list[Work]:
 
 
 def measured(slots: int, left_s: float | None, *mb: int, took_s: float) -> Pace:
-    """After a first round."""
+    """A pace after a first round."""
     pace = Pace(slots, left_s)
     pace.note_round(works(*mb), took_s)
     return pace
 
 
-def test_the_size_of_the_first_round() -> None:
+def test_the_first_round_has_a_work_per_worker_or_four_gigabytes() -> None:
     assert opened_bytes(group(10 * MB, files=4)) == 10 * MB, "opening a file counts as reading"
     assert Work((group(MB), group(2 * MB))).size_bytes == 3 * MB
-    # Without a deadline four gigabytes, or one work for each worker.
+    # Without a deadline: four gigabytes, or one work for each worker.
     for slots, groups in ((1, 2), (4, 2), (6, 3), (100, 4)):
         assert Pace(slots, None).next_round(works(2048, 2048, 2048, 2048), None) == groups
-    # With a deadline one work for each worker; what all workers sort is the first round alone.
+    # With a deadline: one work for each worker; a work that all workers sort is a round alone.
     for slots, groups in ((1, 1), (3, 3), (9, 5)):
         assert Pace(slots, 1.0).next_round(works(9999, 9999, 9999, 9999, 9999), 1.0) == groups
     sorted_by_all = works(5000, by_all=True)
@@ -50,25 +50,25 @@ def test_the_size_of_the_first_round() -> None:
     assert measured(4, 900, 1, took_s=0.0).next_round(works(1), -1.0) == 0
 
 
-def test_a_group_begins_with_twice_its_time_and_that_of_a_commit() -> None:
+def test_a_group_begins_if_twice_its_time_and_a_commit_remain() -> None:
     measured_once = measured(1, 900, 100, took_s=100)
     assert [measured_once.next_round(works(100, 100), left_s) for left_s in (261, 260, 259)] == [1, 1, 0]
-    # A short life keeps a quarter for the commit.
-    for begun_with_s, least_s in ((900, 60), (240, 60), (40, 10)):
-        pace = measured(1, begun_with_s, 100, took_s=1)
+    # A short run keeps a quarter of its time for the commit.
+    for limit_s, least_s in ((900, 60), (240, 60), (40, 10)):
+        pace = measured(1, limit_s, 100, took_s=1)
         assert [pace.next_round(works(100), least_s + more) for more in (1.9, 2)] == [0, 1]
-    # Slow commits need twice their time.
+    # After a slow commit, twice its time is kept.
     pace = measured(1, 900, 100, took_s=1)
     pace.note_commit(0, 100)
     assert [pace.next_round(works(100), left_s) for left_s in (201, 202)] == [0, 1]
-    # All rounds so far give the speed.
+    # All earlier rounds determine the speed.
     pace = measured(1, 900, 100, took_s=50)
     pace.note_round(works(300), 350)
     assert [pace.next_round(works(100), 60 + 2 * s) for s in (99, 100)] == [0, 1]
 
 
-def test_many_workers_get_as_much_as_ends_in_time() -> None:
-    """100 s for two each of 100 MB."""
+def test_many_workers_get_the_work_that_ends_in_time() -> None:
+    """In 100 s each worker handles two works of 100 MB."""
     pace = measured(2, 900, 100, 100, took_s=50)
     assert pace.next_round(works(100, 100, 100, 100, 100), 260) == 4
     assert pace.next_round(works(200, 100, 100, 100), 260) == 3
@@ -77,20 +77,20 @@ def test_many_workers_get_as_much_as_ends_in_time() -> None:
     assert pace.next_round(works(400, 1, by_all=True), 260) == 1, "both sort it together"
 
 
-def test_groups_that_all_workers_sort_are_measured_together() -> None:
+def test_groups_that_all_workers_sort_have_their_own_speed() -> None:
     pace = Pace(4, 900)
     pace.note_round(works(400, by_all=True), 10)
     assert pace.next_round(works(400, 400, 400, by_all=True), 60 + 2 * 20) == 2
 
 
-def test_without_a_deadline_a_round_takes_five_minutes_at_most() -> None:
+def test_without_a_deadline_a_round_takes_at_most_five_minutes() -> None:
     pace = measured(1, None, 100, took_s=100)
     assert pace.next_round(works(100, 100, 100, 100), None) == 3
     assert pace.next_round(works(1000, 1), None) == 1, "what takes longer has a round of its own"
 
 
 def test_a_commit_is_due_by_bytes_or_by_time() -> None:
-    """A commit of many workers has more bytes, and commits take a tenth of the time at most."""
+    """A commit of many workers has more bytes, and commits take at most a tenth of the time."""
     due = [Pace(1, None).commit_is_due(*found) for found in ((4 * GB, 0), (4 * GB - 1, 299.9), (1, 300))]
     assert due == [True, False, True]
     assert [Pace(40, None).commit_is_due(size, 1) for size in (40 * GB - 1, 40 * GB)] == [False, True]
@@ -101,7 +101,7 @@ def test_a_commit_is_due_by_bytes_or_by_time() -> None:
     assert pace.commit_is_due(8 * GB, 9)
 
 
-def test_partial_progress_makes_portions() -> None:
+def test_partial_progress_divides_groups_into_commits() -> None:
     groups = [group(MB) for _ in range(5)]
     assert in_commits(groups, 0) == [groups]
     assert in_commits(groups, 2) == [groups[:2], groups[2:4], groups[4:]]
@@ -115,7 +115,7 @@ SIZES = st.lists(st.integers(1, 2000), min_size=1, max_size=60)
 def test_every_round_but_the_first_ends_in_time(
     slots: int, mb: Sequence[int], limit_s: float, slowness: Sequence[float]
 ) -> None:
-    """As long as no round is more than twice as slow as another one; 1 MB takes at least a second."""
+    """If no round is more than twice as slow as another round, and 1 MB takes at least a second."""
     waiting, now_s, pace, rounds = works(*mb), 0.0, Pace(slots, limit_s), 0
     while count := pace.next_round(waiting, limit_s - now_s):
         begun, waiting = waiting[:count], waiting[count:]
@@ -128,7 +128,7 @@ def test_every_round_but_the_first_ends_in_time(
 
 
 def longest(slots: int, tasks: Sequence[int]) -> int:
-    """When the last of the workers is done, each of which takes the next task once it is free."""
+    """The time until all tasks are done, if each free worker takes the next task."""
     free = [0] * slots
     for task in tasks:
         free.sort()

@@ -1,4 +1,4 @@
-"""The state machine's definition: retries, time limits and what its maps return; workflow tests execute it."""
+"""The state machine's definition: retries, time limits and map outputs; workflow tests execute it."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ KILLED = {"Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"}
 BUSY = {"TableBusy", "FleetBusy"}
 NO_CAPACITY = ["Glue.ConcurrentRunsExceededException", "Glue.ResourceNumberLimitExceededException"]
 OF_TABLES = {name for label, level in LEVELS.items() if label != MACHINE.name for name in level.states}
-# AWS Glue developer guide, "AWS Glue job run statuses": a queued run that gets no capacity fails after so long.
+# AWS Glue developer guide, "AWS Glue job run statuses": a queued run without capacity fails after this time.
 QUEUED_S = 15 * 60
 FLEX_WAITS_S = 20 * 60
-# Spark's start in Glue, and the time until the state machine sees that a run ended.
+# Spark's start in Glue, and the delay until the state machine notices the end of a run.
 START_S = 10 * 60
 
 
-def test_the_definition_is_what_its_source_gives() -> None:
+def test_the_definition_equals_the_output_of_its_source() -> None:
     """``make definition`` writes the definition."""
     command = [sys.executable, "-m", "state_machine"]
     given = subprocess.run(command, capture_output=True, text=True, check=True, cwd=DEFINITION.parents[1]).stdout
     assert DEFINITION.read_text() == given
 
 
-def test_a_child_returns_nothing_however_it_ends() -> None:
-    """Outcomes are documents: the results of all children of a map must fit one payload."""
+def test_a_child_execution_returns_no_output() -> None:
+    """Outcomes are stored as documents, because the outputs of all children of a map must fit one payload."""
     for label, level in LEVELS.items():
         for name, state in level.states.items():
             if level.name != MACHINE.name and (state["Type"] == "Succeed" or state.get("End")):
@@ -46,7 +46,7 @@ def test_a_child_returns_nothing_however_it_ends() -> None:
     for name, state in MACHINE.states.items():
         if state["Type"] == "Map":
             assert (state["ResultPath"], state["Label"]) == (None, name)
-            # moto knows it as a fraction only.
+            # moto requires a float.
             assert state["ToleratedFailurePercentage"] == 100.0
             assert state["ItemProcessor"]["ProcessorConfig"] == {"Mode": "DISTRIBUTED", "ExecutionType": "STANDARD"}
 
@@ -56,7 +56,7 @@ def test_every_task_is_bounded_retried_by_name_and_caught(name: str, state: Mapp
     assert state["TimeoutSeconds"] > 0
     (caught,) = state["Catch"]
     assert caught["ErrorEquals"] == ["States.TaskFailed", "States.Timeout"]
-    # Only Detect may replace the state's data, because there are none yet.
+    # Only Detect may replace the state's data, because it is the first state.
     assert (state.get("ResultPath", "$") == "$") == (caught["ResultPath"] == "$") == (name == "Detect")
     for retry in state["Retry"]:
         if not BUSY & set(retry["ErrorEquals"]):
@@ -66,7 +66,7 @@ def test_every_task_is_bounded_retried_by_name_and_caught(name: str, state: Mapp
 
 
 @pytest.mark.parametrize("kind", ["lambda", "glue"])
-def test_retries_of_the_same_errors_are_the_same_for_all_tasks(kind: str) -> None:
+def test_all_tasks_retry_the_same_errors_in_the_same_way(kind: str) -> None:
     seen: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for name, state in tasks(kind):
         for retry in state["Retry"]:
@@ -74,14 +74,14 @@ def test_retries_of_the_same_errors_are_the_same_for_all_tasks(kind: str) -> Non
 
 
 def test_a_function_is_retried_for_failures_of_lambda_and_for_temporary_errors() -> None:
-    passing = {"StorageError", "CommitConflict", "CommitStateUnknown"}
-    assert passing | BUSY <= errors.ERROR_NAMES
+    transient = {"StorageError", "CommitConflict", "CommitStateUnknown"}
+    assert transient | BUSY <= errors.ERROR_NAMES
     for name, state in tasks("lambda"):
         found = [set(retry["ErrorEquals"]) for retry in state["Retry"]]
-        expected = [LAMBDA_ERRORS, KILLED, passing, {"IdempotencyAlreadyInProgressError"}]
+        expected = [LAMBDA_ERRORS, KILLED, transient, {"IdempotencyAlreadyInProgressError"}]
         assert found == [*expected, *([BUSY] if name in OF_TABLES else [])], name
-        # The wait for a first attempt outlasts it: full jitter takes half of each pause on average, and a killed
-        # attempt blocks others for 15 minutes.
+        # Retries outlast a first attempt: full jitter halves each pause on average, and a killed attempt blocks
+        # others for 15 minutes.
         retry = state["Retry"][3]
         assert sum(pauses(retry)) / 2 > 1.5 * 900, name
 
@@ -102,14 +102,14 @@ def test_waiting_for_a_table_leaves_the_machine_time_for_its_pass() -> None:
 
 
 def pauses(retry: Mapping[str, Any]) -> list[float]:
-    """The pauses of a retry, each as long as jitter allows."""
+    """The longest pauses of a retry."""
     begin, rate, longest = (float(retry[key]) for key in ("IntervalSeconds", "BackoffRate", "MaxDelaySeconds"))
     return [min(begin * rate**number, longest) for number in range(retry["MaxAttempts"])]
 
 
-def test_jobs_are_repeated_once_and_asked_for_again_while_glue_throttles() -> None:
-    """Glue's throttle has the name of Glue's base exception (platform: vague-lambda-glue-failures).  FLEX exists for
-    G.1X and G.2X only (platform: glue-flex-waits); ``Gather`` reckons with G.1X."""
+def test_a_failed_job_is_retried_once_and_a_throttled_start_several_times() -> None:
+    """Glue's throttle has the name of its base exception (platform: vague-lambda-glue-failures).  FLEX exists only for
+    G.1X and G.2X (platform: glue-flex-waits); ``Gather`` assumes G.1X."""
     for name, state in tasks("glue"):
         assert [(retry["ErrorEquals"], retry["MaxAttempts"]) for retry in state["Retry"]] == [
             (["Glue.AWSGlueException"], 6),
@@ -118,12 +118,12 @@ def test_jobs_are_repeated_once_and_asked_for_again_while_glue_throttles() -> No
         ], name
         assert state["Parameters"]["WorkerType"] == "G.1X", name
     for script, (_, job) in JOBS.items():
-        # Glue queues only jobs that it does not repeat itself.
+        # Glue queues only jobs without its own retries.
         assert (job["JobRunQueuingEnabled"], job["MaxRetries"]) == (True, 0), script
 
 
-def test_a_task_outlasts_its_job_that_waits_for_capacity_is_queued_and_starts() -> None:
-    """For every time that a job may take (platform: glue-flex-waits)."""
+def test_a_task_outlasts_a_job_that_waits_for_capacity() -> None:
+    """For every allowed job timeout, with FLEX's wait, the queue and the start (platform: glue-flex-waits)."""
     times = DOCUMENT["Mappings"]["JobTimes"]
     assert list(times) == PARAMETERS["JobTimeoutMinutes"]["AllowedValues"]
     for minutes, seconds in times.items():
@@ -134,12 +134,12 @@ def test_a_task_outlasts_its_job_that_waits_for_capacity_is_queued_and_starts() 
     assert IN_TEMPLATE["DefinitionSubstitutions"]["JobTaskSeconds"] == given
 
 
-def test_expiry_waits_for_a_late_wave_as_long_as_is_written() -> None:
-    """state_machine/line.py: 3.5 hours for two attempts, and half an hour for each where Glue has no place."""
+def test_expiry_waits_for_a_late_wave_as_long_as_its_comment_states() -> None:
+    """state_machine/line.py: 3.5 hours for two attempts, and half an hour for each if Glue has no capacity."""
     wave = MACHINE.states["CompactDataFiles"]
     assert 2 * wave["TimeoutSeconds"] == 3.5 * 3600
     (busy,) = (retry for retry in wave["Retry"] if retry["ErrorEquals"] == NO_CAPACITY)
     assert 0.5 * 3600 < sum(pauses(busy)) < 0.55 * 3600
-    # With the longest jobs there is still time for the stages behind it.
+    # The longest jobs leave time for the later stages.
     longest_s = 2 * DOCUMENT["Mappings"]["JobTimes"]["120"]["Task"]
     assert MACHINE.definition["TimeoutSeconds"] - longest_s > 6 * 3600

@@ -41,7 +41,7 @@ from support.stack_template import (
 )
 from support.state_machine import load_machine
 
-# The stack's state machine, environment, parameters, storage and alarms, as template.yaml gives them.
+# The state machine, environment, parameters, storage and alarms.
 
 STACK = {"Ref": "AWS::StackName"}
 ALARMS = of_type("AWS::CloudWatch::Alarm")
@@ -69,8 +69,8 @@ OTHER_VARIABLES = {
 
 
 class TestStateMachine:
-    def test_may_start_and_stop_its_own_children(self) -> None:
-        """Its name is given because its own role must know it."""
+    def test_it_may_start_and_stop_its_child_executions(self) -> None:
+        """It has a fixed name, which its role contains."""
         name = MACHINE["Name"]["Fn::Sub"]
         texts = list(strings(RESOURCES["StateMachineRole"]))
 
@@ -89,13 +89,13 @@ class TestStateMachine:
 
 
 class TestEnvironment:
-    def test_holds_settings_that_the_package_knows(self) -> None:
+    def test_every_variable_is_a_setting_of_the_package(self) -> None:
         named = {layer.source.split()[-1] for layer in layers_for({}, dict.fromkeys(VARIABLES, "1"), {})}
         assert set(VARIABLES) >= OTHER_VARIABLES
         assert named == set(VARIABLES) - OTHER_VARIABLES
 
-    def test_keys_of_the_policy_that_the_stack_decides_say_by_which_parameter(self) -> None:
-        """The package reads none of these values, so the description of each key names the parameter."""
+    def test_policy_keys_that_the_stack_decides_name_their_parameter(self) -> None:
+        """In a stack the package does not read these values; the description of each key names the parameter."""
         decided = {
             "detection_interval_s": "ScheduleExpression",
             "max_concurrent_jobs": "MaxConcurrentTables",
@@ -105,8 +105,8 @@ class TestEnvironment:
         for key, parameter in decided.items():
             assert parameter in PARAMETERS
             assert f"parameter {parameter}" in str(Policy.model_fields[key].description)
-            shown = VARIABLES.get(f"{ENVIRONMENT_PREFIX}{key.upper()}")
-            assert key == "detection_interval_s" or referred(shown) >= {parameter}
+            variable = VARIABLES.get(f"{ENVIRONMENT_PREFIX}{key.upper()}")
+            assert key == "detection_interval_s" or referred(variable) >= {parameter}
         substituted = MACHINE["DefinitionSubstitutions"]
         assert substituted["MaxConcurrentTables"] == {"Ref": "MaxConcurrentTables"}
         assert substituted["JobRetryLimit"] == {"Ref": "JobRetryLimit"}
@@ -114,7 +114,7 @@ class TestEnvironment:
 
 
 class TestParameters:
-    def test_each_is_described_bounded_used_and_shown(self) -> None:
+    def test_each_is_described_bounded_used_and_grouped(self) -> None:
         used = referred([DOCUMENT[part] for part in ("Resources", "Globals", "Conditions", "Outputs")])
         for name, parameter in PARAMETERS.items():
             assert len(parameter["Description"]) > 20, name
@@ -129,14 +129,14 @@ class TestParameters:
         groups = DOCUMENT["Metadata"]["AWS::CloudFormation::Interface"]["ParameterGroups"]
         assert sorted(name for group in groups for name in group["Parameters"]) == sorted(PARAMETERS)
 
-    def test_nothing_runs_before_somebody_switches_it_on(self) -> None:
+    def test_the_schedule_is_disabled_by_default(self) -> None:
         assert PARAMETERS["ScheduleState"]["Default"] == "DISABLED"
         assert RESOURCES["Schedule"]["Properties"]["State"] == {"Ref": "ScheduleState"}
         assert PARAMETERS["ScheduleExpression"]["Default"] == "rate(6 hours)"
 
 
-class TestWhatIsKept:
-    def test_the_state_table_is_as_the_state_store_expects(self) -> None:
+class TestStorage:
+    def test_the_state_table_has_the_schema_of_the_state_store(self) -> None:
         table = RESOURCES["StateTable"]["Properties"]
         keys = ("AttributeDefinitions", "KeySchema", "LocalSecondaryIndexes", "BillingMode")
 
@@ -148,7 +148,7 @@ class TestWhatIsKept:
                 assert table[key] == expected
         assert table["TimeToLiveSpecification"] == {"AttributeName": "expires_s", "Enabled": True}
 
-    def test_outlives_the_stack(self) -> None:
+    def test_the_state_table_and_control_bucket_are_retained(self) -> None:
         for name in ("StateTable", "ControlBucket"):
             policies = (RESOURCES[name]["DeletionPolicy"], RESOURCES[name]["UpdateReplacePolicy"])
             assert policies == ("RetainExceptOnCreate", "Retain")
@@ -156,7 +156,7 @@ class TestWhatIsKept:
         assert table["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}
         assert table["DeletionProtectionEnabled"] is True
 
-    def test_the_control_bucket_is_closed(self) -> None:
+    def test_the_control_bucket_is_private(self) -> None:
         bucket = RESOURCES["ControlBucket"]["Properties"]
         (statement,) = RESOURCES["ControlBucketPolicy"]["Properties"]["PolicyDocument"]["Statement"]
 
@@ -166,7 +166,7 @@ class TestWhatIsKept:
         assert statement["Effect"] == "Deny"
         assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
 
-    def test_runs_are_forgotten_and_configuration_is_not(self) -> None:
+    def test_documents_of_runs_expire_and_configuration_does_not(self) -> None:
         rules = RESOURCES["ControlBucket"]["Properties"]["LifecycleConfiguration"]["Rules"]
 
         assert [(rule["Prefix"], rule["ExpirationInDays"]) for rule in rules if "ExpirationInDays" in rule] == [
@@ -175,26 +175,26 @@ class TestWhatIsKept:
 
 
 class TestAlarms:
-    def test_are_on_metrics_of_ours_or_on_these_of_aws(self) -> None:
-        """Which metrics of ours are written: tests/integration/test_functions.py."""
+    def test_they_use_our_metrics_or_these_of_aws(self) -> None:
+        """tests/integration/test_functions.py checks which of our metrics are written."""
         others = {
             name: (alarm["Namespace"], alarm["MetricName"], *(d["Name"] for d in alarm["Dimensions"]))
             for name, alarm in ALARMS.items()
             if alarm.get("Namespace") != "Icekeeper" and "Metrics" not in alarm
         }
         assert others == {
-            # A run that cannot say that it failed.
+            # A run that cannot report its failure.
             "ReportErrorsAlarm": ("AWS/Lambda", "Errors", "FunctionName"),
             "DeadLettersAlarm": ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "QueueName"),
             "ExecutionsTimedOutAlarm": ("AWS/States", "ExecutionsTimedOut", "StateMachineArn"),
         }
         assert ALARMS["ReportErrorsAlarm"]["Dimensions"][0]["Value"] == {"Ref": "ReportFunction"}
 
-    def test_a_budget_is_created_where_a_limit_is_set(self) -> None:
+    def test_a_budget_is_created_if_a_limit_is_set(self) -> None:
         assert not render().of_type("AWS::Budgets::Budget")
         topic = SINGLE["AlarmTopicArn"]
         (alone,) = render({"MonthlyBudgetUsd": "60"}, stack="mine").of_type("AWS::Budgets::Budget").values()
-        (shown,) = render({"MonthlyBudgetUsd": "60", "AlarmTopicArn": topic}).of_type("AWS::Budgets::Budget").values()
+        (sent_to,) = render({"MonthlyBudgetUsd": "60", "AlarmTopicArn": topic}).of_type("AWS::Budgets::Budget").values()
 
         assert alone["Budget"] == {
             "BudgetName": "mine-us-east-1",
@@ -204,15 +204,15 @@ class TestAlarms:
             "CostFilters": {"TagKeyValue": ["aws:cloudformation:stack-name$mine"]},
         }
         assert "NotificationsWithSubscribers" not in alone
-        sent = shown["NotificationsWithSubscribers"]
+        sent = sent_to["NotificationsWithSubscribers"]
         assert [(item["Notification"]["NotificationType"], item["Notification"]["Threshold"]) for item in sent] == [
             ("ACTUAL", 100),
             ("FORECASTED", 100),
         ]
         assert [item["Subscribers"] for item in sent] == [[{"SubscriptionType": "SNS", "Address": topic}]] * 2
 
-    def test_are_silent_while_nothing_is_measured(self) -> None:
-        """Silence is what one of them is about; and only a scan that reads everything ends another one."""
+    def test_they_do_not_fire_without_data(self) -> None:
+        """Except NoRunSucceeded, which reports missing runs; TablesNotReadable keeps its state until a full scan."""
         other = {
             "NoRunSucceededAlarm": {"Fn::If": ["IsScheduled", "breaching", "notBreaching"]},
             "TablesNotReadableAlarm": "ignore",
@@ -223,9 +223,9 @@ class TestAlarms:
             assert alarm["AlarmActions"]["Fn::If"][0] == "HasAlarmTopic", name
 
 
-# Functions and Glue jobs in a VPC: where parameters put them, and what Lambda and Glue may then do.
+# Functions and Glue jobs in a VPC, and the rights of Lambda and Glue there.
 
-# AWS managed policy reference, AWSLambdaVPCAccessExecutionRole; the rights to logs are those to the function's own.
+# AWS managed policy reference, AWSLambdaVPCAccessExecutionRole, without its rights to logs.
 RIGHTS = {
     *("ec2:CreateNetworkInterface", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSubnets"),
     *("ec2:DeleteNetworkInterface", "ec2:AssignPrivateIpAddresses", "ec2:UnassignPrivateIpAddresses"),
@@ -234,7 +234,7 @@ CODE = {"lambda:SourceFunctionArn": f"arn:aws:lambda:{REGION}:{ACCOUNT}:function
 
 
 def may_in_ec2(parameters: dict[str, str], context: dict[str, str]) -> list[set[str]]:
-    """What each function may do to any network interface."""
+    """The EC2 actions that each function may call for any network interface."""
     stack = render(parameters)
     found = []
     for name, _ in FUNCTIONS.values():
@@ -246,17 +246,17 @@ def may_in_ec2(parameters: dict[str, str], context: dict[str, str]) -> list[set[
     return found
 
 
-def test_functions_are_in_the_vpc_that_is_given_and_only_lambda_may_use_its_interfaces() -> None:
-    given = {"SubnetIds": ["subnet-0a1b2c3d", "subnet-4e5f6a7b"], "SecurityGroupIds": ["sg-0a1b2c3d"]}
+def test_functions_are_in_the_given_vpc_and_only_lambda_may_use_its_interfaces() -> None:
+    vpc = {"SubnetIds": ["subnet-0a1b2c3d", "subnet-4e5f6a7b"], "SecurityGroupIds": ["sg-0a1b2c3d"]}
     none: dict[str, str] = {}
-    for parameters, config, rights in ((none, None, set[str]()), (VPC, given, RIGHTS)):
+    for parameters, config, rights in ((none, None, set[str]()), (VPC, vpc, RIGHTS)):
         functions: list[Any] = list(render(parameters).of_type("AWS::Serverless::Function").values())
         assert [item.get("VpcConfig") for item in functions] == [config] * len(FUNCTIONS)
         assert may_in_ec2(parameters, {}) == [rights] * len(FUNCTIONS)
         assert may_in_ec2(parameters, CODE) == [set()] * len(FUNCTIONS)
 
 
-def test_a_connection_gives_jobs_the_rights_of_the_network_and_no_other_role() -> None:
+def test_a_connection_gives_network_rights_to_jobs_only() -> None:
     for connection, expected in (("", None), ("private", {"Connections": ["private"]})):
         template = Template(TEMPLATE, "stack", {"GlueConnection": connection})
         assert [job.get("Connections") for _, job in template.resources("AWS::Glue::Job")] == [expected] * len(JOBS)
@@ -272,7 +272,7 @@ def test_a_connection_gives_jobs_the_rights_of_the_network_and_no_other_role() -
     }
 
 
-def test_parameters_that_go_together() -> None:
+def test_parameters_that_go_together_are_refused_alone() -> None:
     for pair in (VPC, LISTED):
         for name, value in pair.items():
             (sentence,) = refusals({name: value})
@@ -281,13 +281,13 @@ def test_parameters_that_go_together() -> None:
 
 
 SECRET, GLUE = "arn:aws:secretsmanager:eu-west-1:123456789012:secret:", "arn:aws:glue:eu-west-1:222233334444:"
-FITS = {
+VALID = {
     "DataBucketArns": ("arn:aws:s3:::lake", " arn:aws-cn:s3:::lake/ware_house/v=1"),
     "ListedPrefixes": ("warehouse/sales",),
     "CatalogSecretArns": (f"{SECRET}lake/rest-a1B2c3",),
     "GlueDataCatalogArns": ("", f"{GLUE}catalog", f"{GLUE}database/sales", f" {GLUE}table/sales/*"),
 }
-FITS_NOT = {
+INVALID = {
     "DataBucketArns": ("arn:aws:s3:::lake/", "arn:aws:s3:::lake/*"),
     "ListedPrefixes": ("/warehouse", "warehouse/", "ware*"),
     "CatalogSecretArns": (f"{SECRET}*",),
@@ -295,19 +295,19 @@ FITS_NOT = {
 }
 
 
-@pytest.mark.parametrize("name", FITS)
-def test_what_parameters_of_rights_take(name: str) -> None:
+@pytest.mark.parametrize("name", VALID)
+def test_parameters_of_rights_accept_only_valid_values(name: str) -> None:
     pattern = PARAMETERS[name]["AllowedPattern"]
-    assert [value for value in FITS[name] if not re.fullmatch(pattern, value)] == []
-    assert [value for value in FITS_NOT[name] if re.fullmatch(pattern, value)] == []
+    assert [value for value in VALID[name] if not re.fullmatch(pattern, value)] == []
+    assert [value for value in INVALID[name] if re.fullmatch(pattern, value)] == []
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [("auto", ("auto", None)), ("icekeeper", ("icekeeper", None)), ("bucket", ("auto", "auto"))],
 )
-def test_a_deployment_may_forbid_to_take_table_buckets_over(given: str, expected: tuple[str, str | None]) -> None:
-    """Whatever a policy file says below the deployment's bound."""
+def test_a_deployment_may_forbid_the_takeover_of_table_buckets(given: str, expected: tuple[str, str | None]) -> None:
+    """The deployment's bound also limits a policy file."""
     names = ("ICEKEEPER_OWNERSHIP", "ICEKEEPER_BOUND_OWNERSHIP")
     variables = Template(TEMPLATE, "stack", {"Ownership": given}).resolve({name: VARIABLES[name] for name in names})
     assert tuple(variables.get(name) for name in names) == expected
@@ -316,18 +316,18 @@ def test_a_deployment_may_forbid_to_take_table_buckets_over(given: str, expected
     assert resolve(layers).policy.ownership is (Ownership.AUTO if given == "bucket" else Ownership.ICEKEEPER)
 
 
-def test_the_page_names_every_service_that_is_asked() -> None:
-    """docs/deployment.md says how a VPC reaches each service that the package has a client of."""
+def test_the_page_names_every_service_with_a_client() -> None:
+    """docs/deployment.md describes how a VPC reaches each service for which the package has a client."""
     page = (ROOT / "docs" / "deployment.md").read_text().partition("## In a VPC")[2].partition("\n## ")[0]
     texts = [path.read_text() for path in SOURCES if "demo" not in path.parts]
-    asked = {found for text in texts for found in re.findall(r"client(?:\(|=)\"(\w+)\"", text)}
+    services = {found for text in texts for found in re.findall(r"client(?:\(|=)\"(\w+)\"", text)}
 
-    assert {"s3", "dynamodb", "s3tables", "glue", "stepfunctions"} <= asked
-    for service in asked | {"sts"}:
+    assert {"s3", "dynamodb", "s3tables", "glue", "stepfunctions"} <= services
+    for service in services | {"sts"}:
         assert f"`{ {'stepfunctions': 'states'}.get(service, service) }`" in page, service
 
 
-def test_a_function_writes_logs_of_this_stack_only() -> None:
+def test_a_function_writes_only_logs_of_this_stack() -> None:
     stack = render({})
     groups = {stack.resources[f"{name.removesuffix('Function')}LogGroup"]["Type"] for name, _ in FUNCTIONS.values()}
     (logs, traces) = stack.managed["FunctionRuntimePolicy"].statements
@@ -338,12 +338,12 @@ def test_a_function_writes_logs_of_this_stack_only() -> None:
     assert set(traces["Action"]) == {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
 
 
-# What CloudFormation makes of template.yaml under every combination of the parameters that decide what is there.
+# The rendered template under every combination of the parameters that create resources.
 
 NAMES = {"FunctionName", "Name", "LogGroupName", "DashboardName", "LayerName", "QueueName", "BucketName", "TableName"}
 
 
-def test_every_condition_is_decided_both_ways_here() -> None:
+def test_the_tests_cover_both_values_of_every_condition() -> None:
     assert referred(DOCUMENT["Conditions"]) == {*TABLES, *SINGLE, "VpcSubnetIds", "ListedBucketArns"}
     for name, value in SINGLE.items():
         is_shown_otherwise = name in ("MaintenanceEnabled", "Ownership")
@@ -351,8 +351,8 @@ def test_every_condition_is_decided_both_ways_here() -> None:
 
 
 @pytest.mark.parametrize("others", [{}, {**SINGLE, **VPC, **LISTED}], ids=["alone", "with all others"])
-def test_every_policy_allows_something_by_name(others: dict[str, str]) -> None:
-    """Discovery without rights to table buckets is refused, and no other combination is."""
+def test_every_policy_allows_named_resources(others: dict[str, str]) -> None:
+    """Only discovery without rights to table buckets is refused."""
     for parameters in combinations(TABLES):
         found = refusals(parameters)
         if parameters["DiscoverTableBuckets"] == "true" and not parameters["TableBucketArns"]:
@@ -369,7 +369,7 @@ def test_every_policy_allows_something_by_name(others: dict[str, str]) -> None:
 
 
 def test_policies_of_thirty_table_buckets_are_short_enough() -> None:
-    """6,144 characters a managed policy and 10,240 of all policies inside a role, white space aside (IAM quotas)."""
+    """IAM quotas without white space: 6,144 characters per managed policy, 10,240 for all inline policies of a role."""
     arn = "arn:aws-us-gov:s3tables:us-gov-west-1:123456789012:bucket/"
     stack = render(
         {
@@ -412,26 +412,26 @@ def test_two_stacks_of_an_account_share_no_name_and_no_metric() -> None:
             assert alarm["Dimensions"] == [{"Name": "service", "Value": "mine"}]
     assert VARIABLES["POWERTOOLS_SERVICE_NAME"] == {"Ref": "AWS::StackName"}
     (dashboard,) = stack.of_type("AWS::CloudWatch::Dashboard").values()
-    assert dashboard["DashboardName"] == "mine-us-east-1"  # dashboards are those of all regions
+    assert dashboard["DashboardName"] == "mine-us-east-1"  # dashboard names are shared by all regions
     for widget in json.loads(dashboard["DashboardBody"])["widgets"]:
         for metric in widget["properties"]["metrics"]:
             if metric[0] == "Icekeeper":
                 assert metric[2:] == ["service", "mine"], metric
             elif isinstance(metric[0], dict):
                 assert 'service="mine"' in metric[0]["expression"]
-    # The next steps of a run are the newest functions: nothing names a version ("Upgrading" in docs/deployment.md).
+    # Each step of a run uses the newest function: nothing names a version ("Upgrading" in docs/deployment.md).
     functions = [DOCUMENT["Globals"]["Function"], *of_type("AWS::Serverless::Function").values()]
     assert not any("AutoPublishAlias" in function for function in functions)
     assert {str(item["Type"]) for item in RESOURCES.values()} & {"AWS::Lambda::Version", "AWS::Lambda::Alias"} == set()
 
 
-def test_every_role_is_bounded_where_the_account_asks_for_it() -> None:
+def test_every_role_has_the_given_permissions_boundary() -> None:
     boundary = {"PermissionsBoundaryArn": SINGLE["PermissionsBoundaryArn"]}
     for stack, expected in ((render(), {None}), (render(boundary), {SINGLE["PermissionsBoundaryArn"]})):
         assert {role.get("PermissionsBoundary") for role in stack.of_type("AWS::IAM::Role").values()} == expected
 
 
-def test_a_key_of_the_control_bucket_is_used_by_all_who_use_the_bucket() -> None:
+def test_every_role_that_uses_the_control_bucket_may_use_its_key() -> None:
     key = SINGLE["ControlBucketKmsKeyArn"]
     stack = render({"ControlBucketKmsKeyArn": key})
     (bucket,) = stack.of_type("AWS::S3::Bucket").values()
@@ -449,7 +449,7 @@ def test_a_key_of_the_control_bucket_is_used_by_all_who_use_the_bucket() -> None
         assert allowed == (expected if reads else set()), name
 
 
-def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_it_only() -> None:
+def test_every_role_that_uses_the_state_table_may_use_its_key_through_dynamodb() -> None:
     """DynamoDB calls KMS with the rights of the caller that reads or writes the table."""
     key = SINGLE["StateTableKmsKeyArn"]
     stack = render({"StateTableKmsKeyArn": key})
@@ -477,8 +477,8 @@ def test_a_key_of_the_state_table_is_used_by_all_who_use_the_table_and_through_i
         ("ArtifactKmsKeyArn", "s3.*."),
     ],
 )
-def test_a_key_of_the_stack_is_used_through_its_service_only(parameter: str, service: str) -> None:
-    """No role decrypts with the key directly."""
+def test_a_key_of_the_stack_is_used_only_through_its_service(parameter: str, service: str) -> None:
+    """No role may decrypt with the key directly."""
     stack = render({parameter: SINGLE[parameter]})
     policies = [*stack.of_type("AWS::IAM::Role").values(), *stack.of_type("AWS::IAM::ManagedPolicy").values()]
     found = [item for policy in policies for item in statements(policy) if item.get("Resource") == SINGLE[parameter]]
@@ -489,8 +489,8 @@ def test_a_key_of_the_stack_is_used_through_its_service_only(parameter: str, ser
         assert str(keys["kms:ViaService"]).startswith(service)
 
 
-def test_a_key_of_the_queue_is_used_by_the_schedule_alone() -> None:
-    """Who sends to a queue that is encrypted with a key asks for a data key, and decrypts it."""
+def test_only_the_schedule_may_use_the_key_of_the_queue() -> None:
+    """A sender to an encrypted queue generates a data key and decrypts it."""
     key = SINGLE["QueueKmsKeyArn"]
     stack = render({"QueueKmsKeyArn": key})
     (queue,) = stack.of_type("AWS::SQS::Queue").values()
@@ -508,7 +508,7 @@ def test_a_key_of_the_queue_is_used_by_the_schedule_alone() -> None:
 
 
 def test_a_key_of_the_logs_encrypts_every_log_group() -> None:
-    """They hold the names of tables, and the execution data of the state machine."""
+    """Logs contain table names and the execution data of the state machine."""
     key = SINGLE["LogsKmsKeyArn"]
     for stack, expected in ((render({"LogsKmsKeyArn": key}), key), (render(), None)):
         groups = stack.of_type("AWS::Logs::LogGroup")
@@ -517,7 +517,7 @@ def test_a_key_of_the_logs_encrypts_every_log_group() -> None:
         assert [name for name, group in groups.items() if not group["RetentionInDays"]] == []
 
 
-def test_a_key_of_the_artifacts_is_used_by_the_jobs_alone() -> None:
+def test_only_jobs_may_use_the_key_of_the_artifacts() -> None:
     key = SINGLE["ArtifactKmsKeyArn"]
     stack = render({"ArtifactKmsKeyArn": key})
 
@@ -525,16 +525,16 @@ def test_a_key_of_the_artifacts_is_used_by_the_jobs_alone() -> None:
     assert using == set(stack.of_type("AWS::Glue::Job"))
 
 
-def test_silence_alarms_only_while_the_schedule_is_on() -> None:
+def test_missing_runs_alarm_only_while_the_schedule_is_enabled() -> None:
     for state, missing in (("DISABLED", "notBreaching"), ("ENABLED", "breaching")):
         alarm = render({"ScheduleState": state, "SilentHours": "6"}).resources["NoRunSucceededAlarm"]["Properties"]
         assert (alarm["TreatMissingData"], alarm["EvaluationPeriods"], alarm["Period"]) == (missing, "6", 3600)
-    # CloudWatch looks back seven days at most.
+    # CloudWatch evaluates at most seven days.
     assert PARAMETERS["SilentHours"]["MaxValue"] * 3600 <= 7 * 86_400
 
 
-def test_logs_of_jobs_go_where_glue_5_writes_and_end() -> None:
-    """Glue 5 writes Spark's lines to PREFIX/error and those of the script to PREFIX/output."""
+def test_job_logs_are_in_groups_of_the_stack() -> None:
+    """Glue 5 writes Spark's log to PREFIX/error and the script's to PREFIX/output."""
     stack = render(stack="mine")
     groups = {item["LogGroupName"] for item in stack.of_type("AWS::Logs::LogGroup").values()}
 
@@ -545,8 +545,8 @@ def test_logs_of_jobs_go_where_glue_5_writes_and_end() -> None:
         assert not [name for name in job["DefaultArguments"] if "continuous" in name]
 
 
-def test_a_first_deployment_that_fails_leaves_nothing_in_the_way_of_the_second() -> None:
-    """Log groups have fixed names: one that is kept would make every further creation of the stack fail."""
+def test_a_failed_first_deployment_leaves_no_resource_behind() -> None:
+    """Log groups have fixed names: a retained log group would make every later creation of the stack fail."""
     kept = {name: item["DeletionPolicy"] for name, item in DOCUMENT["Resources"].items() if "DeletionPolicy" in item}
 
     assert len(kept) >= 15

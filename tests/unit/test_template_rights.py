@@ -1,4 +1,4 @@
-"""What each function and job of template.yaml may do."""
+"""The rights and limits of each function and job of template.yaml."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ from support.stack_template import (
     wildcards,
 )
 
-# What each function and job of template.yaml may do, and how it runs.
-
 READ, READ_OUTSIDE, COMMIT, DELETE = "read", "read outside of table buckets", "commit", "delete"
 POLICIES: Mapping[str, set[str]] = {
     READ: {"ListTableBucketsPolicy", "ReadTableBucketsPolicy", "ReadTablesPolicy"},
@@ -36,22 +34,22 @@ POLICIES: Mapping[str, set[str]] = {
     COMMIT: {"CommitTableBucketsPolicy", "CommitTablesPolicy"},
     DELETE: {"DeleteFilesPolicy"},
 }
-"""The rights to tables, each in as many policies as IAM's limit of characters asks for."""
+"""The rights to tables, each in as many policies as IAM's character limit requires."""
 MAY: Mapping[str, set[str]] = {
     "detect": {READ},
     "plan": {READ},
     "expire_partitions": {READ, COMMIT},
     "compact_small": {READ, COMMIT},
     "expire_snapshots": {READ, COMMIT, DELETE},
-    # It asks the storage, by deleting what never existed, whether deleting is possible at all.
+    # It deletes a key that never existed, to find out whether the store allows deletion.
     "list_orphans": {READ},
-    # Orphans of table buckets are never known, because their files cannot be listed.
+    # Table buckets cannot be listed, so they have no known orphans.
     "remove_orphans": {READ_OUTSIDE, DELETE},
     "rewrite_manifests": {READ, COMMIT},
     "clean_staged": {READ, DELETE},
     "report": set(),
 }
-"""What each function may do to tables.  State which work needs a right before adding it here."""
+"""The rights of each function to tables.  State which work needs a right before adding it here."""
 JOBS_MAY: Mapping[str, set[str]] = {
     "compact_data_files": {READ, COMMIT},
     "rewrite_manifests": {READ, COMMIT},
@@ -60,7 +58,7 @@ JOBS_MAY: Mapping[str, set[str]] = {
 
 
 def table_rights(policies: Any) -> set[str]:
-    """Those that are given whole; none may be given in part."""
+    """The rights that these policies grant; none may be granted in part."""
     named = referred(policies) & {name for names in POLICIES.values() for name in names}
     found = {right for right, names in POLICIES.items() if names <= named}
     found -= {READ_OUTSIDE} if READ in found else set()
@@ -69,19 +67,19 @@ def table_rights(policies: Any) -> set[str]:
 
 
 class TestRights:
-    def test_every_wildcard_says_why(self) -> None:
+    def test_every_wildcard_has_a_comment_with_its_reason(self) -> None:
         assert [(w.line, w.text) for w in wildcards() if not w.is_justified] == [], "no '# wildcard: why' above it"
         text = 'A:\n  Action: s3:Get*\n  # wildcard: of everything that there is\n  Resource: "*"\n  Principal: "*"\n'
         assert [(w.line, w.is_justified) for w in wildcards(text)] == [(2, False), (4, True)]
 
-    def test_no_action_that_is_allowed_is_a_wildcard(self) -> None:
+    def test_no_allowed_action_has_a_wildcard(self) -> None:
         assert not [action for action in actions(RESOURCES) if "*" in action]
 
-    def test_each_function_and_job_may_do_what_its_work_needs(self) -> None:
+    def test_each_function_and_job_has_exactly_the_rights_of_its_work(self) -> None:
         assert {role: table_rights(role_of(properties)) for role, (_, properties) in FUNCTIONS.items()} == MAY
         assert {script: table_rights(role_of(properties)) for script, (_, properties) in JOBS.items()} == JOBS_MAY
 
-    def test_one_policy_allows_to_delete_files_one_to_change_tables_and_the_others_only_read(self) -> None:
+    def test_deleting_and_committing_are_separate_policies_and_the_others_only_read(self) -> None:
         def holders(pattern: str) -> set[str]:
             return {
                 name for name, item in RESOURCES.items() if any(re.match(pattern, action) for action in actions(item))
@@ -100,9 +98,9 @@ class TestRights:
         (statement,) = statements(RESOURCES["AssumeRolesPolicy"])
         assert (statement["Action"], statement["Resource"]) == ("sts:AssumeRole", {"Ref": "AssumableRoleArns"})
 
-    def test_other_services_take_a_role_only_for_what_is_of_this_stack(self) -> None:
-        """Scheduler and Step Functions document the keys for trust policies.  No page says that Lambda sends
-        ``aws:SourceArn`` each time, nor that Glue sends ``aws:SourceAccount``; where they do, only ours count."""
+    def test_other_services_assume_a_role_only_for_resources_of_this_stack(self) -> None:
+        """Scheduler and Step Functions document the keys for trust policies.  No page guarantees that Lambda sends
+        ``aws:SourceArn`` or that Glue sends ``aws:SourceAccount``; if they do, the values must be ours."""
         arn = "arn:${{AWS::Partition}}:{0}:${{AWS::Region}}:${{AWS::AccountId}}:{1}".format
         account = {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}
         machine = {"Fn::Sub": arn("states", "stateMachine:${AWS::StackName}-maintain-tables*")}
@@ -130,18 +128,18 @@ class TestRights:
             "Fn::Sub": "${AWS::StackName}-maintain-tables"
         }
 
-    def test_no_function_holds_rights_to_tables_of_its_own(self) -> None:
+    def test_inline_policies_grant_no_rights_to_tables(self) -> None:
         expected = {
             "detect": {"${ControlBucket.Arn}/detection/cursor.json"},
             "report": {"${ControlBucket.Arn}/report/index.html", "${StateTable.Arn}/index/newest"},
         }
         for role, (_, properties) in FUNCTIONS.items():
             inside = role_of(properties).get("Policies", [])
-            own = {text for found in statements(inside) for text in strings(found["Resource"])}
-            assert own == expected.get(role, set()), role
+            resources = {text for found in statements(inside) for text in strings(found["Resource"])}
+            assert resources == expected.get(role, set()), role
         assert [script for script, (_, job) in JOBS.items() if "Policies" in role_of(job)] == []
 
-    def test_tables_are_only_those_that_were_given(self) -> None:
+    def test_policies_allow_only_the_given_tables(self) -> None:
         given = {"TableBucketArns", "DataBucketArns", "GlueDataCatalogArns", "KmsKeyArns"}
         for name in set.union(*POLICIES.values()):
             for statement in statements(RESOURCES[name]):
@@ -156,7 +154,7 @@ class TestRights:
                 assert statement["Resource"] == catalog or referred(statement["Resource"]) & given, (name, statement)
 
     def test_only_the_operator_writes_the_configuration(self) -> None:
-        """The policy file and the catalogs say what all may do; digests identify the documents of runs."""
+        """The policy file and the catalogs decide what Icekeeper may do; digests identify the documents of runs."""
         writable = {
             text
             for resource in RESOURCES.values()
@@ -167,8 +165,8 @@ class TestRights:
         places = ("runs/*", "detection/cursor.json", "report/index.html")
         assert writable == {f"${{ControlBucket.Arn}}/{place}" for place in places}
 
-    def test_people_get_no_right_of_the_operator(self) -> None:
-        """A caller of a function or job acts with its role, and can give it documents of its own
+    def test_the_docs_give_people_no_right_of_the_operator(self) -> None:
+        """A caller of a function or job acts with its role and can pass it forged documents
         (rule: documents-are-not-trusted)."""
         given: dict[str, list[Any]] = {}
         for path in (ROOT / "docs").rglob("*.md"):
@@ -190,7 +188,7 @@ class TestRights:
 
 class TestLimits:
     def test_the_disk_of_a_compacting_function_holds_the_largest_compaction(self) -> None:
-        """Rows that are sorted take three bytes for each that is read, of twice what was planned
+        """A sort needs three bytes of disk per byte read, and reads up to twice the planned bytes
         (``function_bears_mb``)."""
         limited = {step.function for step in STEP_FACTS if step.job and step.job.limit is Limit.COMPACTION_BYTES}
         assert limited
@@ -205,8 +203,8 @@ class TestLimits:
             assert job["DefaultArguments"]["--job-bookmark-option"] == "job-bookmark-disable"
 
 
-def test_of_the_glue_catalog_all_can_be_listed_and_only_what_was_given_be_read_and_changed() -> None:
-    """Glue asks for every database where databases are listed; who deletes files must know every table
+def test_all_glue_tables_may_be_listed_and_only_given_tables_read_and_changed() -> None:
+    """GetDatabases needs a right to every database; an operation that deletes files must know every table
     (rule: ask-neighbours-before-deleting)."""
     allowed: dict[str, list[Any]] = {}
     for policy in ("ReadTablesPolicy", "CommitTablesPolicy"):
@@ -223,12 +221,12 @@ def test_of_the_glue_catalog_all_can_be_listed_and_only_what_was_given_be_read_a
     assert changing == {"glue:UpdateTable"}
 
 
-# How long the parameters may be that policies repeat: IAM takes 6,144 characters a managed policy.
+# The length of parameters that policies repeat: IAM allows 6,144 characters per managed policy.
 
 KMS = "arn:aws-us-gov:kms:us-gov-west-1:123456789012:key/00000000-0000-0000-0000-000000000000"
 
 
-def test_tables_outside_of_table_buckets_fit_as_far_as_the_page_says() -> None:
+def test_parameters_up_to_the_documented_length_fit_into_every_policy() -> None:
     page = (ROOT / "docs" / "deployment.md").read_text()
     sentence = re.search(
         r"twice the characters of\s`DataBucketArns`\s[^.]*?`ListedPrefixes`[^.]*? at most ([\d,]+)", page
@@ -242,5 +240,5 @@ def test_tables_outside_of_table_buckets_fit_as_far_as_the_page_says() -> None:
     tables = {"DataBucketArns": buckets, "GlueDataCatalogArns": catalogs, "KmsKeyArns": KMS, **listed}
     stack = render({**SINGLE, **VPC, **tables})
 
-    assert left - 2 * len(buckets) < 2 * 46  # as many as there may be
+    assert left - 2 * len(buckets) < 2 * 46  # the largest number that fits
     assert {name: grant.length for name, grant in stack.managed.items() if grant.length > 6144} == {}
