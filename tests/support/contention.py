@@ -1,8 +1,8 @@
-"""Contention: eight committers and passes on one table at once, and what an independent checker says of it.
+"""Contention: eight committers and passes on one table at once, judged by an independent checker.
 
-Six committers go through Icekeeper's own commit path (two of them give up after a lost swap), two are PyIceberg.  Each
-commit adds one row.  In front of a server two proxies delay and cut answers; ours delivers requests twice as well.
-PyIceberg is spared that: it takes the second answer, a conflict with its own success, for a lost commit.
+Six committers use Icekeeper's commit path (two of them give up after a lost swap), two are PyIceberg.  Each commit adds
+one row.  In front of a server, two proxies delay and cut answers; Icekeeper's proxy also delivers requests twice.
+PyIceberg's does not: PyIceberg takes the second answer, a conflict with its own commit, for a lost commit.
 """
 
 from __future__ import annotations
@@ -51,65 +51,65 @@ from support.scripted_rest import scripted_rest
 
 NAME = TableName(("ns",), "t")
 LAKE = "lake"
-"""The name of the catalog: SQL catalogs of one database are kept apart by it."""
+"""The name of the catalog, which separates SQL catalogs in one database."""
 SCHEMA = pa.schema([pa.field("id", pa.int64())])
 OURS, THEIRS = 6, 2
 IMPATIENT = (0, 1)
-"""Those of ours that give up after one lost swap."""
+"""Numbers of Icekeeper's committers that give up after a lost swap."""
 PASS = {
     "operations": "compact,rewrite_manifests",
     "min_input_files": "2",
     "min_manifests_to_rewrite": "2",
-    # Eight writers pause for nothing.
+    # Eight writers never pause.
     "max_commit_retries": "20",
 }
 
 
-# What PyIceberg raises where an answer is cut.
+# Errors of PyIceberg for an answer that is cut.
 _NO_ANSWER = (CommitStateUnknownException, RequestException, ServerError, BotoCoreError)
 PROPERTIES = {"commit.retry.min-wait-ms": "20", "write.metadata.previous-versions-max": "5"}
 
 
 @dataclass
 class Arena:
-    """One store: how ours and PyIceberg reach it, and how it is read without troubles."""
+    """A store: how Icekeeper and PyIceberg reach it, and how it is read without the proxies."""
 
     ours: Mapping[str, str]
     theirs: Mapping[str, str]
     direct: Mapping[str, str]
     folder: Path
-    """Of the passes' state."""
+    """The folder of the passes' state."""
     s3: Mapping[str, str] | None = None
-    """How DuckDB reaches files that are not on this disk."""
+    """How DuckDB reaches files in an object store."""
     troubles: tuple[Troubles, ...] = ()
 
 
 @dataclass
 class Contest:
-    """What came of a run."""
+    """The results of a run."""
 
     commits: list[Commit] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     history: list[str] = field(default_factory=list)
     operations: list[OperationOutcome] = field(default_factory=list)
-    """Of all passes."""
+    """The operations of all passes."""
     rows: dict[str, int] = field(default_factory=dict)
     """The row that each commit adds."""
     by: Counter[str] = field(default_factory=Counter)
     """Acknowledged commits of each kind of committer."""
     attempts: int = 0
-    """Swaps that our acknowledged commits took."""
+    """Swaps of Icekeeper's acknowledged commits."""
     seconds: float = 0.0
     passes: int = 0
     troubles: Counter[str] = field(default_factory=Counter)
 
     def count(self, outcome: Outcome) -> int:
-        """Commits with this outcome."""
+        """The number of commits with this outcome."""
         return sum(commit.outcome is outcome for commit in self.commits)
 
     def __str__(self) -> str:
         counted = ", ".join(f"{self.count(outcome)} {outcome.value}" for outcome in Outcome)
-        statuses = Counter(f"{one.operation.value} {one.status.value} {one.reason or ''}" for one in self.operations)
+        statuses = Counter(f"{op.operation.value} {op.status.value} {op.reason or ''}" for op in self.operations)
         return (
             f"{counted} ({dict(self.by)}, {self.attempts} swaps of ours), {len(self.reads)} reads, "
             f"{self.passes} passes ({dict(statuses)}), troubles {dict(self.troubles)}, {self.seconds:.1f} s"
@@ -122,7 +122,7 @@ class _Run:
         self.contest = Contest()
         self.lock = threading.Lock()
         self.at_work = OURS + THEIRS + 1
-        """Committers that have not made their commits yet, and the passes."""
+        """The number of threads that still work: committers, and the passes."""
         self.failures: list[BaseException] = []
 
     def thread(self, act: Callable[[int], None], number: int) -> threading.Thread:
@@ -137,7 +137,7 @@ class _Run:
         return threading.Thread(target=guarded)
 
     def new(self, number: int) -> tuple[str, int]:
-        """A commit's name and row."""
+        """The name and row of a new commit."""
         with self.lock:
             row = len(self.contest.rows) + 1
             name = f"{number}-{row}"
@@ -145,7 +145,7 @@ class _Run:
         return name, row
 
     def note(self, commit: Commit, kind: str, swaps: int = 0) -> bool:
-        """Whether it was acknowledged."""
+        """Record a commit; return whether it was acknowledged."""
         with self.lock:
             self.contest.commits.append(commit)
             if commit.outcome is Outcome.ACKNOWLEDGED:
@@ -154,11 +154,11 @@ class _Run:
         return commit.outcome is Outcome.ACKNOWLEDGED
 
     def note_read(self, head: Any, began_s: float) -> None:
-        """``head`` is the snapshot that was seen, as either library shows it."""
+        """Record a read of the table; ``head`` is its current snapshot, of either library."""
         self.contest.reads.append(Read(name_of(head.snapshot_id, head.summary), began_s, time.monotonic()))
 
     def ours(self, number: int) -> None:
-        """Make a committer's commits through our own path."""
+        """Make a committer's commits through Icekeeper's commit path."""
         impatient, made = number in IMPATIENT, 0
         share = self.commits // 7
         catalog = open_catalog(LAKE, dict(self.arena.ours))
@@ -174,7 +174,7 @@ class _Run:
         try:
             head = catalog.load(NAME)
         except MaintenanceError:
-            return False  # an answer that was cut: no commit was tried
+            return False  # the answer was cut: there was no attempt to commit
         self.note_read(head.metadata.current_snapshot, began_s)
         storage = Storage(head.io_properties)
         path = f"{head.metadata.data_location}/{name}.parquet"
@@ -206,13 +206,13 @@ class _Run:
         except CommitStateUnknown:
             outcome = Outcome.UNKNOWN
         except MaintenanceError:
-            pass  # nothing changed, says every other class
+            pass  # every other error class means that nothing changed
         return self.note(Commit(name, began_s, time.monotonic(), outcome), "ours", swaps)
 
     def theirs(self, number: int) -> None:
-        """The same by PyIceberg."""
+        """Make a committer's commits with PyIceberg."""
         client, made = _opened(self.arena.theirs), 0
-        share = self.commits // 14  # its attempts take longest: with a whole share it would be alone at last
+        share = self.commits // 14  # its attempts take longest: with a whole share it would be alone at the end
         try:
             while made < share and not self.failures:
                 name, row = self.new(number)
@@ -238,7 +238,7 @@ class _Run:
         return self.note(Commit(name, began_s, time.monotonic(), outcome), "PyIceberg")
 
     def passes(self, number: int) -> None:
-        """Compact and rewrite manifests, again and again."""
+        """Compact and rewrite manifests until all committers are done."""
         runtime = Runtime(
             open_catalog(LAKE, dict(self.arena.ours)),
             SqliteStateStore(self.arena.folder / "state.db"),
@@ -253,17 +253,17 @@ class _Run:
 
 
 def _opened(properties: Mapping[str, str]) -> pyiceberg.catalog.Catalog:
-    """A catalog of PyIceberg's, which asks the server as it opens: that answer may be cut as any other."""
+    """Open a PyIceberg catalog, which sends a request whose answer may be cut; retry until it succeeds."""
     while True:
         with suppress(*_NO_ANSWER):
             return pyiceberg.catalog.load_catalog(LAKE, **properties)
 
 
 def contend(arena: Arena, commits: int) -> Contest:
-    """Let committers commit so many times in all, a multiple of 14, and check what came of it.
+    """Let committers commit so many times in all, a multiple of 14, and check the result.
 
     Raises:
-        AssertionError: the history is not linearizable, or a row, a pass or a version is not where it should be.
+        AssertionError: the history is not linearizable, or rows, passes or versions are wrong.
     """
     run = _Run(arena, commits)
     began_s = time.monotonic()
@@ -287,10 +287,10 @@ def contend(arena: Arena, commits: int) -> Contest:
     assert not wrong, (wrong, str(contest))
     found = sorted(row["id"] for row in duckdb_rows(table.metadata_location, s3=arena.s3))
     assert found == sorted([0, *(contest.rows[name] for name in contest.history if name in contest.rows)])
-    failed = [one.summary for one in contest.operations if one.status not in (Status.SUCCEEDED, Status.SKIPPED)]
-    # On a busy machine an operation may lose every swap: then nothing changed.
+    failed = [part.summary for part in contest.operations if part.status not in (Status.SUCCEEDED, Status.SKIPPED)]
+    # On a busy machine, an operation may lose every swap and change nothing.
     lost = [summary for summary in failed if summary.startswith("CommitConflict")]
-    landed = {f"{snapshot_id}" for one in contest.operations for snapshot_id in one.snapshot_ids}
+    landed = {f"{snapshot_id}" for part in contest.operations for snapshot_id in part.snapshot_ids}
     assert landed <= set(contest.history)
     assert lost == failed, (failed, str(contest))
     assert len(lost) <= len(landed) / 10 + 1, (failed, str(contest))
@@ -303,7 +303,7 @@ STORES = ("sql", "rest", "seaweedfs", "s3tables")
 
 
 def arena_of(store: str, folder: Path, seed: int, server: Callable[[str], Any]) -> AbstractContextManager[Arena]:
-    """One of :data:`STORES`; ``server`` gives the server of a pytest fixture."""
+    """The arena of a store of :data:`STORES`; ``server`` returns the server of a pytest fixture."""
     if store == "sql":
         return sql_arena(folder)
     if store == "rest":
@@ -315,7 +315,7 @@ def arena_of(store: str, folder: Path, seed: int, server: Callable[[str], Any]) 
 
 @contextmanager
 def sql_arena(folder: Path) -> Iterator[Arena]:
-    """A SQLite database, which every committer opens by itself; nothing is between."""
+    """A SQLite database, which every committer opens itself, without a proxy."""
     yield _in_sql(folder)
 
 
@@ -331,7 +331,7 @@ def _in_sql(folder: Path) -> Arena:
 
 @contextmanager
 def rest_arena(folder: Path, seed: int) -> Iterator[Arena]:
-    """A REST catalog that answers one request after another."""
+    """A REST catalog that serves one request at a time."""
     inner = open_catalog(LAKE, dict(_in_sql(folder).ours))
     with scripted_rest(inner) as server:
         properties = {"type": "rest", "uri": server.url, "warehouse": inner.id.warehouse}
@@ -341,7 +341,7 @@ def rest_arena(folder: Path, seed: int) -> Iterator[Arena]:
 
 @contextmanager
 def seaweedfs_arena(server: SeaweedFSServer, folder: Path, seed: int) -> Iterator[Arena]:
-    """A table bucket of its own on a SeaweedFS server, reached by its REST catalog."""
+    """A new table bucket on a SeaweedFS server, reached through its REST catalog."""
     bucket = f"contention-{uuid.uuid4()}"
     server.create_table_bucket(bucket)
     properties = server.catalog_properties(bucket)
@@ -354,9 +354,9 @@ def seaweedfs_arena(server: SeaweedFSServer, folder: Path, seed: int) -> Iterato
 
 @contextmanager
 def s3tables_arena(server: MotoServer, folder: Path, seed: int) -> Iterator[Arena]:
-    """A table bucket that moto plays, swapped by S3 Tables' version token."""
+    """A table bucket that moto emulates, with swaps by S3 Tables' version token."""
     arn = server.client("s3tables").create_table_bucket(name=f"contention-{uuid.uuid4()}")["arn"]
-    # Else every compaction would be left to the bucket.
+    # Otherwise every pass would leave compaction to the bucket.
     moto_s3tables.ANSWERS[arn, "ns", "t"] = {BuiltIn.COMPACTION.value: {"status": "disabled"}}
     shared = {"warehouse": arn, "s3tables.endpoint": server.endpoint, **server.s3_properties}
     theirs = {
@@ -373,7 +373,7 @@ def s3tables_arena(server: MotoServer, folder: Path, seed: int) -> Iterator[Aren
 
 @contextmanager
 def _troubled(properties: Mapping[str, str], key: str, folder: Path, seed: int) -> Iterator[Arena]:
-    """The server that the property ``key`` names, behind a proxy for us and another one for PyIceberg."""
+    """The server of the property ``key``, behind a proxy for Icekeeper and another proxy for PyIceberg."""
     ours = Troubles(random.Random(f"{seed}-ours"), delayed=0.02, cut=0.01, doubled=0.01)
     theirs = Troubles(random.Random(f"{seed}-theirs"), delayed=0.02, cut=0.01)
     with troubled_proxy(properties[key], ours) as first, troubled_proxy(properties[key], theirs) as second:
@@ -382,7 +382,7 @@ def _troubled(properties: Mapping[str, str], key: str, folder: Path, seed: int) 
 
 
 def _create(client: pyiceberg.catalog.Catalog) -> None:
-    """``ns.t`` with one row, the commit of which has no name."""
+    """Create ``ns.t`` with one row, whose commit has no name."""
     client.create_namespace("ns")
     table = client.create_table("ns.t", SCHEMA, properties=PROPERTIES)
     table.append(pa.table({"id": [0]}, schema=SCHEMA))

@@ -1,4 +1,4 @@
-"""A table of every type and transform by Iceberg-Java, and what filters find in it."""
+"""A table of Iceberg-Java with every type and transform, and the rows that filters find."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from support.java_writer import JavaTable, JavaTables, Row, nanos_to_text
 from support.maintained_table import registered_table
 from support.values import AWKWARD_UUIDS, DOMAINS
 
-# Filters as Iceberg-Java, PyIceberg and DuckDB are told them, and values on which pruning goes wrong.
+# Filters in the languages of Iceberg-Java, PyIceberg and DuckDB, and values that are hard to prune by.
 
 _FLOATS = (float("nan"), -0.0, 0.0, 1.5, -1.5, float("inf"), float("-inf"), 7.0)
 _STRINGS = (
@@ -46,7 +46,7 @@ _DECIMALS = ("decimal(1, 0)", "decimal(4, 2)", "decimal(9, 2)", "decimal(18, 0)"
 
 def _decimals(kind: str) -> tuple[Any, ...]:
     precision, scale = map(int, kind[8:-1].split(","))
-    # The least one is even: `truncate` makes a smaller number of an odd one, which then does not fit.
+    # The least number is even, because `truncate` of an odd least number would be too small for the type.
     unscaled = (10**precision - 1, 2 - 10**precision, 0, 1, -1, 10 ** (precision - 1), -128, -129, 255, 256)
     exact = decimal.Context(prec=76)
     return tuple(
@@ -74,19 +74,19 @@ TYPES = ("boolean", *_NUMBERS, "string", *_TIMES, *_DECIMALS, "uuid", "fixed[3]"
 
 
 def values_of(kind: str) -> tuple[Any, ...]:
-    """Values of a type, null included."""
+    """Values of a type, including null."""
     values = _decimals(kind) if kind.startswith("decimal") else _HARD.get(kind, DOMAINS.get(kind, ()))
     return (None, *values)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """One condition on one column."""
+    """A condition on a column."""
 
     column: str
     kind: str
     name: str
-    """Of the operator."""
+    """The name of the operator."""
     values: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
@@ -94,8 +94,8 @@ class Filter:
 
     @property
     def _asked(self) -> tuple[str, ...]:
-        """What is asked besides: to Java's filters of single rows nulls are less than all else, to those of Java and
-        DuckDB NaN is greater, and bounds tell of neither (platform: nan-filters-change)."""
+        """Further conditions: for Java's row filters null is the least value, for those of Java and DuckDB NaN is the
+        greatest, and bounds include neither (platform: nan-filters-change)."""
         if self.name not in ("<", "<=", ">", ">="):
             return ()
         return ("is not null", "is not nan") if self.kind in ("float", "double") else ("is not null",)
@@ -122,7 +122,7 @@ class Filter:
         return made
 
     def sql(self) -> str:
-        """For DuckDB."""
+        """The condition in DuckDB's SQL."""
         values = [_sql(self.kind, value) for value in self.values]
         if self.name == "in":
             return f"{self.column} IN ({', '.join(values)})"
@@ -169,7 +169,7 @@ _SQL = {
 
 
 def filters_of(column: str, kind: str) -> list[Filter]:
-    """Every comparison of a column with every value, and all else that can be asked."""
+    """Every comparison of a column with every value, and all other conditions."""
     values = [value for value in values_of(kind)[1:] if value == value]
     found = [Filter(column, kind, name) for name in ("is null", "is not null")]
     if kind in ("float", "double"):
@@ -212,16 +212,16 @@ def _sql(kind: str, value: Any) -> str:
     return f"'{text}'::{sql_type}"
 
 
-# A table of every type, partitioned by every transform, made by Iceberg-Java, and what filters find in it.
+# A table of Iceberg-Java with every type, partitioned by every transform, and the rows that filters find.
 #
-# Each type has a column that the table is partitioned by (``p…``) and one that only column bounds tell of (``v…``).
+# Each type has a partition column (``p…``) and a column that only column bounds can prune (``v…``).
 
 PARTITIONS = 6
 _WIDENED = {"int": "long", "float": "double", "decimal(9, 2)": "decimal(12, 2)"}
-"""Types of columns → what they are from the second commit on."""
+"""Types of columns → their types from the second commit on."""
 _PROPERTIES = {"commit.manifest-merge.enabled": "false", "commit.manifest.target-size-bytes": "40000"}
 Answer: TypeAlias = frozenset[int] | str
-"""The ids of rows, or why the reader cannot tell."""
+"""The ids of rows, or the error of the reader."""
 
 
 def types_of(format_version: int) -> tuple[str, ...]:
@@ -229,10 +229,10 @@ def types_of(format_version: int) -> tuple[str, ...]:
 
 
 def transforms_of(kind: str) -> Iterator[str]:
-    """All that the specification allows for a type, and the writer and all readers can do."""
+    """The transforms that the specification allows for a type, and that the writer and all readers support."""
     if kind.endswith("_ns"):  # Java's generic writer cannot
         return
-    # PyIceberg 0.12 cannot read a manifest in which two fields are decimals of one type, or one is fixed.
+    # PyIceberg 0.12 cannot read a manifest with two partition fields of the same decimal type, or with a fixed field.
     if not kind.startswith("fixed"):
         yield "truncate[2]" if kind in ("decimal(4, 2)", "decimal(18, 0)") else "identity"
     if kind not in ("boolean", "float", "double"):
@@ -248,7 +248,7 @@ def transforms_of(kind: str) -> Iterator[str]:
 
 
 def made_table(tables: JavaTables, format_version: int, folder: Path, *, partitioned: bool = True) -> JavaTable:
-    """Three files for each of six partitions, in a commit each; then rows are deleted, from v2 on."""
+    """Three commits with a file for each of six partitions; from v2 on, rows are deleted afterwards."""
     fields: list[dict[str, Any]] = [{"id": 1, "name": "id", "type": "int", "required": True}]
     parts: list[dict[str, Any]] = []
     for number, kind in enumerate(types_of(format_version)):
@@ -278,7 +278,7 @@ def _widen(column: str, kind: Any, update: Any) -> None:
 
 
 def _append(table: JavaTable, commit: int) -> list[tuple[str, Row]]:
-    """Of each file its path, and a row of its partition."""
+    """Append a file per partition; return the path and the first row of each."""
     files = []
     for partition in range(PARTITIONS):
         first = 4 * partition + commit
@@ -298,7 +298,7 @@ def _row(table: JavaTable, row_id: int, partition: int) -> Row:
 
 
 def _delete(table: JavaTable, format_version: int, files: Sequence[tuple[str, Row]]) -> None:
-    """One row of each of these files, by its position; twice, so that there are delete files to merge."""
+    """Delete the first row of each of these files by position, in v2 twice, so that there are delete files to merge."""
     if format_version > 2:
         table.delete_by_vectors({path: [0] for path, _ in files})
         return
@@ -309,20 +309,20 @@ def _delete(table: JavaTable, format_version: int, files: Sequence[tuple[str, Ro
 
 @dataclass(frozen=True)
 class FilteredReads:
-    """The same conditions put to one table after another, by three readers."""
+    """Three readers apply the same conditions to two states of a table."""
 
     java: JavaTable
     duckdb: DuckDB
     jvm: Any
     filters: Sequence[Filter]
     every: int = 1
-    """PyIceberg, the slowest, is asked only every so many filters."""
+    """PyIceberg, the slowest reader, evaluates only each ``every``-th filter."""
 
     @classmethod
     def on(
         cls, java: JavaTable, tables: JavaTables, duckdb: DuckDB, start: int, step: int, every: int
     ) -> FilteredReads:
-        """With each ``step``-th of all conditions that can be put to the table's columns, of uuids with more."""
+        """With each ``step``-th of all conditions on the table's columns, and more conditions on uuids."""
         columns = [(field["name"], field["type"]) for field in java.schema["fields"] if field["name"] != "id"]
         filters = [condition for column in columns for condition in filters_of(*column)]
         of_uuids = [condition for condition in filters if condition.kind == "uuid"]
@@ -330,7 +330,7 @@ class FilteredReads:
         return cls(java, duckdb, tables.jvm, list(chosen), every)
 
     def problems(self, before: str, after: str) -> list[str]:
-        """Where a reader loses rows that it found before, or finds wrong ones; given are two metadata files."""
+        """Filters by which a reader finds fewer right rows, or more wrong rows, in the second metadata file."""
         found = []
         truth = self._truth(before)
         for reader, ask in (("java", self._in_java), ("duckdb", self._in_duckdb), ("pyiceberg", self._in_pyiceberg)):
@@ -341,12 +341,12 @@ class FilteredReads:
             for (condition, new), old in zip(other, old_answers, strict=True):
                 true = truth[reader][condition]
                 if not _is_no_worse(old, new, true):
-                    told = f"{_shown(new)}, before {_shown(old)}, in truth {_shown(true)}"
-                    found.append(f"{reader}: {condition}: {told}")
+                    shown = f"{_shown(new)}, before {_shown(old)}, in truth {_shown(true)}"
+                    found.append(f"{reader}: {condition}: {shown}")
         return found
 
     def _truth(self, location: str) -> Mapping[str, Mapping[Filter, Answer]]:
-        """What each reader says of all rows, one by one: nothing is pruned."""
+        """The rows that each reader finds if it filters every single row, without pruning."""
         self.java.take_over(location)
         possible = [f for f in self.filters if not f.kind.endswith("_ns")]
         in_java = self.java.ids_without_planning([f.java(self.jvm) for f in possible])
@@ -381,8 +381,8 @@ class FilteredReads:
 
 
 def _by_arrow(condition: Filter, rows: pa.Table, schema: Schema) -> Answer:
-    """As PyIceberg filters the rows of a file."""
-    if condition.kind == "uuid":  # Arrow compares only what they are stored as
+    """Filter rows as PyIceberg filters the rows of a file."""
+    if condition.kind == "uuid":  # Arrow compares only the stored bytes
         column = rows.schema.get_field_index(condition.column)
         rows = rows.set_column(
             column,
@@ -405,8 +405,8 @@ def _answer(found: Sequence[int] | str) -> Answer:
 
 
 def _is_no_worse(old: Answer, new: Answer, true: Answer) -> bool:
-    """Readers err on tables of others, too: DuckDB 1.5 finds no uuid between bounds, and fails on some decimals, in
-    words that differ from one time to the next.  Then nothing that was found may be lost, and nothing wrong found."""
+    """Readers also fail on the table before: DuckDB 1.5 finds no uuid between bounds, and fails on some decimals with
+    varying messages.  Then no found row may be lost, and no wrong row may be found."""
     if isinstance(new, str) or isinstance(true, str):
         return isinstance(old, str)
     return (
@@ -418,15 +418,15 @@ def _shown(answer: Answer) -> str:
     return answer[:80] if isinstance(answer, str) else str(sorted(answer))
 
 
-# A table that Iceberg-Java wrote, merged by copying its row groups, and what filters find in it before and after.
+# A table of Iceberg-Java, compacted by copying row groups, and the rows that filters find before and after.
 
 
 def problems_of_copies(
     format_version: int, tables: JavaTables, duckdb: DuckDB, folder: Path, *, step: int
 ) -> list[str]:
-    """What readers lose, by each ``step``-th condition.
+    """The problems of readers with each ``step``-th condition.
 
-    Of a v2 table nothing would be copied: position deletes may be of all files, each of which is one row group.
+    In a v2 table, position deletes may apply to all files, each of which is one row group; no row group is copied.
     """
     java = made_table(tables, format_version, folder / "table")
     before = java.metadata_location

@@ -1,8 +1,8 @@
-"""Checks that the commits to one table were linearizable: a pure function that knows nothing of Icekeeper.
+"""Checks that the commits to a table were linearizable, by a pure function independent of Icekeeper.
 
-A table's history is a line of versions, each made by one commit.  Committers note when they sent a commit, when its
-answer came and what it said; readers note which version they saw.  The history is linearizable if every operation fits
-at one moment between these two times: what was answered before another operation was sent comes before it.
+A table's history is a line of versions, each made by one commit.  Committers record when they sent a commit, when its
+answer came, and the answer; readers record which version they saw.  The history is linearizable if every operation fits
+at one moment between these two times: an operation answered before another was sent precedes it.
 Source: Herlihy and Wing, "Linearizability: A Correctness Condition for Concurrent Objects" (1990).
 """
 
@@ -20,7 +20,7 @@ KEY = "contention.commit"
 
 
 class Outcome(Enum):
-    """What a committer was answered."""
+    """The answer to a committer."""
 
     ACKNOWLEDGED = "acknowledged"
     REFUSED = "refused"
@@ -29,7 +29,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One commit; its name is unique, and the version that it makes carries it."""
+    """A commit; its name is unique and is stored in the version that it makes."""
 
     name: str
     invoked_s: float
@@ -39,7 +39,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One look at the table, which showed the version that the commit ``seen`` had made."""
+    """A read of the table, which showed the version that the commit ``seen`` made."""
 
     seen: str
     invoked_s: float
@@ -51,16 +51,16 @@ class _Operation:
     what: str
     invoked_s: float
     answered_s: float
-    """Infinite where no answer came: it may take effect at any later time."""
+    """Infinite if no answer came: the operation may take effect at any later time."""
     moment: tuple[int, int]
-    """Where it is in the order: its version, commits before the reads of their version."""
+    """The place in the order: the version, with its commit before its reads."""
 
 
 def violations(history: Sequence[str], commits: Iterable[Commit], reads: Iterable[Read] = ()) -> list[str]:
-    """What contradicts linearizability, a sentence each; none if nothing does.
+    """The contradictions to linearizability, a sentence each.
 
     ``history`` has the name of the commit that made each version, oldest first.  It may have names that are not among
-    ``commits``: those of writers that noted no times.
+    ``commits``: those of writers that record no times.
     """
     counted = Counter(history)
     found = [f"{name} is in the history {count} times" for name, count in counted.items() if count > 1]
@@ -86,15 +86,15 @@ def violations(history: Sequence[str], commits: Iterable[Commit], reads: Iterabl
 
 
 def _out_of_order(operations: Sequence[_Operation]) -> list[str]:
-    """Operations sent after the answer of another one that comes later in the order, each with one such other."""
+    """Operations sent after the answer of an operation that is later in the order, each with such an operation."""
     found: list[str] = []
     earliest: _Operation | None = None
-    """Of all later moments, the operation that was answered first."""
+    """The operation at any later moment that was answered first."""
     pending: list[_Operation] = []
-    for operation in sorted(operations, key=lambda one: one.moment, reverse=True):
-        # Reads of one version are in no order among each other.
+    for operation in sorted(operations, key=lambda item: item.moment, reverse=True):
+        # Reads of the same version have no order.
         if pending and pending[0].moment != operation.moment:
-            earliest = min([*pending, *([earliest] if earliest else [])], key=lambda one: one.answered_s)
+            earliest = min([*pending, *([earliest] if earliest else [])], key=lambda item: item.answered_s)
             pending = []
         pending.append(operation)
         if earliest is not None and earliest.answered_s < operation.invoked_s:
@@ -103,12 +103,12 @@ def _out_of_order(operations: Sequence[_Operation]) -> list[str]:
 
 
 def name_of(snapshot_id: int, summary: Mapping[str, Any]) -> str:
-    """The name of the commit that made a snapshot; its id, where the committer left none."""
+    """The name of the commit that made a snapshot; the snapshot id if the committer stored none."""
     return str(summary.get(KEY) or snapshot_id)  # PyIceberg's summaries have no default
 
 
 def history_of(document: Mapping[str, Any]) -> list[str]:
-    """The names of the commits that made a table, oldest first, from its metadata as JSON.
+    """The names of the commits of a table, oldest first, from its metadata as JSON.
 
     Raises:
         ValueError: the snapshot log and the line of parents from the head disagree.
@@ -122,4 +122,4 @@ def history_of(document: Mapping[str, Any]) -> list[str]:
     log = [entry["snapshot-id"] for entry in document["snapshot-log"]]
     if log != line:
         raise ValueError(f"the snapshot log has {log}, but the parents of the head are {line}")
-    return [name_of(one, snapshots[one]["summary"]) for one in line]
+    return [name_of(snapshot_id, snapshots[snapshot_id]["summary"]) for snapshot_id in line]

@@ -1,4 +1,4 @@
-"""A local table that others write and we maintain, its files, its clock, and its outcomes."""
+"""A local table that other writers and Icekeeper use, its files, its clock, and outcomes of passes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from support import ready_tables
 from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import ScriptedCatalog, ScriptedEngine
 
-# Clocks of stores, for tests that set their own time.
+# Clocks of stores, for tests that set the time.
 
 
 def ahead(hours: float) -> Callable[[], int]:
@@ -51,22 +51,22 @@ def ahead(hours: float) -> Callable[[], int]:
 
 
 def same_clock(storage: Storage, location: str, may_write: bool) -> int | None:
-    """The store has the clock that the test has set: whatever that says, nothing is skewed."""
+    """The store has the clock of the test, so there is never a skew."""
     return None
 
 
 def store_at(now_ms: Callable[[], int]) -> Callable[[Storage, str, bool], int | None]:
-    """A store with a clock of its own."""
+    """A store with a separate clock."""
     return lambda storage, location, may_write: now_ms()
 
 
-# Files of local tables, where they lie.
+# Files of local tables and their locations.
 
 DAY_S = 86_400
 
 
 def local_path(path: str) -> Path:
-    """Where a ``file:`` address lies; nothing in it is decoded."""
+    """The path of a ``file:`` address, without decoding."""
     return Path(split_path(path).key)
 
 
@@ -76,17 +76,17 @@ def files_below(folder: Path) -> set[str]:
 
 
 def grow_old(paths: Iterable[Path], days: float = 10) -> None:
-    """Date files back to so many days ago."""
+    """Set the modification time of files to so many days ago."""
     then = time.time() - days * DAY_S
     for path in paths:
         os.utime(path, (then, then))
 
 
-# What passes report.
+# Outcomes of passes.
 
 
 def outcome_of(outcome: PassOutcome, operation: Operation) -> OperationOutcome:
-    """The part of a pass that one operation had."""
+    """The outcome of an operation within a pass."""
     return next(part for part in outcome.operations if part.operation is operation)
 
 
@@ -99,22 +99,22 @@ EAGER = {
     "orphan_older_than_hours": "0",
     "min_manifests_to_rewrite": "2",
 }
-"""Everything that may go goes at once: one snapshot stays, orphans have no grace, two of anything are too many."""
+"""A pass removes all it may: it keeps one snapshot, orphans have no grace period, and all thresholds are two."""
 
 KEEPING_SNAPSHOTS: dict[str, Any] = {"operations": "compact,remove_orphans,rewrite_manifests"}
 
 
-# A local table with writers beside us: PyIceberg or others write, we maintain, and a test says when they meet.
+# A local table with other writers: PyIceberg or others write, Icekeeper maintains, and a test chooses the moments.
 
 NAME = TableName(("ns",), "t")
 ID_AND_PART = pa.schema([pa.field("id", pa.int64()), pa.field("part", pa.string())])
-"""The table's columns, unless a test wants others."""
+"""The table's columns by default."""
 
 
 class MaintainedTable:
-    """``ns.t`` in any catalog, with a state store of its own.
+    """``ns.t`` in any catalog, with a separate state store.
 
-    :func:`new_table`, :func:`registered_table` and :func:`maintained_table` make one in a SQLite catalog of its own.
+    :func:`new_table`, :func:`registered_table` and :func:`maintained_table` make a table in a new SQLite catalog.
     """
 
     def __init__(
@@ -125,13 +125,13 @@ class MaintainedTable:
         self.engine = ScriptedEngine()
         self.state = SqliteStateStore(folder / "state.db")
         self.late_ms = 0
-        """How much later it is, for our passes and for the store, than the system's clock says."""
+        """How far the clocks of passes and of the store are ahead of the system's clock."""
         self.waits: list[float] = []
-        """Seconds that our passes waited for other writers; they never really sleep, and else no time passes."""
+        """Seconds that passes waited for other writers; they do not really sleep; the monotonic clock is the sum."""
         self.runtime = self.runtime_with()
         self._pyiceberg, self._sweeps_all = pyiceberg, sweeps_all
 
-    # -- the writers' side
+    # -- writers
 
     @property
     def pyiceberg(self) -> SqlCatalog:
@@ -150,15 +150,15 @@ class MaintainedTable:
         return self.pyiceberg.create_table("ns.t", schema=schema, **options)
 
     def create_beside(self, name: str, location: str, **properties: str) -> Table:
-        """Another table of the catalog."""
+        """Create another table in the catalog."""
         return self.pyiceberg.create_table(name, schema=ID_AND_PART, location=location, properties=properties)
 
     def append(self, *ids: int, part: str | None = "p") -> None:
-        """One file (per value of ``part``) with these ids."""
+        """Append a file with these ids."""
         self.table.append(self.new_rows(*ids, part=part))
 
     def fill(self, files: int, *, part: str = "p", start: int = 0) -> None:
-        """That many files of two rows; an empty table gets a copy of those that were written first."""
+        """Append that many files of two rows; an empty table gets a copy of files that an earlier call wrote."""
 
         def write() -> None:
             for number in range(start, start + files):
@@ -171,19 +171,19 @@ class MaintainedTable:
             ready_tables.fill(self.pyiceberg, table, ("fill", files, part, start), write)
 
     def new_rows(self, *ids: int, part: str | None = "p") -> pa.Table:
-        """Rows that may be appended to this table or another of its columns."""
+        """Rows for this table or another table with its columns."""
         return pa.table({"id": list(ids), "part": [part] * len(ids)}, schema=ID_AND_PART)
 
-    # -- our side
+    # -- passes
 
     def runtime_with(
         self, *, catalog: Catalog | None = None, clock: Clock | None = None, store_clock: StoreClock | None = None
     ) -> Runtime:
-        """What a command works with; a ``clock`` is the store's as well, unless that has its own."""
+        """The runtime of a command; ``clock`` is also the store's clock, unless ``store_clock`` is given."""
         return Runtime(
             catalog or self.catalog,
             self.state,
-            environment={"ICEKEEPER_TABLE_SETTINGS": "all"},  # also targets of kilobytes
+            environment={"ICEKEEPER_TABLE_SETTINGS": "all"},  # tables may set targets of kilobytes
             clock=clock or self._now,
             store_clock=store_clock or (same_clock if clock else self._store_now),
             sleep=self.waits.append,
@@ -203,9 +203,9 @@ class MaintainedTable:
         store_clock: StoreClock | None = None,
         **settings: str,
     ) -> PassOutcome:
-        """A pass that spares nothing it may touch (:data:`support.maintained_table.EAGER`).
+        """Run a pass that removes all it may (:data:`support.maintained_table.EAGER`).
 
-        Without a ``run_id``, as a command makes it: a run of its own, which a pipeline's lease keeps out.
+        Without a ``run_id``, the pass is that of a command, which a pipeline's lease keeps out.
         """
         runtime = self.runtime_with(catalog=catalog, clock=clock, store_clock=store_clock)
         chosen = {**EAGER, **settings}
@@ -220,7 +220,7 @@ class MaintainedTable:
         return run_pass(runtime.context(loaded, resolved, engine or self.engine, run_id=run_id, dry_run=dry_run))
 
     def run(self, operation: Operation, **more: Any) -> OperationOutcome:
-        """One operation."""
+        """Run a pass with a single operation and return its outcome."""
         (outcome,) = self.maintain(operation.value, **more).operations
         return outcome
 
@@ -230,7 +230,7 @@ class MaintainedTable:
     def _store_now(self, storage: Storage, location: str, may_write: bool) -> int | None:
         return None if self.late_ms else store_now_ms(storage, location, may_write)
 
-    # -- what is there; none of it calls a hook of the catalog
+    # -- the table's state; these calls bypass the hooks of the catalog
 
     @property
     def loaded(self) -> LoadedTable:
@@ -259,7 +259,7 @@ class MaintainedTable:
         return TableReader(loaded.metadata, Storage(loaded.io_properties).read)
 
     def entries(self, snapshot_id: int | None = None) -> list[ManifestEntry]:
-        """The live entries of a snapshot, the head unless named."""
+        """The live entries of a snapshot, by default of the head."""
         reader = self.reader
         snapshot = reader.metadata.snapshots[snapshot_id] if snapshot_id else reader.metadata.current_snapshot
         assert snapshot is not None
@@ -269,7 +269,7 @@ class MaintainedTable:
         return [entry.file for entry in self.entries()]
 
     def live_files(self) -> set[str]:
-        """Data and delete files of the current snapshot, as it spells them."""
+        """Paths of data and delete files of the current snapshot, as its manifests spell them."""
         return {entry.file.file_path for entry in self.entries()}
 
     def live_deletes(self) -> Counter[str]:
@@ -277,15 +277,15 @@ class MaintainedTable:
         return Counter(e.file.content.name for e in self.entries() if e.file.content is not FileContent.DATA)
 
     def rows(self, snapshot_id: int | None = None) -> CanonicalRows:
-        """Read with PyIceberg."""
+        """The rows as PyIceberg reads them."""
         return canonical(pyiceberg_rows(self.metadata_location, snapshot_id))
 
     def ids(self, snapshot_id: int | None = None) -> list[int]:
-        """Read with PyIceberg."""
+        """The ids as PyIceberg reads them."""
         return sorted(row["id"] for row in pyiceberg_rows(self.metadata_location, snapshot_id))
 
     def readers_agree(self) -> list[int]:
-        """The ids at the head, which PyIceberg and DuckDB must read alike."""
+        """The ids at the head; PyIceberg and DuckDB must read the same."""
         assert canonical(duckdb_rows(self.metadata_location)) == self.rows()
         return self.ids()
 
@@ -298,24 +298,24 @@ class MaintainedTable:
         return {normalise(path) for path in reachable_files(self.reader, loaded.metadata_location)}
 
     def unreferenced(self) -> set[str]:
-        """What lies about and nothing needs, metadata files apart."""
+        """Files that are not reachable, except metadata files."""
         return {path for path in self.files() - self.reachable() if not path.endswith(".metadata.json")}
 
     def verify(self) -> Verification:
         return verify_table(self.loaded, self.storage)
 
     def problems(self) -> Counter[tuple[str, str]]:
-        """What ``verify`` finds, by kind and file."""
+        """The problems that ``verify`` finds, by kind and file."""
         return Counter((problem.kind.value, problem.path) for problem in self.verify().problems)
 
     def assert_sound(self) -> None:
-        """Every file is there and every count adds up."""
+        """Check that every file is present and every count adds up."""
         assert not self.problems()
 
-    # -- what becomes of its files without a commit
+    # -- changes to files without a commit
 
     def plant(self, relative: str, data: bytes = b"x", *, days_old: float = 10) -> str:
-        """Write a file below the table's location; its path."""
+        """Write a file below the table's location and return its path."""
         path = self.folder / relative
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -323,7 +323,7 @@ class MaintainedTable:
         return str(path)
 
     def rewrite_document(self, change: Callable[[dict[str, Any]], object]) -> None:
-        """Change the current metadata file where it lies."""
+        """Change the current metadata file in place."""
         path = Path(normalise(self.metadata_location))
         document = json.loads(path.read_text())
         change(document)
@@ -331,9 +331,9 @@ class MaintainedTable:
 
 
 def new_table(pyiceberg: SqlCatalog, folder: Path, *, allowed: Path | None = None, **options: Any) -> MaintainedTable:
-    """A new table with :data:`ID_AND_PART` in a PyIceberg catalog whose database and warehouse lie in the folder.
+    """A new table with :data:`ID_AND_PART` in a PyIceberg catalog whose database and warehouse are in the folder.
 
-    ``allowed`` is where the operator allows tables to have files, unless that is the warehouse.
+    ``allowed`` is the prefix where the operator allows files of tables; the default is the warehouse.
     """
     table = MaintainedTable(our_catalog(folder, allowed=allowed), folder, pyiceberg=pyiceberg)
     table.create(**options)
@@ -341,21 +341,21 @@ def new_table(pyiceberg: SqlCatalog, folder: Path, *, allowed: Path | None = Non
 
 
 def registered_table(metadata_location: str, folder: Path) -> MaintainedTable:
-    """A table that lies anywhere, registered in a new catalog in the folder."""
+    """A table at any location, registered in a new catalog in the folder."""
     catalog = SqlCatalog("local", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=folder.as_uri())
     catalog.create_namespace(NAME.namespace)
-    with suppress(ValidationError):  # v1's inline manifests: registered, though PyIceberg cannot parse them
+    with suppress(ValidationError):  # PyIceberg registers a table with v1's inline manifests, but cannot parse it
         catalog.register_table((*NAME.namespace, NAME.name), metadata_location)
     catalog.close()
-    lies_at = Path(normalise(metadata_location))
-    home = parse_document(lies_at.read_bytes(), metadata_location).location
-    ours = our_catalog(folder, folder, allowed=f"{lies_at.parent.parent},{home}")
+    metadata_path = Path(normalise(metadata_location))
+    home = parse_document(metadata_path.read_bytes(), metadata_location).location
+    ours = our_catalog(folder, folder, allowed=f"{metadata_path.parent.parent},{home}")
     return MaintainedTable(ours, folder, sweeps_all=True)
 
 
 @contextmanager
 def maintained_table(folder: Path) -> Iterator[MaintainedTable]:
-    """A new catalog in the folder, closed at the end; the test creates the table, with whatever columns it wants."""
+    """A new catalog in the folder, closed at the end; the test creates the table with any columns."""
     warehouse = folder / "warehouse"
     warehouse.mkdir(parents=True, exist_ok=True)
     writer = SqlCatalog("local", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=warehouse.as_uri())
@@ -368,24 +368,24 @@ def maintained_table(folder: Path) -> Iterator[MaintainedTable]:
 
 
 def our_catalog(folder: Path, warehouse: Path | None = None, allowed: Path | str | None = None) -> OurSqlCatalog:
-    """The SQLite catalog of a folder, as we see it; ``allowed`` as in :func:`new_table`."""
+    """Icekeeper's view of the SQLite catalog of a folder; ``allowed`` as in :func:`new_table`."""
     address = (warehouse or folder / "warehouse").as_uri()
     properties = {"uri": f"sqlite:///{folder / 'catalog.db'}", "warehouse": address}
     rules = os.environ.get(ALLOWED_PREFIXES, "") if allowed is None else f"*={address},{allowed}"
     return OurSqlCatalog(ConfiguredCatalog("local", CatalogKind.SQL, properties, rules))
 
 
-# Dry runs beside the passes that follow them: both must tell the same figures.
+# Dry runs and the passes that follow them must report the same figures.
 
 
 def figures(outcome: OperationOutcome) -> list[str]:
-    """The numbers of the sentence that a dry run tells, too: of statistics how many columns, no count of entries."""
+    """The numbers in a summary that a dry run also reports: of statistics the columns, but no count of entries."""
     found = re.findall(r"\d+", re.sub(r"\(\d+ entries\)", "", outcome.summary))
     return found[:1] if outcome.operation is Operation.COMPUTE_STATISTICS else found
 
 
 def dry_run(made: MaintainedTable, operations: str = "all", **settings: Any) -> PassOutcome:
-    """A dry run in turn, which changes neither the table nor its files."""
+    """Run a dry run, which must change neither the table nor its files."""
     before = made.files(), made.metadata_location
     outcome = made.maintain(operations, dry_run=True, **settings)
     assert (made.files(), made.metadata_location) == before
@@ -393,11 +393,11 @@ def dry_run(made: MaintainedTable, operations: str = "all", **settings: Any) -> 
 
 
 def assert_agree(would: PassOutcome, did: PassOutcome) -> None:
-    """The same operations ended alike with the same figures; the files that a dry run names are the pass's, too.
+    """Check that both have the same operations, statuses and figures, and that the pass changes the planned files.
 
-    A sentence of the pass may go on with figures that only the work tells.
+    The summary of the pass may have further figures that only the work yields.
     """
-    assert [one.operation for one in would.operations] == [one.operation for one in did.operations]
+    assert [part.operation for part in would.operations] == [part.operation for part in did.operations]
     for planned, done in zip(would.operations, did.operations, strict=True):
         sentences = f"{planned.operation.value}: {planned.summary} / {done.summary}"
         assert planned.status == done.status, sentences
@@ -420,7 +420,7 @@ def metadata_of(table: MaintainedTable, **changes: Any) -> bytes:
 
 
 def assert_refused(table: MaintainedTable, *words: str, **more: Any) -> None:
-    """Refused, naming these words, and every file is still there."""
+    """Check that a sweep is refused with these words in its reason, and deletes no file."""
     table.plant("data/bait.parquet")
     before = table.files()
     outcome = sweep(table, **more)
@@ -431,12 +431,12 @@ def assert_refused(table: MaintainedTable, *words: str, **more: Any) -> None:
     assert table.files() >= before
 
 
-# Passes that no lease keeps apart: what guards rows and files must hold even then.
+# Passes without leases: the guards of rows and files must still hold.
 
 
 @contextmanager
 def without_leases() -> Iterator[None]:
-    """While the block runs, every pass of this process believes that it holds its table's lease."""
+    """Within the block, every pass of this process runs as if it held its table's lease."""
     unguarded = SimpleNamespace(is_lost=False, require=lambda: None)
     with mock.patch("icekeeper.maintenance.run_pass.leased", return_value=nullcontext(unguarded)):
         yield

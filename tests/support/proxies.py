@@ -21,11 +21,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from local_stack.loopback_proxy import OF_ONE_CONNECTION, ProxyHandler, serving
 
-# A proxy in front of an HTTP server that counts what really goes over the wire: what a store charges for.
+# A proxy in front of an HTTP server that counts the requests on the wire, for which a store charges.
 
 
 class WireRequest(NamedTuple):
-    """One request as it came."""
+    """A request on the wire."""
 
     kind: str
     """GET, HEAD, PUT, DELETE, LIST; CREATE, PART, COMPLETE and ABORT of a multipart upload; DELETE_MANY; POST."""
@@ -33,15 +33,15 @@ class WireRequest(NamedTuple):
     range: str | None
     """The header ``Range``."""
     stage: str
-    """What :attr:`CountingProxy.stage` said when it came."""
+    """The value of :attr:`CountingProxy.stage` when the request arrived."""
 
 
 @dataclass
 class CountingProxy:
-    """The address to use in place of the server's, and every request that came and was answered.
+    """The address to use in place of the server's, and every answered request.
 
-    One that the server failed to answer, or whose client was gone, does not count: the client's library sends it again,
-    and how often a busy machine lets that happen is no property of ours.
+    A request that the server failed to answer, or whose client closed the connection, does not count: the client's
+    library sends it again, and how often this happens depends on the load of the machine.
     """
 
     address: str
@@ -49,13 +49,13 @@ class CountingProxy:
     stage: str = ""
 
     def counts(self, stage: str | None = None) -> Counter[str]:
-        """How many requests of each kind came, of one stage or of all."""
+        """The number of requests of each kind, in a stage or in all stages."""
         return Counter(request.kind for request in self.requests if stage in (None, request.stage))
 
 
 @contextmanager
 def counting_proxy(server: str) -> Iterator[CountingProxy]:
-    """Forwards to ``server`` (``http://host:port``); signatures stay valid, because the client's Host is passed on."""
+    """Forward to ``server`` (``http://host:port``); signatures are valid, because the client's Host is passed on."""
     proxy = CountingProxy("")
 
     class Handler(Forwarder):
@@ -67,7 +67,7 @@ def counting_proxy(server: str) -> Iterator[CountingProxy]:
 
 
 class Forwarder(ProxyHandler):
-    """Sends every request on as it came, and counts it."""
+    """Forwards every request unchanged, and counts it."""
 
     counted: CountingProxy
     now: WireRequest | None = None
@@ -112,7 +112,7 @@ def _kind(method: str, path: str) -> str:
     return "DELETE_MANY" if method == "POST" and "delete" in query else method
 
 
-# A proxy in front of a store that fails in the midst of what a client does: keys expire, answers are lost.
+# A proxy in front of a store that fails while a client works: keys expire, answers are lost.
 
 _EXPIRED = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 
@@ -121,7 +121,7 @@ Moment: TypeAlias = Callable[[int, WireRequest], bool]
 
 
 class Fault(Enum):
-    """What the store does wrong."""
+    """How the store fails."""
 
     EXPIRED = "every request is refused from here on, for the keys have expired"
     LOST = "the store did what was asked, and the connection broke before its answer came"
@@ -130,7 +130,7 @@ class Fault(Enum):
 
 @dataclass
 class FailingStore:
-    """The address to use in place of the server's, and what came of the fault."""
+    """The address to use in place of the server's, and the request that the fault hit."""
 
     proxy: CountingProxy
     hit: WireRequest | None = None
@@ -140,7 +140,7 @@ class FailingStore:
 
 @contextmanager
 def failing_store(server: str, fault: Fault, moment: Moment) -> Iterator[FailingStore]:
-    """Forwards to ``server`` (``http://host:port``) but for one request, or all from one on."""
+    """Forward to ``server`` (``http://host:port``) except for one request, or for all requests from one on."""
     store = FailingStore(CountingProxy(""))
 
     class Handler(_FailingForwarder):
@@ -180,7 +180,7 @@ class _FailingForwarder(Forwarder):
             super().answer(*reported)
 
     def _is_hit(self) -> bool:
-        """Whether this request fails; it is counted in either case."""
+        """Count this request and return whether it fails."""
         with self.failing.lock:
             request = self.count()
             if self.failing.hit is not None:
@@ -190,7 +190,7 @@ class _FailingForwarder(Forwarder):
             return self.failing.hit is not None
 
 
-# A proxy in front of a server that answers late, not at all or twice, now and then.
+# A proxy that sometimes delays a request, cuts its answer, or sends it twice.
 
 
 @dataclass
@@ -199,16 +199,16 @@ class Troubles:
 
     chance: random.Random
     delayed: float = 0.0
-    """The share of requests that are sent on up to 0.3 s late."""
+    """The share of requests that are forwarded up to 0.3 s late."""
     cut: float = 0.0
-    """The share of which the server does what was asked, and the connection breaks before its answer comes."""
+    """The share of requests that the server serves, but whose connection breaks before the answer."""
     doubled: float = 0.0
-    """The share that reach the server twice; the client gets the second answer."""
+    """The share of requests that reach the server twice; the client gets the second answer."""
     counts: Counter[str] = field(default_factory=Counter)
-    """What went wrong so far."""
+    """The troubles so far, by kind."""
 
     def draw(self) -> str:
-        """What goes wrong with the next request: the name of a share, or nothing."""
+        """The trouble of the next request: the name of a share, or an empty text."""
         drawn = self.chance.random()
         for kind in ("delayed", "cut", "doubled"):
             drawn -= getattr(self, kind)
@@ -220,7 +220,7 @@ class Troubles:
 
 @contextmanager
 def troubled_proxy(server: str, troubles: Troubles) -> Iterator[str]:
-    """Forwards to ``server`` (``http://host:port``); a request that cannot be forwarded breaks the connection."""
+    """Forward to ``server`` (``http://host:port``); a request that cannot be forwarded breaks the connection."""
 
     class Handler(_TroubledForwarder):
         upstream = urlsplit(server).netloc
@@ -262,7 +262,7 @@ class FaultyProxy:
 
     url: str = ""
     fault: bytes | None = None
-    """Sent instead of the answer, then the connection is closed; empty for closing only."""
+    """These bytes replace the answer, then the connection is closed; empty bytes only close it."""
     faults_left: int | None = None
     """How many answers get lost; ``None`` for all."""
     clients: set[socket.socket] = field(default_factory=set)
@@ -270,7 +270,7 @@ class FaultyProxy:
 
 @contextmanager
 def faulty_proxy(server: str) -> Iterator[FaultyProxy]:
-    """Forwards to ``server`` (``http://host:port``); at the end all connections are closed."""
+    """Forward to ``server`` (``http://host:port``); at the end, close all connections."""
     proxy = FaultyProxy()
 
     class Handler(_FaultyForwarder):
@@ -311,12 +311,12 @@ def closed_port() -> Iterator[str]:
         yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
 
 
-# A server of a test's own on 127.0.0.1, for as long as a block runs.
+# A server on 127.0.0.1 that runs during a block.
 
 
 class _Server(HTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """As always, but for a client that goes away once it has read enough."""
+        """Ignore a client that closes the connection once it has read enough."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
             super().handle_error(request, client_address)
 
@@ -327,8 +327,8 @@ class _ThreadingServer(ThreadingMixIn, _Server):
 
 @contextmanager
 def served_by(handler: type[BaseHTTPRequestHandler], *, one_by_one: bool = False) -> Iterator[str]:
-    """The address of a server whose requests a handler answers, each in a thread of its own, or one after another."""
-    handler.disable_nagle_algorithm = True  # else each answer waits 40 ms between its head and its body
+    """The address of a server whose requests a handler answers, each in a new thread, or one after another."""
+    handler.disable_nagle_algorithm = True  # otherwise each answer waits 40 ms between its head and its body
     server = (_Server if one_by_one else _ThreadingServer)(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -345,7 +345,7 @@ def served_by(handler: type[BaseHTTPRequestHandler], *, one_by_one: bool = False
 
 @contextmanager
 def requests_of(client: Any) -> Iterator[list[str]]:
-    """The operations that a client asks for meanwhile."""
+    """The operations that a client calls during the block."""
     seen: list[str] = []
     event = f"before-call.{client.meta.service_model.service_id.hyphenize()}"
 

@@ -1,4 +1,4 @@
-"""A REST catalog on 127.0.0.1 over another catalog: it acts on a commit or not, and answers what a test wants."""
+"""A REST catalog on 127.0.0.1 over another catalog, with scripted commits and answers."""
 
 from __future__ import annotations
 
@@ -27,38 +27,38 @@ def error_document(status: int, kind: str = "SomeException", message: str = "no"
 
 @dataclass(frozen=True, slots=True)
 class CommitScript:
-    """What the server does about one commit; without a status it answers as it should."""
+    """The server's action and answer for a commit; without a status, the answer is correct."""
 
     acts: bool = True
     status: int | None = None
     body: Any = b""
-    """Bytes, or what becomes JSON; of a success without a body: the table as it is."""
+    """Bytes, or a value to encode as JSON."""
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class ScriptedRest:
-    """One request at a time; commits beyond the scripts are carried out and answered as they should."""
+    """Serves one request at a time; commits beyond the scripts are committed and answered correctly."""
 
     inner: Catalog
     url: str = ""
     scripts: list[CommitScript] = field(default_factory=list)
     broken_loads: int = 0
-    """So many loads are answered with 503 once a commit was seen."""
+    """The number of loads after a commit that are answered with 503."""
     lagging_loads: int = 0
-    """So many loads after a commit are answered with the table as it was before the first one: a replica that lags."""
+    """The number of loads after a commit that return the table before the first commit, as a lagging replica does."""
     before: bytes | None = None
     requests: list[str] = field(default_factory=list)
-    """``GET tables/t`` and ``POST tables/t``, as they came."""
+    """``GET tables/t`` and ``POST tables/t`` in the order of arrival."""
     seen_headers: list[Mapping[str, str]] = field(default_factory=list)
-    """Of every request, names in lower case."""
+    """The headers of every request, with names in lower case."""
 
     def open(self, name: str = "scripted", **properties: str) -> Catalog:
-        """Our own adapter, connected to this server."""
+        """Icekeeper's adapter, connected to this server."""
         return open_catalog(name, {"type": "rest", "uri": self.url, "warehouse": self.inner.id.warehouse, **properties})
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
-        """Status, headers and body."""
+        """Return status, headers and body."""
         if path.startswith("/v1/config"):
             return 200, {}, b'{"defaults": {}, "overrides": {}}'
         if path.startswith("/v1/oauth"):
@@ -97,7 +97,7 @@ class ScriptedRest:
 
 @dataclass
 class HostileRest(ScriptedRest):
-    """A server that sends what it likes as configuration, of itself and of tables, and leads elsewhere."""
+    """A server that sends any configuration for itself and for tables, and redirects requests."""
 
     defaults: Any = field(default_factory=dict)
     overrides: Any = field(default_factory=dict)
@@ -105,11 +105,11 @@ class HostileRest(ScriptedRest):
     config: Any = field(default_factory=dict)
     credentials: Any = field(default_factory=list)
     leads: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """Status and address for requests whose path begins so."""
+    """Status and address of the redirect by the start of a request's path."""
     paths: list[str] = field(default_factory=list)
 
     def send_everywhere(self, settings: Mapping[str, Any]) -> None:
-        """In every place where a server may send settings."""
+        """Send these settings in every place where a server may send settings."""
         self.defaults = self.overrides = self.config = dict(settings)
         self.credentials = [{"prefix": "", "config": dict(settings)}]
 
@@ -134,23 +134,23 @@ class HostileRest(ScriptedRest):
 
 
 Answer: TypeAlias = tuple[int | None, Any]
-"""A status, and what becomes the body: bytes, or JSON.  Without a status the answer is late."""
+"""A status and a body, bytes or a value to encode as JSON.  Without a status, the answer is late."""
 
 
 @dataclass
 class AskedRest(ScriptedRest):
-    """A server whose answers to single questions are replaced.
+    """A server whose answers to certain queries are replaced.
 
-    A question is ``namespaces``, ``parent=a.b``, ``a.b/tables`` (which tables are there?) or ``a.b/tables/t``.
+    A query is ``namespaces``, ``parent=a.b``, ``a.b/tables`` (lists tables) or ``a.b/tables/t``.
     """
 
     said: dict[str, list[Answer]] = field(default_factory=dict)
-    """The next answers to a question; the last one stays."""
+    """The next answers to a query; the last answer repeats."""
     late_s: float = 0.3
     namespaces: dict[str, list[str]] = field(default_factory=dict)
-    """The names of its tables by namespace; those of the inner catalog if it is empty."""
+    """The names of the server's tables by namespace; if empty, those of the inner catalog."""
     is_nested: bool = True
-    """Else every question for the children of a namespace is a bad request."""
+    """If false, every query for the children of a namespace is a bad request."""
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
         question = unquote(path).removeprefix("/v1/namespaces").replace("\x1f", ".")
@@ -227,11 +227,11 @@ def _served(catalog: Rest) -> Iterator[Rest]:
             self.end_headers()
             self.wfile.write(answer)
 
-        do_GET = do_POST = _handle  # noqa: N815 (the names by which http.server calls them)
+        do_GET = do_POST = _handle  # noqa: N815 (http.server calls these names)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing."""
+            """Log nothing."""
 
-    # A late answer holds up no other one.
+    # A late answer delays no other answer.
     with served_by(Handler, one_by_one=not isinstance(catalog, AskedRest)) as catalog.url:
         yield catalog

@@ -1,4 +1,4 @@
-"""template.yaml by kind and role, as CloudFormation renders it, under choices of parameters."""
+"""template.yaml by kind and role, as CloudFormation renders it for given parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 
 from local_stack.template import TEMPLATE, YAML_LOADER, Template, load_template
 
-# The parts of template.yaml by kind and role, what they refer to, and which actions they allow.
+# The parts of template.yaml by kind and role, their references, and the actions that they allow.
 
 ROOT = TEMPLATE.parent
 DOCUMENT = load_template()
@@ -33,7 +33,7 @@ FUNCTIONS = {
     properties["Handler"].removesuffix(".handler.handle"): (name, properties)
     for name, properties in of_type("AWS::Serverless::Function").items()
 }
-"""By role, which is the folder of the handler."""
+"""Functions by role, which is the folder of the handler."""
 JOBS = {
     Path(properties["Command"]["ScriptLocation"]["Fn::Sub"]).stem: (name, properties)
     for name, properties in of_type("AWS::Glue::Job").items()
@@ -41,7 +41,7 @@ JOBS = {
 
 
 def role_of(properties: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The properties of the role that a function or job has."""
+    """The properties of the role of a function or job."""
     found: Mapping[str, Any] = RESOURCES[properties["Role"]["Fn::GetAtt"][0]]["Properties"]
     return found
 
@@ -68,7 +68,7 @@ def referred(value: Any) -> set[str]:
 
 
 def statements(value: Any) -> Iterable[Mapping[str, Any]]:
-    """Every statement that allows something, wherever it is."""
+    """Every statement with effect Allow, at any depth."""
     if isinstance(value, Mapping):
         if value.get("Effect") == "Allow":
             yield value
@@ -87,20 +87,20 @@ def actions(value: Any) -> set[str]:
     return found
 
 
-# What tests look for in template.yaml: the lines that hold a wildcard, variables by default, every text of a part.
+# Parts of template.yaml that tests check: lines with a wildcard, default variables, every text.
 
 _GUARDED = ("Action", "NotAction", "Resource", "NotResource")
 JUSTIFICATION = "# wildcard: "
 
 
 def local_environment(template: Mapping[str, Any]) -> dict[str, str]:
-    """The variables of all functions as ``sam local invoke`` sets them: parameters at their defaults, no condition
-    holds, and what is ``AWS::NoValue`` is there, but empty."""
+    """The variables of all functions as ``sam local invoke`` sets them: parameters have their defaults, no condition
+    holds, and ``AWS::NoValue`` becomes an empty text."""
     resources = template["Resources"].values()
     parts = [template["Globals"]["Function"]]
-    parts += [one["Properties"] for one in resources if one["Type"] == "AWS::Serverless::Function"]
+    parts += [found["Properties"] for found in resources if found["Type"] == "AWS::Serverless::Function"]
     variables = [part.get("Environment", {}).get("Variables", {}) for part in parts]
-    return {name: _by_default(template, value) for some in variables for name, value in some.items()}
+    return {name: _by_default(template, value) for group in variables for name, value in group.items()}
 
 
 def _by_default(template: Mapping[str, Any], value: Any) -> str:
@@ -114,7 +114,7 @@ def _by_default(template: Mapping[str, Any], value: Any) -> str:
     if function == "Fn::FindInMap":
         return str(template["Mappings"][given[0]][_by_default(template, given[1])][given[2]])
     if function == "Fn::Join":
-        return _by_default(template, given[1])  # of a list in one parameter
+        return _by_default(template, given[1])  # the joined list is a single parameter
     if function == "Fn::Sub":
         return str(given)
     raise NotImplementedError(function)
@@ -130,15 +130,15 @@ class Wildcard:
 
 
 def wildcards(text: str | None = None) -> list[Wildcard]:
-    """Every ``*`` that grants something, and whether the line above says why."""
+    """Every ``*`` in an action or resource, and whether the line above justifies it."""
     source = TEMPLATE.read_text() if text is None else text
     lines = source.splitlines()
     found = {}
     for node in _guarded(yaml.compose(source, Loader=YAML_LOADER)):
         above = node.start_mark.line - 1
         why = lines[above].strip() if above >= 0 else ""
-        said = why.startswith(JUSTIFICATION) and len(why) > len(JUSTIFICATION) + 10
-        found[node.start_mark.line] = Wildcard(node.start_mark.line + 1, node.value, said)
+        is_justified = why.startswith(JUSTIFICATION) and len(why) > len(JUSTIFICATION) + 10
+        found[node.start_mark.line] = Wildcard(node.start_mark.line + 1, node.value, is_justified)
     return [found[line] for line in sorted(found)]
 
 
@@ -166,15 +166,15 @@ def strings(value: Any) -> Iterator[str]:
             yield from strings(item)
 
 
-# template.yaml as CloudFormation makes it of a set of parameters: resources that are there, and what each role may do.
+# template.yaml as CloudFormation renders it for a set of parameters: its resources, and the rights of each role.
 #
-# Conditions are decided and intrinsic functions resolved; whatever refers to a resource that its condition leaves out
-# is an error, as it is to CloudFormation.  Names are those of the local stack (``STACK-LogicalId``).
+# Conditions are evaluated and intrinsic functions resolved; a reference to a resource whose condition does not hold is
+# an error, as in CloudFormation.  Names are those of the local stack (``STACK-LogicalId``).
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One policy of a role: a managed one of the template by its logical id, or one inside the role."""
+    """A policy of a role: a managed policy of the template by its logical id, or an inline policy."""
 
     name: str
     document: Mapping[str, Any]
@@ -193,37 +193,37 @@ class Grant:
 
 @dataclass(frozen=True)
 class RenderedTemplate:
-    """The resources of one stack, their properties resolved."""
+    """The resources of a stack with resolved properties."""
 
     parameters: Mapping[str, str]
     resources: Mapping[str, Mapping[str, Any]] = field(repr=False)
-    """By logical id, with ``Type`` and ``Properties``."""
+    """Resources by logical id, with ``Type`` and ``Properties``."""
     _template: _Strict = field(repr=False)
 
     def reference(self, logical_id: str) -> str:
-        """What ``!Ref`` of a resource is.
+        """The value of ``!Ref`` of a resource.
 
         Raises:
-            KeyError: it is not there.
+            KeyError: the resource does not exist.
         """
         return str(self._template.resolve({"Ref": logical_id}))
 
     def of_type(self, kind: str) -> dict[str, Mapping[str, Any]]:
         """Properties by logical id."""
-        return {name: one["Properties"] for name, one in self.resources.items() if one["Type"] == kind}
+        return {name: found["Properties"] for name, found in self.resources.items() if found["Type"] == kind}
 
     @cached_property
     def managed(self) -> dict[str, Grant]:
         """The template's managed policies by logical id."""
         found = self.of_type("AWS::IAM::ManagedPolicy")
-        return {name: Grant(name, one["PolicyDocument"], is_managed=True) for name, one in found.items()}
+        return {name: Grant(name, policy["PolicyDocument"], is_managed=True) for name, policy in found.items()}
 
     @cached_property
     def grants(self) -> dict[str, list[Grant]]:
-        """What everything that acts may do, by logical id: functions, jobs, the state machine, the schedule."""
+        """The policies of every principal by logical id: functions, jobs, the state machine, the schedule."""
         found = {}
-        for name, one in self.resources.items():
-            properties = one["Properties"]
+        for name, resource in self.resources.items():
+            properties = resource["Properties"]
             role = properties.get("Role") or properties.get("Target", {}).get("RoleArn")
             if role is not None:
                 own = self._roles[role]
@@ -233,17 +233,17 @@ class RenderedTemplate:
     @cached_property
     def _roles(self) -> dict[str, Mapping[str, Any]]:
         named = self.of_type("AWS::IAM::Role")
-        return {str(self._template.resolve({"Fn::GetAtt": [name, "Arn"]})): one for name, one in named.items()}
+        return {str(self._template.resolve({"Fn::GetAtt": [name, "Arn"]})): role for name, role in named.items()}
 
     def _of_role(self, policies: Any, managed: Any) -> list[Grant]:
         by_name = {self.reference(name): grant for name, grant in self.managed.items()}
         grants = [by_name[name] for name in managed]
-        grants += [Grant(one["PolicyName"], one["PolicyDocument"], is_managed=False) for one in policies]
+        grants += [Grant(policy["PolicyName"], policy["PolicyDocument"], is_managed=False) for policy in policies]
         return grants
 
 
 class _Strict(Template):
-    """Refers to nothing that is not there."""
+    """A reference to a missing resource is an error."""
 
     def _kind(self, logical_id: str) -> str:
         kind = super()._kind(logical_id)
@@ -259,17 +259,17 @@ class _Strict(Template):
         return super()._holds(condition)
 
     def refusals(self) -> list[str]:
-        """What the assertions of the section ``Rules`` say that these parameters break."""
+        """The descriptions of the assertions in the section ``Rules`` that these parameters break."""
         return [
-            one["AssertDescription"]
+            assertion["AssertDescription"]
             for rule in self._document.get("Rules", {}).values()
             if self._holds(rule.get("RuleCondition"))
-            for one in rule["Assertions"]
-            if not self._holds(one["Assert"])
+            for assertion in rule["Assertions"]
+            if not self._holds(assertion["Assert"])
         ]
 
     def rendered(self) -> RenderedTemplate:
-        kinds = {str(one["Type"]) for one in self._document["Resources"].values()}
+        kinds = {str(resource["Type"]) for resource in self._document["Resources"].values()}
         found = {
             logical_id: {"Type": kind, "Properties": properties}
             for kind in sorted(kinds)
@@ -279,16 +279,16 @@ class _Strict(Template):
 
 
 def render(parameters: Mapping[str, str] | None = None, *, stack: str = "icekeeper") -> RenderedTemplate:
-    """The stack that these parameters make; the others have their defaults.
+    """The stack with these parameters; other parameters have their defaults.
 
     Raises:
-        KeyError: something refers to a resource that the template does not hold, or not under these parameters.
+        KeyError: a reference names a resource that the template does not have with these parameters.
     """
     return _Strict(TEMPLATE, stack, {"ArtifactLocation": "s3://artifacts/icekeeper/1", **(parameters or {})}).rendered()
 
 
 def refusals(parameters: Mapping[str, str]) -> list[str]:
-    """Why CloudFormation refuses these parameters, in the words of the template's own rules."""
+    """Why CloudFormation refuses these parameters, in the words of the template's rules."""
     return _Strict(TEMPLATE, "icekeeper", parameters).refusals()
 
 
@@ -298,7 +298,7 @@ def combinations(values: Mapping[str, tuple[str, ...]]) -> Iterator[dict[str, st
         yield dict(zip(values, chosen, strict=True))
 
 
-# Values of the parameters of template.yaml that its conditions ask for.
+# Values of the parameters that conditions of template.yaml read.
 
 TABLES = {
     "DiscoverTableBuckets": ("false", "true"),
@@ -307,7 +307,7 @@ TABLES = {
     "GlueDataCatalogArns": ("", "arn:aws:glue:eu-central-1:123456789012:database/sales"),
     "KmsKeyArns": ("", "arn:aws:kms:eu-central-1:123456789012:key/1"),
 }
-"""These decide which policies there are and what they hold."""
+"""These parameters decide which policies exist and what they contain."""
 SINGLE = {
     "AssumableRoleArns": "arn:aws:iam::210987654321:role/lake",
     "BucketFilter": "lake*",
@@ -333,9 +333,9 @@ SINGLE = {
     "LogsKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/5",
     "PermissionsBoundaryArn": "arn:aws:iam::123456789012:policy/boundary",
 }
-"""A value of every other parameter that a condition asks for, each by itself."""
+"""A value of every other parameter that a condition reads, each to be set alone."""
 VPC = {"VpcSubnetIds": "subnet-0a1b2c3d,subnet-4e5f6a7b", "VpcSecurityGroupIds": "sg-0a1b2c3d"}
-"""These two go together."""
+"""These two must be set together."""
 FOLDER = {
     "DataBucketArns": "arn:aws:s3:::shared/warehouse",
     "ListedBucketArns": "arn:aws:s3:::shared",

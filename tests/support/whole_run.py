@@ -1,4 +1,4 @@
-"""What a whole test run shares: AWS' models, Avro schemas, compiled SQL, and a folder in memory."""
+"""Objects that a whole test run shares: AWS' models, Avro schemas, compiled SQL, and a folder in memory."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ import sqlalchemy
 from pyiceberg.avro import file as avro_file
 from pyiceberg.table.metadata import TableMetadataV1, TableMetadataV2, TableMetadataV3
 
-# What botocore knows of AWS' services, read once for a whole test run.
+# botocore's models of AWS' services, read once per test run.
 #
-# Each session of boto3 reads and parses the models of its services anew, a tenth of a second of CPU for each client.
-# Clients of one session share them already, so sharing them between sessions changes nothing that a client does.  The
-# rules that tell a service's endpoint, the methods of a client's class and the settings of TLS are made anew for each
-# client even then; nothing changes them once they are made.
+# Each session of boto3 reads and parses the models of its services again, a tenth of a second of CPU per client.
+# Clients of one session already share them, so sharing them between sessions changes no client.  Even then, botocore
+# builds the endpoint rules, the methods of a client's class and the TLS settings again for each client; nothing changes
+# them later.
 
 
 @functools.cache
 def share_aws_models() -> None:
-    """Give all sessions of this process one loader, and all clients of a service the same rules and methods."""
+    """Give all sessions of this process the same loader, and all clients of a service the same rules and methods."""
     botocore.session.create_loader = functools.cache(botocore.loaders.create_loader)
     original, made = botocore.endpoint_provider.RuleSet, {}
 
     def rule_set(*, partitions: Any, rules: Any, **more: Any) -> Any:
-        """Rules by what they are made of, which is kept, so that nothing else has its identity."""
+        """Cache rules by the identity of their arguments; keep the arguments, so that no other object gets the id."""
         key = (id(partitions), id(rules))
         if key not in made:
             made[key] = (original(partitions=partitions, rules=rules, **more), partitions, rules)
@@ -45,12 +45,12 @@ def share_aws_models() -> None:
 
     botocore.endpoint_provider.RuleSet = rule_set
     _share_methods()
-    # Nothing here speaks TLS but what says so, with certificates that each connection names itself.
+    # Only tests of TLS use TLS, and each of their connections names its certificates.
     botocore.httpsession.create_urllib3_context = functools.cache(botocore.httpsession.create_urllib3_context)
 
 
 def _share_methods() -> None:
-    """They do nothing but name their operation; hooks add theirs to a dictionary of each client's own."""
+    """Cache the methods of clients: a method only names its operation; hooks add methods to a copy per client."""
     original, made = botocore.client.ClientCreator._create_methods, {}
 
     def create_methods(creator: Any, service_model: Any) -> dict[str, Any]:
@@ -62,23 +62,23 @@ def _share_methods() -> None:
     botocore.client.ClientCreator._create_methods = create_methods
 
 
-# Where a run keeps what its tests write: in memory, where that has the room.
+# A run keeps the files of its tests in memory, if there is enough.
 #
-# Tests write and delete very many small files.  ext4 gives no inode again within seconds of its deletion, and looks
-# through those of the last seconds for each new file: a sixth to a quarter of the CPU of tests that write tables.
+# Tests write and delete very many small files.  ext4 does not reuse an inode within seconds of its deletion, and for
+# each new file scans those deleted recently: a sixth to a quarter of the CPU of tests that write tables.
 
 _MEMORY = Path("/dev/shm")
 _LEAST_BYTES = 8 << 30
 
 
 def write_into_memory() -> None:
-    """Put all temporary files of this process and its children into memory; whoever sets ``TMPDIR`` chose otherwise."""
+    """Put all temporary files of this process and its children into memory, unless ``TMPDIR`` is set."""
     if "TMPDIR" not in os.environ and _has_room(_MEMORY):
         os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 
 def _has_room(folder: Path) -> bool:
-    """Whether files can be written and started there, 8 GiB of them; containers often have 64 MiB, and start none."""
+    """Whether the folder has 8 GiB for files and allows to execute them; containers often have 64 MiB and forbid it."""
     if not os.access(folder, os.W_OK | os.X_OK):
         return False
     found = os.statvfs(folder)
@@ -87,16 +87,16 @@ def _has_room(folder: Path) -> bool:
     return free_bytes >= _LEAST_BYTES and not found.f_flag & os.ST_NOEXEC
 
 
-# What PyIceberg works out anew for each manifest and each commit, worked out once for a whole test run.
+# Results that PyIceberg computes again for each manifest and each commit, computed once per test run.
 #
-# A test begins with some appends of PyIceberg's.  Each makes readers and writers for the same few Avro schemas, and
-# deep copies of metadata that nobody changes: both together are a quarter of what it costs.
+# A test begins with some appends by PyIceberg.  Each builds readers and writers for the same few Avro schemas, and deep
+# copies of metadata that never change: both together are a quarter of its cost.
 
 _MOST = 500
 
 
 def _remembered(function: Callable[..., Any], key_of: Callable[..., Hashable]) -> Callable[..., Any]:
-    """Remember results by a key, and keep the arguments, so that nothing else gets the identity of one of them."""
+    """Cache results by a key; keep the arguments, so that no other object gets the id of an argument."""
     known: dict[Hashable, tuple[Any, Any]] = {}
 
     @functools.wraps(function)
@@ -114,9 +114,9 @@ def _remembered(function: Callable[..., Any], key_of: Callable[..., Hashable]) -
 
 @functools.cache
 def share_avro_schemas() -> None:
-    """Let all Avro files of PyIceberg's share what follows from their schemas: readers, writers and the schemas' text.
+    """Let all Avro files of PyIceberg share what derives from their schemas: readers, writers and the schemas' text.
 
-    None of them has a state.  Schemas are told apart by identity: they are constants, or remembered here themselves.
+    These objects are stateless.  The cache distinguishes schemas by identity: they are constants, or cached here, too.
     """
     manifests: Any = importlib.import_module("pyiceberg.manifest")
     for name in ("data_file_with_partition", "manifest_entry_schema_with_data_file"):
@@ -147,7 +147,7 @@ def share_avro_schemas() -> None:
 
 @functools.cache
 def copy_no_metadata() -> None:
-    """Let metadata share with what follows them all that did not change: both are replaced, never changed."""
+    """Let new metadata share unchanged parts with the old metadata: both are immutable."""
     original = TableMetadataV2.model_copy
 
     def model_copy(self: Any, *, update: Any = None, deep: bool = False) -> Any:
@@ -157,19 +157,19 @@ def copy_no_metadata() -> None:
         version.model_copy = model_copy  # type: ignore[method-assign]  # there is no seam
 
 
-# What many small SQLite databases of one process share, and the power failure that they need not outlive.
+# The many small SQLite databases of a process share compiled SQL, and need not survive a power failure.
 #
-# A test makes two catalogs in a database of its own.  SQLAlchemy would set up a dialect for each and compile each
-# statement for it anew, which takes as long as the statements; and SQLite would wait for the disk at each commit.
+# A test makes two catalogs in a new database.  SQLAlchemy would set up a dialect for each and compile each statement
+# again, which takes as long as the statements; and SQLite would wait for the disk at each commit.
 
 
 @functools.cache
 def share_compiled_sql() -> None:
-    """Let all engines of PyIceberg's SQL catalogs over SQLite have one dialect, and so one cache of statements."""
+    """Let all engines of PyIceberg's SQL catalogs over SQLite share a dialect, and so a cache of statements."""
     catalogs: Any = importlib.import_module("pyiceberg.catalog.sql")
     original = catalogs.create_engine
     first = original("sqlite://")
-    first.connect().close()  # which makes the dialect complete
+    first.connect().close()  # this completes the dialect
 
     @functools.wraps(original)
     def create_engine(*arguments: Any, **options: Any) -> sqlalchemy.Engine:
@@ -183,15 +183,15 @@ def share_compiled_sql() -> None:
 
 
 class _Unsynchronised(sqlite3.Connection):
-    """One that hands its pages to the operating system only: they survive a process that is killed."""
+    """A connection that only passes its pages to the operating system: they survive a killed process."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        with suppress(sqlite3.Error):  # of a file that is none: whoever asks for something is told
+        with suppress(sqlite3.Error):  # the file may not be a database: the first query raises the error
             self.execute("PRAGMA synchronous = OFF")
 
 
 @functools.cache
 def wait_for_no_disk() -> None:
-    """Let no connection to SQLite of this process wait until the disk has what was committed."""
+    """Let no SQLite connection of this process wait for the disk at a commit."""
     sqlite3.connect = sqlite3.dbapi2.connect = functools.partial(sqlite3.connect, factory=_Unsynchronised)  # type: ignore[assignment]

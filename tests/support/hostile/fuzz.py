@@ -1,12 +1,12 @@
 """Fuzzes every reader of foreign files, guided by coverage: ``make fuzz``.
 
 ``python -m support.hostile.fuzz [--seconds N | --runs N] [--folder FOLDER] [TARGET ...]`` runs one process per format,
-one after the other, with 1 GB of memory more than it has when it begins and ten seconds for each input.  Inputs that
-end in anything but a valid result or a named error are findings: they are kept in ``FOLDER/TARGET/findings``, and the
-process goes on.  A crash or a timeout ends it, and another one begins with what was learned.
+one after the other, with 1 GB of memory above its size at the start, and ten seconds per input.  Inputs that yield
+neither a valid result nor a named error are findings: the process stores them in ``FOLDER/TARGET/findings`` and
+continues.  A crash or a timeout ends the process, and a new process starts with the same corpus.
 
-Native readers (Arrow's Parquet and ORC, CRoaring) are not instrumented; their files are changed in their parts
-(``frames``).  atheris, which brings libFuzzer, is not among the project's packages: ``make fuzz`` installs it beside.
+Native readers (Arrow's Parquet and ORC, CRoaring) are not instrumented; their files are changed part by part
+(``frames``).  atheris, which contains libFuzzer, is not among the project's packages: ``make fuzz`` installs it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOST_MORE_BYTES = 1024 * 1024 * 1024
 _UNPACKED_MB = 128
 """The default of a process of 1 GB."""
 _INSTRUMENTED = ["icekeeper"]
-"""Whole packages.  PyIceberg parses nothing of what is read here, and fastavro's parsers are compiled."""
+"""Instrumented packages.  PyIceberg parses none of these files, and fastavro's parsers are compiled."""
 _MOST_RESTARTS = 50
 _PASS_TIMES = 10
 """How much longer a pass takes than reading a file."""
@@ -44,11 +44,11 @@ _COUNTERS = struct.Struct("<QQQQ")
 """Inputs; valid results; named errors; the slowest input in microseconds."""
 
 
-# The process that fuzzes one format.
+# The process that fuzzes a format.
 
 
 class Counters:
-    """Counts what a process tried, in a file, so that nothing is lost when it crashes."""
+    """Counts the inputs of a process in a file, so that the counts survive a crash."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -68,11 +68,11 @@ class Counters:
 
 
 class Deleted(BaseException):
-    """A reader removed, renamed or cut a file; no code that handles errors handles this one."""
+    """A reader removed, renamed or truncated a file; no error handler catches this."""
 
 
 def _forbid_deletions(kept: Path) -> None:
-    """Raise :class:`Deleted` if anything is done to a file but to what a reader itself wrote (``copy``)."""
+    """Raise :class:`Deleted` if a reader deletes or changes a file that it did not write itself (``copy``)."""
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event in _DELETIONS and str(kept) in str(args[0]) and "copy" not in Path(str(args[0])).name:
@@ -82,9 +82,9 @@ def _forbid_deletions(kept: Path) -> None:
 
 
 def unnamed(read: Callable[[bytes], object], named: tuple[type[Exception], ...], data: bytes) -> tuple[bool, str]:
-    """Whether bytes were read, and how that failed against the rules: empty if it did not.
+    """Whether the bytes were read, and the description of an unnamed error, empty if there is none.
 
-    An error against the rules is described by its type and the place that raised it.
+    The description has the type of the error and the place that raised it.
     """
     try:
         read(data)
@@ -108,14 +108,14 @@ def _fuzz(target: str, folder: Path, options: Sequence[str]) -> None:
 
         made = TARGETS[target](scratch)
         for number, seed in enumerate(made.seeds):
-            made.read(seed)  # what is imported with the first call is instrumented, too
+            made.read(seed)  # the first call imports modules, which are instrumented, too
             (folder / "corpus" / f"seed-{number}").write_bytes(seed)
     from support.hostile.frames import changed
 
     _forget_mended(folder / "findings", lambda data: unnamed(made.read, made.named, data)[1])
     counters = Counters(folder / "counters")
 
-    def one(data: bytes) -> None:
+    def use(data: bytes) -> None:
         counters.begin()
         begin = time.perf_counter()
         valid, problem = unnamed(made.read, made.named, data)
@@ -127,7 +127,7 @@ def _fuzz(target: str, folder: Path, options: Sequence[str]) -> None:
         return changed(data, most, seed, atheris.Mutate)
 
     longest = max(4096, *(len(seed) * 3 // 2 for seed in made.seeds))
-    atheris.Setup([sys.argv[0], *options, f"-max_len={longest}", str(folder / "corpus")], one, custom_mutator=mutator)
+    atheris.Setup([sys.argv[0], *options, f"-max_len={longest}", str(folder / "corpus")], use, custom_mutator=mutator)
     if not made.deletes:
         _forbid_deletions(scratch)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -136,7 +136,7 @@ def _fuzz(target: str, folder: Path, options: Sequence[str]) -> None:
 
 
 def _keep(findings: Path, problem: str, data: bytes) -> None:
-    """Keep the shortest input of each problem; numbers in its message do not make it another one."""
+    """Store the shortest input of each problem; problems whose messages differ only in numbers are the same."""
     name = hashlib.sha256(re.sub(r"\d+|'.*", "", problem.partition(": ")[0] + problem).encode()).hexdigest()[:12]
     path = findings / f"{name}.bin"
     if not path.exists() or path.stat().st_size > len(data):
@@ -147,7 +147,7 @@ def _keep(findings: Path, problem: str, data: bytes) -> None:
 def try_again(findings: Path, changes: int) -> bool:
     """Read sound files of every format, findings, and so many changed files, without coverage and libFuzzer.
 
-    A line names each input before it is read; another line says how the input broke the rules.  Return whether one did.
+    A line names each input before it is read; another line describes its problem.  Return whether there is a problem.
     """
     from support.hostile.frames import changed, split
     from support.hostile.targets import TARGETS
@@ -177,7 +177,7 @@ def try_again(findings: Path, changes: int) -> bool:
 
 
 def _changed_byte(seed: int) -> Callable[[bytes, int], bytes]:
-    """Stands for libFuzzer's changes."""
+    """A change that replaces libFuzzer's changes."""
 
     def change(data: bytes, most: int) -> bytes:
         at, value = seed * 7919 % (len(data) + 1), seed * 31 % 256
@@ -194,12 +194,12 @@ def _forget_mended(findings: Path, problem_of: Callable[[bytes], str]) -> None:
             kept.unlink()
 
 
-# The process that starts the others and reports.
+# The process that starts the fuzzing processes and reports.
 
 
 @dataclass
 class Outcome:
-    """What was tried of one format."""
+    """The results of fuzzing a format."""
 
     target: str
     inputs: int = 0
@@ -212,7 +212,7 @@ class Outcome:
 
 
 def fuzz(target: str, folder: Path, *, seconds: float | None, runs: int | None) -> Outcome:
-    """Fuzz one format for that time, or with so many inputs; restart after a crash."""
+    """Fuzz a format for that time, or with so many inputs; restart after a crash."""
     for name in ("corpus", "findings", "artifacts"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     before = Counters(folder / "counters").values[0]
@@ -236,7 +236,7 @@ def fuzz(target: str, folder: Path, *, seconds: float | None, runs: int | None) 
 
 
 def _run(target: str, folder: Path, limit: Sequence[str]) -> tuple[int, int]:
-    """The exit code of one process, and how many edges of the code its inputs reached."""
+    """Run a fuzzing process; return its exit code and how many edges of the code its inputs reached."""
     options = [
         *limit,
         f"-timeout={MOST_SECONDS}",
@@ -247,7 +247,7 @@ def _run(target: str, folder: Path, limit: Sequence[str]) -> tuple[int, int]:
     environment = {
         **os.environ,
         "ICEKEEPER_MAX_UNPACKED_MB": str(_UNPACKED_MB),
-        "ARROW_DEFAULT_MEMORY_POOL": "system",  # others take address space ahead
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # other pools reserve address space
         "OMP_NUM_THREADS": "1",
     }
     words = [sys.executable, "-m", "support.hostile.fuzz", "--child", "--folder", str(folder), target, "--", *options]
