@@ -1,4 +1,4 @@
-"""The shape of the source: imports point downwards, rules are pure, packages and names stay in their rooms."""
+"""The structure of the source: imports point downwards, plans are pure, foreign packages have few importers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.source_tree import (
 
 
 def forbidden_imports(importer: str, forbidden: Collection[str]) -> set[str]:
-    """What a room or module imports of a list."""
+    """Imports of forbidden packages by a room or module."""
     assert importer in MODULES
     return {
         f"{name} imports {target}"
@@ -39,7 +39,7 @@ def forbidden_imports(importer: str, forbidden: Collection[str]) -> set[str]:
 
 
 def test_the_docs_list_every_room() -> None:
-    """The table of rooms is written from the plan and the docstrings of the rooms."""
+    """docs/generate_rooms.py writes the table of rooms from the plan and the rooms' docstrings."""
     page = ROOT / "docs" / "contributing" / "architecture.md"
     script = ROOT / "docs" / "generate_rooms.py"
     done = subprocess.run([sys.executable, str(script), "--print"], capture_output=True, text=True, check=True)
@@ -59,7 +59,7 @@ def test_imports_point_downwards() -> None:
 
 
 def children(house: str) -> dict[str, set[str]]:
-    """Rooms and modules directly inside a room, and which of each other they import."""
+    """Rooms and modules directly inside a room, and the imports between them."""
     prefix = f"icekeeper.{house}."
 
     def child(module: str) -> str | None:
@@ -77,7 +77,7 @@ def children(house: str) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("house", sorted(FLOORS))
 def test_a_room_keeps_its_floors(house: str) -> None:
-    """Planning and working know nothing of each other: what both need stands below, what joins them above."""
+    """Planning and execution do not import each other: shared code is below both, and their caller above."""
     level = {name: number for number, floor in enumerate(FLOORS[house]) for name in floor}
     found = children(house)
     assert sorted(found) == sorted(level)
@@ -85,7 +85,7 @@ def test_a_room_keeps_its_floors(house: str) -> None:
     assert [f"{name} imports {target}" for name, target in pairs if level[target] >= level[name]] == []
 
 
-def test_no_operation_knows_another() -> None:
+def test_no_operation_imports_another_operation() -> None:
     rooms = {
         name
         for name in children("operations")
@@ -95,7 +95,7 @@ def test_no_operation_knows_another() -> None:
     assert {name: targets for name, targets in children("operations").items() if name in rooms and targets} == {}
 
 
-def test_no_module_imports_itself_in_the_end() -> None:
+def test_imports_have_no_cycle() -> None:
     assert_acyclic({name: {target for target in own_imports(path) if target != name} for name, path in MODULES.items()})
 
 
@@ -106,17 +106,17 @@ def assert_acyclic(graph: dict[str, set[str]]) -> None:
         pytest.fail(" → ".join(error.args[1]))
 
 
-def test_a_room_knows_its_business_only_and_rules_are_pure() -> None:
+def test_rooms_import_no_forbidden_packages_and_plans_are_pure() -> None:
     forbidden = {**UNKNOWN_TO, **dict.fromkeys(PURE, SIDE_EFFECTS)}
     assert {importer: forbidden_imports(importer, packages) for importer, packages in forbidden.items()} == {
         importer: set() for importer in forbidden
     }
 
 
-# Foreign packages stay in their rooms, and what is deployed knows nothing of what stands beside it.
+# Foreign packages, and imports of code that is not deployed.
 
 # Foreign package → where it may be imported: a room, or a file below the package.
-AT_HOME: dict[str, frozenset[str]] = {
+ALLOWED_IN: dict[str, frozenset[str]] = {
     "pyspark": frozenset({"engines/spark.py"}),
     "py4j": frozenset({"engines/spark.py"}),
     "boto3": frozenset({"aws", "demo/seaweedfs.py"}),
@@ -135,18 +135,18 @@ AT_HOME: dict[str, frozenset[str]] = {
 }
 
 
-def test_foreign_packages_stay_in_their_rooms() -> None:
-    strangers = {
+def test_foreign_packages_are_imported_only_where_allowed() -> None:
+    forbidden = {
         f"{relative(path)} imports {package}"
         for path in SOURCES
-        for package in {module.split(".")[0] for module, _ in imported(path)} & AT_HOME.keys()
-        if not {room(module_name(path)), relative(path)} & AT_HOME[package]
+        for package in {module.split(".")[0] for module, _ in imported(path)} & ALLOWED_IN.keys()
+        if not {room(module_name(path)), relative(path)} & ALLOWED_IN[package]
     }
-    assert strangers == set()
+    assert forbidden == set()
 
 
 def imports_of(paths: Collection[Path], packages: Collection[str]) -> set[str]:
-    """Which files import of these packages."""
+    """Imports of these packages, by file."""
     return {
         f"{relative(path)} imports {module}"
         for path in paths
@@ -159,24 +159,24 @@ def test_deployed_code_imports_nothing_that_is_not_deployed() -> None:
     assert imports_of(DEPLOYED, {"benchmarks", "local_stack", "moto", "state_machine", "support"}) == set()
 
 
-def test_the_local_stack_needs_no_tests() -> None:
+def test_the_local_stack_imports_nothing_of_the_tests() -> None:
     assert imports_of(LOCAL_STACK, {"hypothesis", "pytest", "support"}) == set()
 
 
-# Modules of PyIceberg whose inside is no public interface.
+# Modules of PyIceberg whose contents are not a public interface.
 PYICEBERG_INSIDES = frozenset(
     {"pyiceberg.catalog.rest", "pyiceberg.catalog.rest.scan_planning", "pyiceberg.utils.config"}
 )
 
 
-def test_what_pyiceberg_keeps_private_is_used_in_one_room() -> None:
-    """Underscored modules and names, and modules whose inside is no public interface."""
-    strangers = set()
+def test_private_names_of_pyiceberg_are_used_in_one_room() -> None:
+    """Modules and names with an underscore, and modules whose contents are not a public interface."""
+    forbidden = set()
     for path in SOURCES:
         if relative(path).startswith("pyiceberg_private/"):
             continue
         for module, name in imported(path):
             parts = [*module.split("."), name or ""]
             if parts[0] == "pyiceberg" and (module in PYICEBERG_INSIDES or any(p.startswith("_") for p in parts)):
-                strangers.add(f"{relative(path)}: {module}.{name}")
-    assert strangers == set()
+                forbidden.add(f"{relative(path)}: {module}.{name}")
+    assert forbidden == set()

@@ -1,4 +1,4 @@
-"""What is deployed: locked packages, Glue wheels, and the functions' layer."""
+"""Deployed artifacts: locked packages, Glue wheels, and the functions' layer."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from local_stack.template import load_template
 from support.source_tree import imported
 from support.stack_template import JOBS, PARAMETERS
 
-# The packages of a Glue job: pinned, in the documented form, and passed to the job as Glue requires.
+# The packages of Glue jobs.
 
 
 class TestPins:
-    def test_glues_own_version_stays_where_it_is_not_too_old(self) -> None:
+    def test_a_version_that_glue_has_is_kept_unless_it_is_too_old(self) -> None:
         ours = {"boto3": "2", "pyarrow": "26", "mmh3": "5"}
         glues = {"boto3": "1", "pyarrow": "22", "pandas": "3"}
         assert pins_for_glue(ours, glues) == {"boto3": "1", "pyarrow": "26", "mmh3": "5"}
@@ -58,8 +58,8 @@ class TestPins:
 
 
 class TestJobs:
-    def test_install_it_and_nothing_from_elsewhere(self) -> None:
-        """A deployment runs only the packages that were packed for it, installed by hash
+    def test_jobs_install_only_the_packed_wheels(self) -> None:
+        """A deployment runs only the packages that are packed for it, installed by hash
         (rule: deploy-pinned-packages)."""
         assert PARAMETERS["GlueWheelsName"]["Default"] == zip_name()
         for script, (_, job) in JOBS.items():
@@ -68,25 +68,25 @@ class TestJobs:
             assert arguments["--additional-python-modules"] == wheels, script
             assert arguments["--python-modules-installer-option"] == "--no-index", script
 
-    def test_bear_the_arguments_that_glue_adds(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-        """One of them has a value that looks like an option."""
+    def test_jobs_accept_the_arguments_that_glue_adds(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        """The value of one argument looks like an option."""
         ours = {"work-key": "runs/r/compaction.json", "work-digest": "0", "workers": "2", "run-id": "r"}
         ours |= {"control-bucket": str(tmp_path), "state": str(tmp_path / "state.db")}
-        words = [word for name, value in ours.items() for word in (f"--{name}", value)]
+        arguments = [word for name, value in ours.items() for word in (f"--{name}", value)]
         of_glue = ["--python-modules-installer-option", "--no-index", "--JOB_NAME", "j", "--enable-metrics", "true"]
-        assert run_job([*of_glue, *words], "compact_data_files") == 1
+        assert run_job([*of_glue, *arguments], "compact_data_files") == 1
         assert "runs/r/compaction.json" in caplog.text
 
 
 def test_the_build_needs_only_the_standard_library() -> None:
-    """Its environment has pip, uv and hatchling only."""
+    """The build environment has only pip, uv and hatchling."""
     allowed = {*sys.stdlib_module_names, "artifacts"}
     sources = sorted((ROOT / "artifacts").glob("*.py"))
     assert sources
     assert {module for path in sources for module, _ in imported(path) if module.split(".")[0] not in allowed} == set()
 
 
-# What of the installed packages goes into the functions' layer, and what does not.
+# The functions' layer.
 
 
 def packages(folder: Path, *paths: str) -> Path:
@@ -100,8 +100,8 @@ def left(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_only_what_a_function_never_uses_is_left_out(tmp_path: Path) -> None:
-    """And what differs between two builds of the same source."""
+def test_the_layer_omits_only_files_that_functions_never_use(tmp_path: Path) -> None:
+    """And files that differ between two builds of the same source."""
     needed = ["icekeeper/pipeline/events.py", "pyarrow/libarrow.so.2600", "pyarrow/libarrow_substrait.so.2600"]
     needed += ["zstandard/backend_c.cpython-312-x86_64-linux-gnu.so", "icekeeper-0.1.0.dist-info/METADATA"]
     unused = ["pyarrow/include/arrow/api.h", "pyarrow/libarrow_flight.so.2600", "rich/console.py", "bin/icekeeper"]
@@ -111,8 +111,8 @@ def test_only_what_a_function_never_uses_is_left_out(tmp_path: Path) -> None:
     assert left(tmp_path) == sorted(needed)
 
 
-def test_every_user_may_read_it(tmp_path: Path) -> None:
-    """Lambda reads it as another user than the one who built it, perhaps with a strict umask."""
+def test_every_user_may_read_the_layer(tmp_path: Path) -> None:
+    """Lambda reads the layer as another user than its builder, who may have a strict umask."""
     packages(tmp_path, "icekeeper/clock.py")
     assert layer.size_of(tmp_path) == 5
     for path, mode in ((tmp_path / "icekeeper", 0o700), (tmp_path / "icekeeper" / "clock.py", 0o600)):
@@ -122,7 +122,7 @@ def test_every_user_may_read_it(tmp_path: Path) -> None:
     assert modes == {"icekeeper": "0o755", "icekeeper/clock.py": "0o644"}
 
 
-def test_it_is_built_for_the_python_and_processors_of_the_template() -> None:
+def test_the_layer_is_built_for_the_python_and_processors_of_the_template() -> None:
     document = load_template()
     common, built = document["Globals"]["Function"], document["Resources"]["IcekeeperLayer"]["Properties"]
     assert [common["Runtime"]] == built["CompatibleRuntimes"] == [f"python{LAYER_PYTHON}"]
@@ -130,15 +130,13 @@ def test_it_is_built_for_the_python_and_processors_of_the_template() -> None:
     assert sorted(layer.PLATFORMS) == sorted(document["Parameters"]["Architecture"]["AllowedValues"])
 
 
-# Only locked files are deployed: no other file, no unreviewed version, no moved tag of an action.
-
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 # -- locks
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda path: path.name)
-def test_every_package_of_a_lock_has_one_version_and_hashes_and_comes_from_the_index(lock: Path) -> None:
+def test_every_package_of_a_lock_has_a_version_and_hashes_and_no_other_source(lock: Path) -> None:
     parts = lock.read_text().replace("\\\n", "").splitlines()[1:]
     odd = [part for part in parts if not re.fullmatch(r"[a-z0-9-]+==[\w.]+( +--hash=sha256:[0-9a-f]{64})+", part)]
     assert odd == []
@@ -154,20 +152,20 @@ def test_every_package_of_a_lock_has_one_version_and_hashes_and_comes_from_the_i
     ],
     ids=lambda value: value.name if isinstance(value, Path) else None,
 )
-def test_a_lock_has_the_pinned_versions_of_all_that_is_needed(
+def test_a_lock_has_the_pinned_versions_of_all_dependencies(
     lock: Path, versions: Mapping[str, str], wanted: str | None, python: str
 ) -> None:
-    """``make lock`` was run after the last change of constraints.txt, pyproject.toml or of what Glue has."""
+    """Run ``make lock`` after a change of constraints.txt, pyproject.toml or Glue's packages."""
     pins = read_pins(lock)
     assert pins == {name: versions[name] for name in pins}
     if wanted is not None:
-        # By the metadata of what is installed here; Glue's own versions may need less or more.
+        # By the metadata of the packages installed here; Glue's versions may need others.
         missing = {name for name in needed_by(wanted, python) if name not in pins}
         assert missing == set()
 
 
 def needed_by(wanted: str, python: str) -> set[str]:
-    """The names of all that a package needs on Linux, the package itself left out."""
+    """The names of all dependencies of a package on Linux, without the package itself."""
     found, ahead = (
         set[tuple[str, str]](),
         [(Requirement(wanted).name, item) for item in ("", *Requirement(wanted).extras)],
@@ -204,7 +202,7 @@ def zip_of_wheels(built: Path, folder: Path) -> list[str]:
     packed = glue_wheels.build(built, folder)
     assert packed.name == zip_name()
     with zipfile.ZipFile(packed) as archive:
-        requirements, *wheels = archive.namelist()  # the form that Glue documents
+        requirements, *wheels = archive.namelist()  # the layout that Glue documents
         assert requirements == REQUIREMENTS == "wheels/requirements.txt"
         assert {Path(name).parent.name for name in wheels} == {"wheels"}
         assert archive.read(requirements).startswith(b"deflate==0.9.0 --hash=sha256:")
@@ -216,7 +214,7 @@ def zip_of_wheels(built: Path, folder: Path) -> list[str]:
     [(layer, "LAYER_LOCK", layer_of), (glue_wheels, "GLUE_LOCK", zip_of_wheels)],
     ids=["layer", "glue"],
 )
-def test_another_file_under_the_same_name_is_not_installed(
+def test_a_changed_file_of_the_same_name_is_not_installed(
     module: Any,
     lock: str,
     build: Callable[[Path, Path], list[str]],
@@ -245,20 +243,20 @@ def test_the_packages_that_build_the_wheel_are_locked(tmp_path: Path, monkeypatc
     calls = list[tuple[str, ...]]()
     monkeypatch.setattr(wheel, "uv", lambda *given: calls.append(given))
     wheel.build(tmp_path)
-    (words,) = calls
-    assert words[words.index("--build-constraints") + 1] == str(BUILD_LOCK)
-    assert "--require-hashes" in words
+    (command,) = calls
+    assert command[command.index("--build-constraints") + 1] == str(BUILD_LOCK)
+    assert "--require-hashes" in command
     makefile = (ROOT / "Makefile").read_text()
     assert "--require-hashes -r artifacts/locked/build.txt" in makefile
     assert "--require-hashes -r $(SUPPLY_LOCK)" in makefile
     assert f"SUPPLY_LOCK := {SUPPLY_LOCK.relative_to(ROOT)}" in makefile
 
 
-# -- what is known against it
+# -- known vulnerabilities
 
 PINS = {"boto3": "1.44.5", "pyarrow": "26.0.1"}
 CLEAN = [{"name": name, "version": pinned, "vulns": []} for name, pinned in PINS.items()]
-# As pip-audit 2.10.1 answers without a network; it says "No known vulnerabilities found", and ends with 0.
+# pip-audit 2.10.1 without a network, which prints "No known vulnerabilities found" and exits with 0.
 UNASKED = {"name": "boto3", "skip_reason": "Dependency not found on PyPI and could not be audited: boto3 (1.44.5)"}
 KNOWN = {"id": "PYSEC-2026-1", "aliases": ["CVE-2026-2"], "fix_versions": ["26.0.2"], "description": "-"}
 
@@ -286,7 +284,7 @@ KNOWN = {"id": "PYSEC-2026-1", "aliases": ["CVE-2026-2"], "fix_versions": ["26.0
         ),
     ],
 )
-def test_a_package_that_was_not_scanned_is_not_clean(dependencies: list[dict[str, Any]], expected: list[str]) -> None:
+def test_a_package_that_was_not_scanned_is_reported(dependencies: list[dict[str, Any]], expected: list[str]) -> None:
     assert list(complaints(PINS, {"dependencies": dependencies, "fixes": []})) == expected
 
 
@@ -300,8 +298,8 @@ def test_a_package_that_was_not_scanned_is_not_clean(dependencies: list[dict[str
     ],
     ids=["clean", "not asked", "no report", "broken"],
 )
-def test_the_audit_ends_well_only_where_all_was_scanned(tmp_path: Path, answer: str, code: int, said: str) -> None:
-    """With a pip-audit beside the interpreter that answers so."""
+def test_the_audit_succeeds_only_after_a_full_scan(tmp_path: Path, answer: str, code: int, said: str) -> None:
+    """With a scripted pip-audit beside the interpreter."""
     (tmp_path / "reports").mkdir()
     for lock in LOCKS:
         clean = [{"name": name, "version": pinned, "vulns": []} for name, pinned in read_pins(lock).items()]
@@ -318,7 +316,7 @@ def test_the_audit_ends_well_only_where_all_was_scanned(tmp_path: Path, answer: 
 # -- releases and workflows
 
 
-def test_a_release_is_checked_by_its_checksums(tmp_path: Path) -> None:
+def test_a_release_has_reproducible_zips_and_checksums(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / "layer").mkdir(exist_ok=True)
         (tmp_path / "layer" / "a.py").write_text("x = 1\n")
@@ -341,12 +339,12 @@ RIGHTS = {
     "index": {"id-token": "write"},
     "analyze": {"contents": "read", "security-events": "write"},
 }
-"""Jobs that may do more than read the repository."""
+"""Rights of jobs beyond reading the repository."""
 PUBLISHING = ("publish", "index")
 
 
 def test_publishing_jobs_run_no_code_of_the_repository_or_of_packages() -> None:
-    """It takes what the job before has built, with no more than read rights."""
+    """They use what an earlier job has built with read rights only."""
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     assert [(name, job.get("needs")) for name, job in jobs.items()] == [
         ("build", None),
@@ -369,12 +367,12 @@ def test_publishing_jobs_run_no_code_of_the_repository_or_of_packages() -> None:
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
-def test_actions_are_pinned_by_commit_and_get_no_more_rights_than_they_need(workflow: Path) -> None:
+def test_actions_are_pinned_by_commit_and_have_least_rights(workflow: Path) -> None:
     text = workflow.read_text()
     used = re.findall(r"uses: (.+)", text)
     assert used
-    whose = "actions/[a-z-]+|github/codeql-action/[a-z]+|pypa/gh-action-pypi-publish"
-    pinned = re.compile(rf"({whose})@[0-9a-f]{{40}} # v[0-9]+\.[0-9]+\.[0-9]+")
+    trusted = "actions/[a-z-]+|github/codeql-action/[a-z]+|pypa/gh-action-pypi-publish"
+    pinned = re.compile(rf"({trusted})@[0-9a-f]{{40}} # v[0-9]+\.[0-9]+\.[0-9]+")
     assert [item for item in used if not pinned.fullmatch(item)] == []
     document = yaml.safe_load(text)
     assert document["permissions"] == {"contents": "read"}
@@ -391,7 +389,7 @@ def test_actions_are_pinned_by_commit_and_get_no_more_rights_than_they_need(work
 
 
 def test_bytecode_is_not_deployed_with_the_functions(tmp_path: Path) -> None:
-    """SAM names the zip of ``functions/`` after its bytes, and deploys all functions anew when it changes."""
+    """SAM names the zip of ``functions/`` by its digest, and deploys all functions again if it changes."""
     folder = tmp_path / "functions"
     shutil.copytree(ROOT / "functions", folder, ignore=shutil.ignore_patterns("__pycache__"))
 
@@ -406,8 +404,8 @@ def test_bytecode_is_not_deployed_with_the_functions(tmp_path: Path) -> None:
     assert digest() == clean
 
 
-def test_one_version_of_glue() -> None:
-    """That of the packages in ``artifacts/glue-VERSION.txt``; pages name others only with "and later"."""
+def test_all_jobs_and_pages_use_one_version_of_glue() -> None:
+    """The version of ``artifacts/glue-VERSION.txt``; pages name other versions only with "and later"."""
     assert {job["GlueVersion"] for _, job in JOBS.values()} == {GLUE_VERSION}
     assert [path.name for path in GLUE_PACKAGES.parent.glob("glue-*.txt")] == [f"glue-{GLUE_VERSION}.txt"]
     for path in (ROOT / "README.md", ROOT / "pyproject.toml", GLUE_PACKAGES, *(ROOT / "docs").rglob("*.md")):

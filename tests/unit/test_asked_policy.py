@@ -1,4 +1,4 @@
-"""What a request may set: nothing by which more is deleted than by the table's policy
+"""A request may not loosen the table's policy, except by leave of the operator
 (rule: requests-never-exceed-policy)."""
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from icekeeper.policy.layers import OVERRIDE_SOURCE, Layer
 from icekeeper.policy.request_may_set import REQUESTS_MAY, requests_may, require_no_more
 
 EVERYTHING = ",".join(operation.value for operation in Operation)
-HELD: dict[str, tuple[str, str, str | None]] = {
+LIMITED: dict[str, tuple[str, str, str | None]] = {
     "maintenance_enabled": ("false", "true", "false"),
     "paused_until": ("2099-01-01T00:00:00Z", "none", "2099-01-02T00:00:00Z"),
     "ownership": ("auto", "icekeeper", "auto"),
@@ -60,10 +60,10 @@ FREE = {
     *("rewrite_reason", "sort_order", "statistics_columns"),
     *("strategy", "table_filter", "target_file_size_mb"),
 }
-"""The keys that any request may set, said a second time on purpose: a new key must not slip in."""
-# --unsafe, which no request has, comes before.
+"""The keys that any request may set, repeated on purpose: a new key must be added here deliberately."""
+# It needs --unsafe, which requests do not have.
 NEVER = {"snapshot_give_up_ids"}
-# The lists of all sources are one: no request takes an entry away; one that it adds waives a refusal.
+# The lists of all sources are united: a request cannot remove an entry, and an added entry waives a refusal.
 UNITED = {"orphan_protected_prefixes"}
 
 
@@ -80,16 +80,16 @@ def refusal(policy: dict[str, str], request: dict[str, str], may: str = "") -> s
     return None
 
 
-def test_every_key_is_held_or_free() -> None:
+def test_every_key_is_limited_or_free() -> None:
     for key in FREE:
         with pytest.raises(PolicyError, match=f"'{key}', which is neither an operation nor a key that limits requests"):
             requests_may({REQUESTS_MAY: key})
-    assert {*HELD, *FREE, *NEVER, *UNITED, "operations"} == set(POLICY_KEYS)
+    assert {*LIMITED, *FREE, *NEVER, *UNITED, "operations"} == set(POLICY_KEYS)
 
 
-@pytest.mark.parametrize("key", HELD)
-def test_no_request_sets_a_looser_value(key: str) -> None:
-    own, looser, tighter = HELD[key]
+@pytest.mark.parametrize("key", LIMITED)
+def test_a_request_cannot_set_a_looser_value(key: str) -> None:
+    own, looser, tighter = LIMITED[key]
     policy = {"operations": EVERYTHING, **({} if own == "none" and key != "orphan_sweep_prefixes" else {key: own})}
     message = refusal(policy, {key: looser})
     assert message is not None
@@ -108,8 +108,8 @@ def test_a_request_cannot_unprotect_a_folder() -> None:
 
 
 @pytest.mark.parametrize("table", [{}, {"orphan_protected_prefixes": "s3://b/t/other.metadata.json"}])
-def test_no_request_waives_the_refusal_that_another_tables_metadata_is(table: dict[str, str]) -> None:
-    """What only the table protects waives nothing, so that naming it in a request would be more
+def test_a_request_cannot_waive_the_refusal_for_another_tables_metadata(table: dict[str, str]) -> None:
+    """A prefix that only the table protects waives no refusal; in a request it would
     (rule: unknown-metadata-stops-sweeps)."""
 
     def of(*requests: dict[str, str]) -> ResolvedPolicy:
@@ -127,7 +127,7 @@ def test_no_request_waives_the_refusal_that_another_tables_metadata_is(table: di
     require_no_more(of(), of({**request, "operations": "compact"}), frozenset(), "ns.t")
 
 
-def test_a_bound_of_the_deployment_is_no_looser_value() -> None:
+def test_a_value_limited_by_a_bound_is_not_looser() -> None:
     bound = Layer("bound B", {"snapshot_retention_hours": "100"}, is_bound=True)
     policy, request = (
         Layer("policy file", {"snapshot_retention_hours": "24"}),
@@ -147,15 +147,15 @@ def test_an_operation_that_the_policy_lacks_is_refused() -> None:
     assert refusal({}, {"operations": "all"}) is None
 
 
-def test_settings_of_operations_that_do_not_run_are_free_but_not_those_of_every_pass() -> None:
+def test_settings_of_operations_that_do_not_run_are_free() -> None:
     assert refusal({}, {"operations": "compact", "snapshot_retention_hours": "0", "branch": "b"}) is None
-    message = refusal({}, {"operations": "compact", "orphan_older_than_hours": "24"})  # of failed loads, too
+    message = refusal({}, {"operations": "compact", "orphan_older_than_hours": "24"})  # also of failed loads
     assert message is not None
     assert "cannot set orphan_older_than_hours to 24, where the policy has 72" in message
 
 
 @pytest.mark.parametrize("word", ["expire", "snapshot_retention", "target_file_size_mb", "*", "ALL"])
-def test_a_word_that_admits_nothing_is_reported(word: str) -> None:
+def test_an_unknown_word_in_requests_may_is_refused(word: str) -> None:
     with pytest.raises(
         PolicyError,
         match=r"^environment variable ICEKEEPER_REQUESTS_MAY has '.*', which is neither an operation nor a key",

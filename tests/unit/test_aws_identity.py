@@ -1,4 +1,4 @@
-"""Identity and region of requests to AWS by properties, and the errors where they are missing."""
+"""Identity and region of AWS requests from properties, and the errors if they are missing."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ S3_KEYS = {"s3.access-key-id": "AKIAFILES", "s3.secret-access-key": "files-secre
 
 
 @pytest.fixture(autouse=True)
-def nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """AWS's configuration, with one profile and nothing else; nothing of the person who runs the tests."""
+def aws_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An AWS configuration with only one profile, in place of the developer's."""
     for name in (*KEY_VARIABLES, "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CONTAINER_CREDENTIALS_FULL_URI"):
         monkeypatch.delenv(name, raising=False)
     config = tmp_path / "config"
@@ -49,14 +49,14 @@ def nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
             AwsIdentity(profile="b", role_session_name="n"),
         ),
         ({"client.profile-name": "a", "s3.profile-name": "b"}, ("glue", "client"), AwsIdentity(profile="a")),
-        # Files: a role is assumed instead of using keys, never with them.
+        # Files: a role is assumed only without keys.
         (
             {**CLIENT_KEYS, "client.role-arn": ROLE, "client.session-token": "t"},
             ("s3", "client"),
             AwsIdentity(access_key="AKIACLIENT", secret_key="client-secret", session_token="t"),
         ),
         ({"s3.role-arn": ROLE}, ("s3", "client"), AwsIdentity(role_arn=ROLE)),
-        # Catalogs: with the keys.
+        # Catalogs: a role is assumed with the keys.
         (
             {**CLIENT_KEYS, "client.role-arn": ROLE},
             ("glue", "client"),
@@ -82,20 +82,20 @@ def test_an_identity_is_read_as_pyiceberg_reads_it(
         ({}, {}, None),
     ],
 )
-def test_a_region_is_configured_or_that_of_aws_own_configuration(
+def test_the_region_comes_from_properties_or_the_aws_configuration(
     properties: dict[str, str], environment: dict[str, str], region: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert aws_session(properties).region_name == region
     keys = current_keys(properties)
-    if region is not None:  # else S3 is asked
+    if region is not None:  # without a region, S3 is queried
         assert arrow_file_io(properties, keys).properties.get("s3.region") == (
             region if keys else region_of(properties)
         )
 
 
-def test_arrow_gets_the_keys_in_place_of_whom_to_ask(nothing: Path) -> None:
+def test_arrow_gets_keys_in_place_of_profiles_and_roles(aws_config: Path) -> None:
     properties = {"client.profile-name": "far", "client.role-session-name": "n", "s3.region": "a"}
     keys = current_keys(properties)
     assert keys is not None
@@ -111,7 +111,7 @@ def test_arrow_gets_the_keys_in_place_of_whom_to_ask(nothing: Path) -> None:
         assert current_keys({**properties, **own}) is None
 
 
-def test_sessions_are_shared_by_identity_and_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_are_shared_by_identity_region_and_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     first = session_of(AwsIdentity(profile="far"), "a")
     assert session_of(AwsIdentity(profile="far"), "a") is first
     assert session_of(AwsIdentity(profile="far"), "b") is not first
@@ -119,46 +119,44 @@ def test_sessions_are_shared_by_identity_and_surroundings(monkeypatch: pytest.Mo
     assert session_of(AwsIdentity(profile="far"), "a") is not first
 
 
-def test_keys_that_a_tool_writes_into_a_file_are_seen_before_long(
-    nothing: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_in_a_changed_file_are_read_after_five_minutes(aws_config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     properties, now_s = {"client.profile-name": "far"}, 1000.0
     monkeypatch.setattr("icekeeper.aws.session.steady_s", lambda: now_s)
     assert current_keys(properties) == ("AKIAFAR", "far", None)
-    nothing.write_text(nothing.read_text().replace("AKIAFAR", "AKIANEW"))
+    aws_config.write_text(aws_config.read_text().replace("AKIAFAR", "AKIANEW"))
     assert current_keys(properties) == ("AKIAFAR", "far", None)
     now_s += 301
     assert current_keys(properties) == ("AKIANEW", "far", None)
 
 
-def test_a_source_without_keys_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[object] = []
-    monkeypatch.setattr(CredentialResolver, "load_credentials", lambda self: asked.append(self))
+def test_a_source_without_keys_is_queried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    queries: list[object] = []
+    monkeypatch.setattr(CredentialResolver, "load_credentials", lambda self: queries.append(self))
     properties = {"s3.region": "of-this-test"}
     assert [current_keys(properties) for _ in range(3)] == [None] * 3
-    assert len(asked) == 1  # a machine that has no metadata service lets wait for seconds
+    assert len(queries) == 1  # without a metadata service each query takes seconds
 
 
-ASK_FOR_REGION: dict[str, Callable[[], object]] = {
+NEED_REGION: dict[str, Callable[[], object]] = {
     "the Glue Data Catalog": lambda: connect(ConfiguredCatalog.of("lake", {"type": "glue"})),
     "S3 Tables": lambda: list(find_table_buckets()),
 }
 
 
-@pytest.mark.parametrize("title", ASK_FOR_REGION)
-def test_without_a_region_the_error_says_where_to_set_it(title: str) -> None:
+@pytest.mark.parametrize("title", NEED_REGION)
+def test_a_missing_region_is_an_error_with_the_settings_to_use(title: str) -> None:
     with pytest.raises(MaintenanceError) as caught:
-        ASK_FOR_REGION[title]()
+        NEED_REGION[title]()
     service = "glue" if "Glue" in title else "s3tables"
-    assert type(caught.value) is PolicyError  # as other mistakes of a configuration
+    assert type(caught.value) is PolicyError  # as for other configuration mistakes
     assert str(caught.value) == (
         f"the region of {title} is not set: set {service}.region or client.region of the catalog, AWS_REGION, or the"
         " region of the AWS profile"
     )
 
 
-def test_a_job_takes_the_region_of_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_REGION", "")  # put back at the end
+def test_a_job_uses_the_region_of_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "")  # restored after the test
     monkeypatch.delenv("AWS_REGION")
     for state, region in (("dynamodb://table", None), ("dynamodb://table?region=eu-west-3", "eu-west-3")):
         glue_job._use_region_of(state)
@@ -167,7 +165,7 @@ def test_a_job_takes_the_region_of_its_state(monkeypatch: pytest.MonkeyPatch) ->
     assert region_of({}) == "eu-west-3"
 
 
-def test_workers_get_keys_only_if_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_get_keys_only_if_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = {"client.profile-name": "far", "s3.endpoint": "http://127.0.0.1:9"}
     assert properties_for_workers(properties) == properties
     monkeypatch.setenv("ICEKEEPER_WORKER_CREDENTIALS", "driver")
@@ -188,7 +186,7 @@ def test_workers_get_keys_only_if_that_is_asked_for(monkeypatch: pytest.MonkeyPa
         properties_for_workers(properties)
 
 
-def test_the_state_machine_is_asked_for_by_the_profile_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_machine_client_uses_the_profile_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     arn = "arn:aws:states:eu-west-1:123456789012:stateMachine:m"
     for state, key in (("dynamodb://table?profile=far", "AKIAFAR"), ("/a/file", None)):
         monkeypatch.setenv("ICEKEEPER_STATE", state)

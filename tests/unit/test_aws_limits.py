@@ -1,4 +1,4 @@
-"""What AWS refuses and moto accepts (platform: moto-lets-pass, table-buckets-refuse-headers)."""
+"""Requests that AWS refuses and moto accepts (platform: moto-lets-pass, table-buckets-refuse-headers)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from local_stack.moto_server import MotoServer
 from local_stack.wire import HttpAnswer, WireRequest
 from support.state_machine import load_machine
 
-# What AWS refuses and moto lets pass (platform: moto-lets-pass).
-
 STORAGE = "s3://1--table-s3"
 
 
@@ -31,16 +29,16 @@ def s3(method: str, path: str, query: str = "", **headers: str) -> HttpAnswer | 
 
 
 F, UPLOAD = "/1--table-s3/f", "partNumber=1&uploadId=u"
-TAKEN = [("GET", F, ""), ("HEAD", F, ""), ("PUT", F, ""), ("POST", F, "uploads"), ("PUT", F, UPLOAD)]
-TAKEN += [("POST", F, "uploadId=u"), ("DELETE", F, "uploadId=u"), ("GET", F, "uploadId=u")]
-TAKEN += [("DELETE", "/ordinary/f", ""), ("GET", "/ordinary", "list-type=2")]
+ACCEPTED = [("GET", F, ""), ("HEAD", F, ""), ("PUT", F, ""), ("POST", F, "uploads"), ("PUT", F, UPLOAD)]
+ACCEPTED += [("POST", F, "uploadId=u"), ("DELETE", F, "uploadId=u"), ("GET", F, "uploadId=u")]
+ACCEPTED += [("DELETE", "/ordinary/f", ""), ("GET", "/ordinary", "list-type=2")]
 REFUSED = [("DELETE", F, ""), ("POST", "/1--table-s3", "delete"), ("GET", "/1--table-s3", "list-type=2")]
 REFUSED += [("GET", "/1--table-s3", "versions"), ("HEAD", "/1--table-s3", ""), ("GET", F, "versionId=1")]
 REFUSED += [("PUT", F, "tagging"), ("GET", F, "acl"), ("POST", F, "")]
 
 
-def test_a_table_bucket_refuses_other_requests() -> None:
-    assert [request for request in TAKEN if s3(*request) is not None] == []
+def test_a_table_bucket_refuses_requests_that_are_not_listed() -> None:
+    assert [request for request in ACCEPTED if s3(*request) is not None] == []
     for method, path, query in REFUSED:
         refused = s3(method, path, query)
         assert refused is not None, (method, path, query)
@@ -50,7 +48,7 @@ def test_a_table_bucket_refuses_other_requests() -> None:
         assert s3("PUT", F, query, x_amz_copy_source="/1--table-s3/g") is not None
 
 
-def test_a_metadata_location_is_in_its_table_and_has_the_ending_of_one() -> None:
+def test_a_metadata_location_must_be_in_its_table_and_have_a_known_suffix() -> None:
     for location, is_refused in (
         (f"{STORAGE}/metadata/1.metadata.json", False),
         (f"{STORAGE}/metadata/1.gz.metadata.json", False),
@@ -72,7 +70,7 @@ def dynamodb(operation: str, document: Any) -> str | None:
     return None if refused is None else json.loads(refused.body)["message"]
 
 
-def test_an_item_of_400_kb_is_the_largest() -> None:
+def test_an_item_has_at_most_400_kb() -> None:
     items: list[tuple[Any, int]] = [
         ({"pk": {"S": "é"}}, 4),
         ({"n": {"N": "1234567"}}, 6),
@@ -93,7 +91,7 @@ def test_an_item_of_400_kb_is_the_largest() -> None:
         assert "Item size has exceeded" in str(dynamodb(*wrapped(larger)))
 
 
-def test_so_many_items_at_once_and_no_more() -> None:
+def test_a_request_has_a_limited_number_of_items() -> None:
     for operation, most in (("BatchWriteItem", 25), ("BatchGetItem", 100), ("TransactWriteItems", 100)):
         for count in (most, most + 1):
             keys = [{"pk": {"S": str(number)}} for number in range(count)]
@@ -107,7 +105,7 @@ def test_so_many_items_at_once_and_no_more() -> None:
     assert "transaction" in str(dynamodb("TransactWriteItems", {"TransactItems": large}))
 
 
-def test_reserved_words() -> None:
+def test_reserved_words_in_expressions_are_refused() -> None:
     for expression, words in (
         ("attribute_not_exists(pk) OR #status = :status", set()),
         ("SET #s = if_not_exists(#s, :s) REMOVE holder", set()),
@@ -119,7 +117,7 @@ def test_reserved_words() -> None:
         assert (dynamodb("Query", {"KeyConditionExpression": expression}) is None) is (not words)
 
 
-def test_a_throttle_never_strikes_twice_in_a_row_and_one_answer_is_lost() -> None:
+def test_throttles_are_never_consecutive_and_one_answer_is_lost() -> None:
     faults, request = Faults(), WireRequest("glue", "POST", "/")
     with faults.throttling(3):
         answers = [faults.throttled(request) is not None for _ in range(9)]
@@ -131,7 +129,7 @@ def test_a_throttle_never_strikes_twice_in_a_row_and_one_answer_is_lost() -> Non
         assert [faults.is_lost(request) for _ in range(2)] == [True, False]
 
 
-def test_an_execution_within_its_quotas() -> None:
+def test_an_execution_must_be_within_its_quotas() -> None:
     def execution(payload: int, events: int) -> Execution:
         reported = [{"stateEnteredEventDetails": {"input": "x" * payload}}] + [{}] * (events - 1)
         return Execution("run", "SUCCEEDED", None, None, None, reported, [])
@@ -143,17 +141,17 @@ def test_an_execution_within_its_quotas() -> None:
         require_within_quotas(execution(1, 25_001))
 
 
-# What AWS Step Functions refuses and moto lets pass (platform: moto-lets-pass).
+# AWS Step Functions (platform: moto-lets-pass).
 
 
-def asked(target: str, document: Any) -> HttpAnswer | None:
+def refused_request(target: str, document: Any) -> HttpAnswer | None:
     headers = {"x-amz-target": f"AWSStepFunctions.{target}"}
     return refused_by_step_functions(WireRequest("states", "POST", "/", "", headers, json.dumps(document).encode()))
 
 
 def machine(**states: Any) -> HttpAnswer | None:
     definition = {"StartAt": next(iter(states)), "States": states}
-    return asked("CreateStateMachine", {"name": "m", "definition": json.dumps(definition)})
+    return refused_request("CreateStateMachine", {"name": "m", "definition": json.dumps(definition)})
 
 
 def mapped(inside: str = "Inside", mode: str = "DISTRIBUTED", **fields: Any) -> dict[str, Any]:
@@ -161,26 +159,26 @@ def mapped(inside: str = "Inside", mode: str = "DISTRIBUTED", **fields: Any) -> 
     return {"Type": "Map", "ItemProcessor": processor, "End": True, **fields}
 
 
-def test_an_execution_has_a_short_plain_name_and_a_short_input() -> None:
+def test_the_name_and_input_of_an_execution_are_limited() -> None:
     for target in ("StartExecution", "CreateStateMachine"):
         for name in ("n" * 81, "", "two words", "a:b"):
-            refused = asked(target, {"name": name})
+            refused = refused_request(target, {"name": name})
             assert refused is not None, name
             assert b"InvalidName" in refused.body
-        assert asked(target, {"name": "n" * 80}) is None
-    assert asked("StartExecution", {"input": "x" * 262_144}) is None
-    assert asked("StartExecution", {"input": "x" * 262_145}) is not None
+        assert refused_request(target, {"name": "n" * 80}) is None
+    assert refused_request("StartExecution", {"input": "x" * 262_144}) is None
+    assert refused_request("StartExecution", {"input": "x" * 262_145}) is not None
 
 
-def test_definitions() -> None:
+def test_invalid_definitions_are_refused() -> None:
     ours = json.dumps(load_machine().definition)
-    assert asked("CreateStateMachine", {"name": "stack-maintain-tables", "definition": ours}) is None
+    assert refused_request("CreateStateMachine", {"name": "stack-maintain-tables", "definition": ours}) is None
     distributed, inline = mapped("B", Label="l" * 40, MaxConcurrency=10_000), mapped("D", "INLINE", MaxConcurrency=40)
     assert machine(A=distributed, C=inline) is None
     assert machine(A={"Type": "Succeed", "Comment": "x" * 2**20}) is not None
     for states in (
         {"n" * 81: {"Type": "Succeed"}},
-        {"A": mapped("A")},  # a name is unique in the whole machine
+        {"A": mapped("A")},  # a state's name is unique in the whole machine
         {"A": mapped("B", Label="l" * 41)},
         {"A": mapped("B", Label="same"), "C": mapped("D", Label="same")},
         {"A": mapped("B", MaxConcurrency=10_001)},
@@ -190,17 +188,17 @@ def test_definitions() -> None:
         assert b"InvalidDefinition" in refused.body
 
 
-# Headers of objects that AWS refuses and moto lets pass (platform: table-buckets-refuse-headers).
+# Object headers (platform: table-buckets-refuse-headers).
 
 TRAILER = "x-amz-checksum-crc32c, x-amz-checksum-crc32"
 
 
-def asked_of_s3(method: str, query: str = "", bucket: str = "1--table-s3", **headers: str) -> HttpAnswer | None:
+def refused_by_s3(method: str, query: str = "", bucket: str = "1--table-s3", **headers: str) -> HttpAnswer | None:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return refused_headers(WireRequest("s3", method, f"/{bucket}/f", query, named))
 
 
-TAKEN_HEADERS: list[tuple[str, str, dict[str, str]]] = [
+ACCEPTED_HEADERS: list[tuple[str, str, dict[str, str]]] = [
     ("GET", "", {"if_match": "e", "x_amz_checksum_mode": "ENABLED", "x_amz_security_token": "t"}),
     ("PUT", "", {"x_amz_trailer": TRAILER, "x_amz_decoded_content_length": "1", "if_none_match": "*"}),
     ("POST", "uploads", {"x_amz_checksum_algorithm": "CRC32", "x_amz_storage_class": "STANDARD"}),
@@ -210,7 +208,7 @@ TAKEN_HEADERS: list[tuple[str, str, dict[str, str]]] = [
 REFUSED_HEADERS = [
     ("PUT", "", "if_match", "e"),
     ("PUT", "", "x_amz_tagging", "a=b"),
-    ("PUT", "", "x_amz_trailer", "x-amz-checksum-crc64nvme"),  # as PyArrow writes
+    ("PUT", "", "x_amz_trailer", "x-amz-checksum-crc64nvme"),  # PyArrow's default
     ("PUT", UPLOAD, "x_amz_checksum_crc64nvme", "s"),
     ("PUT", "", "x_amz_meta_by", "us"),
     ("PUT", "", "x_amz_server_side_encryption", "aws:kms"),
@@ -219,26 +217,26 @@ REFUSED_HEADERS = [
 ]
 
 
-def test_a_table_bucket_takes_the_listed_headers_and_those_that_clients_add() -> None:
-    for method, query, headers in TAKEN_HEADERS:
-        assert asked_of_s3(method, query, **headers) is None, headers
+def test_a_table_bucket_accepts_listed_headers_and_those_that_clients_add() -> None:
+    for method, query, headers in ACCEPTED_HEADERS:
+        assert refused_by_s3(method, query, **headers) is None, headers
     for method, query, header, value in REFUSED_HEADERS:
-        refused = asked_of_s3(method, query, **{header: value})
+        refused = refused_by_s3(method, query, **{header: value})
         assert refused is not None, (method, query, header, value)
         assert refused.status == "400 Bad Request"
         assert b"<Code>S3TablesUnsupportedHeader</Code>" in refused.body
 
 
-def test_an_ordinary_bucket_takes_no_acl() -> None:
-    assert asked_of_s3("PUT", bucket="lake", x_amz_acl="bucket-owner-full-control", x_amz_tagging="a=b") is None
+def test_a_general_purpose_bucket_refuses_acls() -> None:
+    assert refused_by_s3("PUT", bucket="lake", x_amz_acl="bucket-owner-full-control", x_amz_tagging="a=b") is None
     for header in ({"x_amz_acl": "public-read"}, {"x_amz_grant_read": "id=1"}):
-        refused = asked_of_s3("PUT", bucket="lake", **header)
+        refused = refused_by_s3("PUT", bucket="lake", **header)
         assert refused is not None
         assert b"AccessControlListNotSupported" in refused.body
 
 
-def test_the_gate_asks_and_lets_through_what_we_send(moto_server: MotoServer) -> None:
-    """Small and large objects, in one request and in parts."""
+def test_the_gate_refuses_tags_and_accepts_our_reads_and_writes(moto_server: MotoServer) -> None:
+    """Of small and large objects, in one request and in parts."""
     s3tables = moto_server.client("s3tables")
     arn = s3tables.create_table_bucket(name=f"headers-{uuid.uuid4().hex[:8]}")["arn"]
     s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])

@@ -1,4 +1,4 @@
-"""Which rights requests need, and who has them (rule: least-privilege-roles)."""
+"""The rights that requests need, and the roles that have them (rule: least-privilege-roles)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from local_stack.template import TEMPLATE, Template
 from local_stack.wire import WireRequest, signer
 from support.stack_template import FOLDER
 
-# The evaluator decides as IAM does, and what takes rights away is found (rule: least-privilege-roles).
+# The evaluator decides as IAM does, and finds unneeded rights (rule: least-privilege-roles).
 
 
 def role(*statements: dict[str, Any]) -> Role:
@@ -30,7 +30,7 @@ def allow(action: Any, resource: Any, **more: Any) -> dict[str, Any]:
     return {"Effect": "Allow", "Action": action, "Resource": resource, **more}
 
 
-def test_action_and_resource() -> None:
+def test_a_statement_allows_its_actions_on_its_resources() -> None:
     for action, resource, need, expected in (
         ("s3:GetObject", "arn:aws:s3:::b/*", Need("s3:GetObject", "arn:aws:s3:::b/k/l"), True),
         ("s3:Get*", "*", Need("s3:GetObject", "arn:aws:s3:::b/k"), True),
@@ -44,7 +44,7 @@ def test_action_and_resource() -> None:
     assert not decide(role(), Need("s3:GetObject", "arn:aws:s3:::b/k")).is_allowed
 
 
-def test_a_denial_wins_wherever_it_stands() -> None:
+def test_a_denial_overrides_any_allowance() -> None:
     need, deny = Need("s3:GetObject", "b"), {"Effect": "Deny", "Action": "s3:*", "Resource": "*"}
     for found in (role(allow("*", "*"), deny), role(deny, allow("*", "*"))):
         decision = decide(found, need)
@@ -66,7 +66,7 @@ def test_a_denial_wins_wherever_it_stands() -> None:
         ({"Bool": {"k": "false"}}, {}, False),
     ],
 )
-def test_conditions(condition: Any, context: dict[str, str], expected: bool) -> None:
+def test_conditions_are_evaluated_as_by_iam(condition: Any, context: dict[str, str], expected: bool) -> None:
     need = Need("a:B", "r", context)
     assert decide(role(allow("a:B", "*", Condition=condition)), need).is_allowed is expected
 
@@ -84,7 +84,7 @@ def test_unknown_elements_of_a_policy_are_errors(statement: dict[str, Any], word
         role(statement)
 
 
-def test_rights_that_no_call_needs_are_found_and_excused_only_while_they_are_not_needed() -> None:
+def test_unneeded_rights_are_reported_unless_excused() -> None:
     ours = role(allow(["s3:GetObject", "s3:PutObject"], ["b/one", "b/two"]), allow("s3:ListBucket", "b"))
 
     def found(*needs: Need, excused: dict[str, list[str]] | None = None) -> list[str]:
@@ -102,12 +102,12 @@ def test_rights_that_no_call_needs_are_found_and_excused_only_while_they_are_not
         "P does not allow s3:Other, which is excused",
         "P: s3:ListBucket is needed, and excused",
     ]
-    twice = role(allow("s3:GetObject", "b"), allow("s3:Get*", "*"))
-    grants = frozenset(decide(twice, Need("s3:GetObject", "b")).grants)
-    assert len(surprises([twice], [grants], {})) == 4
+    redundant = role(allow("s3:GetObject", "b"), allow("s3:Get*", "*"))
+    grants = frozenset(decide(redundant, Need("s3:GetObject", "b")).grants)
+    assert len(surprises([redundant], [grants], {})) == 4
 
 
-def test_every_function_job_and_machine_of_the_template_has_its_role() -> None:
+def test_every_function_job_and_state_machine_has_its_role() -> None:
     template = Template(TEMPLATE, "stack", {"DataBucketArns": "arn:aws:s3:::one,arn:aws:s3:::two"})
     roles = roles_of(template)
     wanted = {
@@ -129,7 +129,7 @@ def test_every_function_job_and_machine_of_the_template_has_its_role() -> None:
     }
 
 
-def test_a_folder_bounds_what_is_read_written_deleted_and_listed() -> None:
+def test_a_folder_bounds_reads_writes_deletions_and_listings() -> None:
     """``DataBucketArns`` with a folder of one bucket, beside a whole bucket."""
     given = {**FOLDER, "DataBucketArns": f"arn:aws:s3:::whole,{FOLDER['DataBucketArns']}"}
     template = Template(TEMPLATE, "stack", given)
@@ -165,7 +165,7 @@ def test_only_functions_that_open_catalogs_read_the_given_secrets() -> None:
             assert not decide(role, Need("secretsmanager:GetSecretValue", f"{secret}x")).is_allowed
 
 
-# Which rights a request needs, from what goes over the wire (rule: least-privilege-roles).
+# The rights that a request needs, from its bytes (rule: least-privilege-roles).
 
 DELETE = b'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Object><Key>a&amp;b</Key></Object></Delete>'
 BUCKET = "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"
@@ -177,8 +177,8 @@ def s3(method: str, path: str, query: str = "", body: bytes = b"", **headers: st
     return [str(need) for need in s3_needs(request, lambda bucket: TABLE if bucket == "1--table-s3" else None)]
 
 
-def test_s3() -> None:
-    """A table bucket itself refuses what it does not do, so that needs no right."""
+def test_rights_of_s3_requests() -> None:
+    """A request that a table bucket does not support needs no right."""
     for method, path, query, expected in (
         ("GET", "/", "", "s3:ListAllMyBuckets on *"),
         ("GET", "/b", "list-type=2&prefix=p&encoding-type=url", "s3:ListBucket on arn:aws:s3:::b"),
@@ -195,7 +195,7 @@ def test_s3() -> None:
     ):
         assert s3(method, path, query) == [expected], (method, path, query)
         if path == DATA:
-            assert TABLE not in s3(method, "/2--table-s3/data/f", query)[0]  # of an unknown table
+            assert TABLE not in s3(method, "/2--table-s3/data/f", query)[0]  # an unknown table
     assert s3("POST", "/b", "delete", DELETE) == ["s3:DeleteObject on arn:aws:s3:::b/a&b"]
     assert s3("PUT", "/b/k", x_amz_copy_source="/c/l") == [
         "s3:PutObject on arn:aws:s3:::b/k",
@@ -223,7 +223,7 @@ def json_request(service: str, operation: str, document: Any) -> WireRequest:
         ),
     ],
 )
-def test_dynamodb(operation: str, document: Any, expected: list[str]) -> None:
+def test_rights_of_dynamodb_requests(operation: str, document: Any, expected: list[str]) -> None:
     found = [str(need) for need in dynamodb_needs(json_request("dynamodb", operation, document))]
     assert [text.replace("arn:aws:dynamodb:us-east-1:123456789012:", "") for text in found] == [
         f"dynamodb:{item}" for item in expected
@@ -247,7 +247,7 @@ def test_glue_needs_rights_on_the_catalog_and_database_above_a_table(
     assert [need.resource.removeprefix("arn:aws:glue:us-east-1:123456789012:") for need in found] == expected
 
 
-def test_step_functions_lambda_and_secrets() -> None:
+def test_rights_of_step_functions_lambda_and_secrets_requests() -> None:
     arn = "arn:aws:secretsmanager:us-east-1:123456789012:secret:rest-a1B2c3"
     read = json_request("secretsmanager", "GetSecretValue", {"SecretId": arn})
     assert [str(need) for need in needs_of(read)] == [f"secretsmanager:GetSecretValue on {arn}"]
@@ -275,7 +275,7 @@ def test_step_functions_lambda_and_secrets() -> None:
         ("GET", "/nowhere", "", "s3tables:GET/nowhere on *"),
     ],
 )
-def test_s3_tables(method: str, path: str, query: str, expected: str) -> None:
+def test_rights_of_s3_tables_requests(method: str, path: str, query: str, expected: str) -> None:
     found = s3tables_needs(WireRequest("s3tables", method, path, query), lambda bucket, namespace, name: TABLE)
     assert [str(need) for need in found] == [expected]
 
@@ -286,7 +286,7 @@ def test_the_signer_of_a_request_is_read_from_its_signature() -> None:
     assert signer("") == signer("Bearer token") == ("", "")
 
 
-def test_each_protocol_says_no_in_its_own_way() -> None:
+def test_a_denial_has_the_form_of_its_protocol() -> None:
     need = Need("s3:GetObject", "arn:aws:s3:::b/k")
     object_ = denial(WireRequest("s3", "GET", "/b/k"), "R", need)
     assert object_.status.startswith("403")
@@ -302,12 +302,12 @@ def test_each_protocol_says_no_in_its_own_way() -> None:
     assert denial(WireRequest("s3tables", "GET", "/buckets"), "R", need).status.startswith("403")
 
 
-# AWS STS names every caller, and gives a role only to callers that may assume it (rule: least-privilege-roles).
+# AWS STS (rule: least-privilege-roles).
 
 ROLE = "arn:aws:iam::123456789012:role/other"
 
 
-def test_only_roles_need_a_right_and_clients_understand_a_denial() -> None:
+def test_assuming_a_role_needs_a_right_and_clients_parse_the_denial() -> None:
     identity = b"Action=GetCallerIdentity&Version=2011-06-15"
     assume = f"Action=AssumeRole&RoleArn={ROLE}".encode()
     for query, body, needs in (

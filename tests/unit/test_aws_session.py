@@ -1,4 +1,4 @@
-"""AWS that throttles, and sources of credentials that never answer."""
+"""Throttling by AWS, and sources of credentials that never answer."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
 from icekeeper.policy.ownership import BucketMaintenance
 
-# A source of credentials that never answers ends in an error, and not in a process that hangs.
+# A source of credentials that never answers is an error and does not block the process.
 
 
-def test_a_credential_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_credential_process_that_hangs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / "config"
     config.write_text("[profile hangs]\ncredential_process = sleep 2\nregion = eu-central-1\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
@@ -37,11 +37,11 @@ def test_a_credential_process_that_hangs_is_given_up(tmp_path: Path, monkeypatch
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(answer_in_time, "ANSWERS_IN_S", 0.05)
     session = aws_session({"s3.profile-name": "hangs"})
-    for ask in (session.keys, lambda: session.client("s3"), session.keys):
+    for request in (session.keys, lambda: session.client("s3"), session.keys):
         with pytest.raises(CredentialRetrievalError, match=r"it has not answered for 0\.05 s"):
-            ask()
-    asked = [thread for thread in threading.enumerate() if thread.name == "credentials"]
-    assert len(asked) == 1, "it is not asked again while it is silent"
+            request()
+    threads = [thread for thread in threading.enumerate() if thread.name == "credentials"]
+    assert len(threads) == 1, "it is not asked again while it is silent"
 
 
 def test_the_error_of_a_source_of_credentials_is_not_changed() -> None:
@@ -52,7 +52,7 @@ def test_the_error_of_a_source_of_credentials_is_not_changed() -> None:
         answer_in_time.Patience().ask(ask, "a source")
 
 
-# What a service refuses for its load is asked again, longer than what fails otherwise; what lasts is an error.
+# Throttled requests are retried longer than other failures; a lasting throttle is an error.
 
 ARN = "arn:aws:s3tables:eu-west-1:123456789012:bucket/lake"
 TABLE = TableName(("ns",), "t")
@@ -70,14 +70,14 @@ THROTTLES = [
 
 
 class Wire:
-    """Answers every request of a client before it is sent; the pauses between requests are only counted."""
+    """Answers every request of a client before it is sent, and records pauses instead of sleeping."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: Callable[[], AWSResponse]) -> None:
         self.answers, self.sent, self.pauses_s = list(answers), list[str](), list[float]()
         sleep, mine = time.sleep, threading.get_ident()
 
         def pause(seconds: float) -> None:
-            # It is everybody's: servers of other tests may wait in threads of this process.
+            # time.sleep is shared: servers of other tests may wait in threads of this process.
             if threading.get_ident() == mine:
                 self.pauses_s.append(seconds)
             else:
@@ -101,7 +101,7 @@ class _Body(io.BytesIO):
 
 
 def answer(status: int, code: str = "") -> Callable[[], AWSResponse]:
-    """S3 Tables names an error in a header, Glue in the body."""
+    """An answer with the error code in a header, as of S3 Tables, and in the body, as of Glue."""
     headers: Mapping[str, str] = {"x-amzn-errortype": code, "content-type": "application/json"} if code else {}
     body = json.dumps({"__type": code} if code else {"DatabaseList": []}).encode()
     return lambda: AWSResponse("https://aws.example", status, dict(headers), _Body(body))
@@ -115,11 +115,11 @@ def clients(service: AwsService, wire: Wire) -> Any:
 
 
 @pytest.mark.parametrize(("status", "code"), THROTTLES)
-def test_a_throttle_of_seven_requests_is_outlasted(monkeypatch: pytest.MonkeyPatch, status: int, code: str) -> None:
+def test_a_throttle_of_seven_requests_is_overcome(monkeypatch: pytest.MonkeyPatch, status: int, code: str) -> None:
     wire = Wire(monkeypatch, *[answer(status, code)] * 7, answer(200))
     clients(GLUE, wire).repeating.get_databases()
     assert (wire.sent, len(wire.pauses_s)) == (["GetDatabases"] * 8, 7)
-    # boto3's own first pauses may be nothing; of ours each is at least half of what it may be.
+    # boto3's first pauses may be zero; each of ours is at least half of its maximum.
     assert sum(wire.pauses_s) > 0.5 * (4 + 4 * 8)
 
 
@@ -139,8 +139,8 @@ def test_other_failures_are_retried_three_times(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("status", "code"), THROTTLES)
-def test_a_swap_is_sent_once_all_the_same(monkeypatch: pytest.MonkeyPatch, status: int, code: str) -> None:
-    """A repetition would meet its own first attempt (rule: send-commits-once)."""
+def test_a_throttled_swap_is_sent_only_once(monkeypatch: pytest.MonkeyPatch, status: int, code: str) -> None:
+    """A repeated swap could conflict with its own first attempt (rule: send-commits-once)."""
     wire = Wire(monkeypatch, answer(status, code))
     with pytest.raises(Exception, match="UpdateTableMetadataLocation"):
         clients(S3_TABLES, wire).once.update_table_metadata_location(
@@ -150,10 +150,10 @@ def test_a_swap_is_sent_once_all_the_same(monkeypatch: pytest.MonkeyPatch, statu
 
 
 @pytest.mark.parametrize(("status", "code"), THROTTLES)
-def test_a_lasting_throttle_is_reported_and_is_no_missing_table(
+def test_a_lasting_throttle_is_an_error_and_not_a_missing_table(
     monkeypatch: pytest.MonkeyPatch, status: int, code: str
 ) -> None:
-    """A table that is not there is skipped without a word; one that cannot be looked up is an error
+    """A missing table is skipped silently; a failed lookup is an error
     (rule: throttles-are-failures)."""
     wire = Wire(monkeypatch, answer(status, code))
     tables = S3TablesCatalog(ConfiguredCatalog("lake", CatalogKind.S3_TABLES, {**PROPERTIES, "warehouse": ARN}))
@@ -173,8 +173,8 @@ def maintenance(wire: Wire) -> TableBucketMaintenance:
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-def test_unreadable_maintenance_of_the_bucket_is_an_error(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
-    """It was taken for the bucket's work, so that a throttle let every operation be skipped, and the pass succeed."""
+def test_unreadable_bucket_maintenance_is_an_error(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    """Otherwise, a throttle would count as maintenance by the bucket, and the pass would skip every operation."""
     bucket = maintenance(Wire(monkeypatch, answer(status, "TooManyRequestsException")))
     reported = f"^the maintenance of table bucket {ARN} cannot be read: S3 Tables failed with TooManyRequestsException$"
     with pytest.raises(StorageError, match=reported):

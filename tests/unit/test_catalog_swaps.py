@@ -1,4 +1,4 @@
-"""What an answer to a catalog's swap proves: conflict, refused, busy, or unknown."""
+"""What a catalog's answer to a swap proves: conflict, refused, busy, or unknown."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from support.dying_database import DRIVERS, DyingDatabase, address_of, sql_catal
 from support.maintained_table import NAME, new_table
 from support.tables import new_document
 
-# A failed swap is a conflict, refused, busy, unknown, or never sent.
+# Answers of AWS services: conflict, refused, busy, unknown, or never sent.
 
 TABLE = TableName(("ns",), "t")
 
@@ -81,7 +81,7 @@ def error_for(service: AwsService, error: Exception) -> MaintenanceError:
         (GLUE, "ResourceNumberLimitExceededException", 400, CommitRefused),
     ],
 )
-def test_code_and_status_of_an_answer_decide_the_error(
+def test_the_code_and_status_of_an_answer_decide_the_error(
     service: AwsService, code: str, status: int, expected: type[MaintenanceError]
 ) -> None:
     answer = {"Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": status}}
@@ -98,16 +98,14 @@ def test_code_and_status_of_an_answer_decide_the_error(
         (NoCredentialsError(), StorageError),
     ],
 )
-def test_without_an_answer_it_matters_whether_the_request_was_sent(
-    error: Exception, expected: type[MaintenanceError]
-) -> None:
+def test_without_an_answer_a_sent_request_is_unknown(error: Exception, expected: type[MaintenanceError]) -> None:
     assert type(error_for(GLUE, error)) is expected
 
 
-# What an answer to a commit proves: only the catalog's own words say no, and they say only that.
+# Answers of REST catalogs: only an error document of the catalog proves that a commit did not land.
 
 OVERTAKEN = "can't add snapshot with sequence number 3, must be > than last sequence number 4"
-# Status, type of the error document (none: the body holds none), and what it says.
+# Status, type of the error document (``None``: no document), and what the answer proves.
 ANSWERS: list[tuple[int, str | None, CommitAnswer]] = [
     (200, None, CommitAnswer.LANDED),
     (204, None, CommitAnswer.LANDED),
@@ -143,8 +141,8 @@ def test_an_overtaken_sequence_number_is_a_conflict_by_its_message() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 429, 501])
-def test_a_status_that_is_not_the_documents_own_proves_nothing(status: int) -> None:
-    """A gateway that puts its own status over a catalog's error."""
+def test_a_status_that_differs_from_the_error_document_proves_nothing(status: int) -> None:
+    """A gateway may replace the status of a catalog's error."""
     assert answer_of_rest(status, ErrorDocument("no", "UnsupportedException", 500)) is CommitAnswer.UNKNOWN
     assert answer_of_rest(status, ErrorDocument("no", "UnsupportedException")) is not CommitAnswer.UNKNOWN
 
@@ -181,7 +179,7 @@ def test_an_error_document_needs_a_type_and_a_message(body: Any, expected: Error
         (CommitAnswer.UNKNOWN, CommitStateUnknown),
     ],
 )
-def test_each_answer_has_its_error_in_the_catalogs_words(
+def test_each_answer_has_its_error_with_the_catalogs_message(
     answer: CommitAnswer, expected: type[MaintenanceError]
 ) -> None:
     error = error_of(answer, TableName(("ns",), "t"), "catalog lake said so")
@@ -190,14 +188,14 @@ def test_each_answer_has_its_error_in_the_catalogs_words(
     assert "catalog lake said so" in str(error)
 
 
-# What becomes of a staged document when a pointer catalog says no: it goes only when the pointer proves it.
+# A staged document is deleted after a failed swap only if the pointer proves that the swap did not happen.
 
-NOES = [CommitConflict("no"), CommitRefused("no")]
+FAILURES = [CommitConflict("no"), CommitRefused("no")]
 
 
 @dataclass
 class Pointer:
-    """A catalog of one table; ``instead`` is what it does when it is asked to swap."""
+    """A catalog with one table; ``shown`` are stale locations that the next loads return."""
 
     folder: Path
     at: str = ""
@@ -235,42 +233,44 @@ def pointer(tmp_path: Path) -> Pointer:
     return Pointer(tmp_path)
 
 
-@pytest.mark.parametrize("no", NOES)
-def test_a_swapped_document_is_the_table_whatever_the_answer(pointer: Pointer, no: MaintenanceError) -> None:
-    def swap_and_say_no(location: str) -> str:
+@pytest.mark.parametrize("no", FAILURES)
+def test_a_document_that_the_pointer_shows_has_landed_despite_the_answer(
+    pointer: Pointer, no: MaintenanceError
+) -> None:
+    def swap_and_fail(location: str) -> str:
         pointer.swap(location)
         raise no
 
-    after = pointer.commit(pointer.load(NAME), swap_and_say_no)
+    after = pointer.commit(pointer.load(NAME), swap_and_fail)
     assert after.metadata_location == pointer.at
     assert load_document(pointer.storage, pointer.at).document == after.metadata.document
 
 
-@pytest.mark.parametrize("no", NOES)
-def test_a_document_that_other_commits_built_upon_was_swapped(pointer: Pointer, no: MaintenanceError) -> None:
-    def swap_be_overtaken_and_say_no(location: str) -> str:
+@pytest.mark.parametrize("no", FAILURES)
+def test_a_document_in_the_log_of_a_later_commit_has_landed(pointer: Pointer, no: MaintenanceError) -> None:
+    def swap_and_be_overtaken(location: str) -> str:
         pointer.swap(location)
         pointer.commit(pointer.load(NAME), pointer.swap)
         raise no
 
-    after = pointer.commit(pointer.load(NAME), swap_be_overtaken_and_say_no)
+    after = pointer.commit(pointer.load(NAME), swap_and_be_overtaken)
     assert after.metadata_location == pointer.at
     assert pointer.documents() == 3
 
 
-@pytest.mark.parametrize("no", NOES)
+@pytest.mark.parametrize("no", FAILURES)
 @pytest.mark.parametrize("overtaken", [False, True])
-def test_a_document_that_the_pointer_disproves_is_deleted(
+def test_a_document_that_did_not_land_is_deleted_after_another_commit(
     pointer: Pointer, no: MaintenanceError, overtaken: bool
 ) -> None:
-    def say_no(location: str) -> str:
+    def fail(location: str) -> str:
         if overtaken:
             pointer.commit(pointer.load(NAME), pointer.swap)
         raise no
 
     with pytest.raises(type(no)) as raised:
-        pointer.commit(pointer.load(NAME), say_no)
-    # Where the pointer did not move, the document stays: who looks again decides about it.
+        pointer.commit(pointer.load(NAME), fail)
+    # If the pointer did not move, the document remains for a later decision.
     assert pointer.documents() == 2
     if isinstance(raised.value, CommitRefused):
         assert len(raised.value.left) == 1 - overtaken
@@ -278,38 +278,38 @@ def test_a_document_that_the_pointer_disproves_is_deleted(
         assert pointer.documents() == 1 + overtaken
 
 
-@pytest.mark.parametrize("no", NOES)
-def test_a_reader_that_lags_after_a_no_proves_nothing(pointer: Pointer, no: MaintenanceError) -> None:
-    """Our swap was repeated on its way, so that it met itself; or carried out, and answered with a refusal."""
+@pytest.mark.parametrize("no", FAILURES)
+def test_a_stale_read_after_a_failed_swap_proves_nothing(pointer: Pointer, no: MaintenanceError) -> None:
+    """The swap may have been repeated on its way, or have landed despite a refusal."""
     before = pointer.at
 
-    def swap_and_lag(location: str) -> str:
+    def swap_and_show_stale(location: str) -> str:
         pointer.swap(location)
         pointer.shown = [before]
         raise no
 
     with pytest.raises(type(no)):
-        pointer.commit(pointer.load(NAME), swap_and_lag)
+        pointer.commit(pointer.load(NAME), swap_and_show_stale)
     assert pointer.load(NAME).metadata_location != before
 
 
-@pytest.mark.parametrize("no", NOES)
-def test_in_doubt_the_document_stays(pointer: Pointer, no: MaintenanceError) -> None:
+@pytest.mark.parametrize("no", FAILURES)
+def test_a_document_of_unknown_outcome_is_not_deleted(pointer: Pointer, no: MaintenanceError) -> None:
     base = pointer.load(NAME)
 
-    def say_no_and_break(location: str) -> str:
+    def fail_and_break(location: str) -> str:
         pointer.broken = StorageError("down")
         raise no
 
     with pytest.raises(CommitStateUnknown, match="cannot be read to confirm this: down"):
-        pointer.commit(base, say_no_and_break)
+        pointer.commit(base, fail_and_break)
     assert pointer.documents() == 2
     pointer.broken = None
 
     def be_overtaken_beyond_the_log(location: str) -> str:
-        location_of_table = pointer.folder.as_uri()
-        pointer.at = f"{location_of_table}/metadata/00009-other.metadata.json"
-        pointer.storage.write(pointer.at, render_document(TableMetadata(new_document(location_of_table, 2))))
+        table_location = pointer.folder.as_uri()
+        pointer.at = f"{table_location}/metadata/00009-other.metadata.json"
+        pointer.storage.write(pointer.at, render_document(TableMetadata(new_document(table_location, 2))))
         raise no
 
     with pytest.raises(CommitStateUnknown, match="log does not reach back to its base"):
@@ -317,7 +317,7 @@ def test_in_doubt_the_document_stays(pointer: Pointer, no: MaintenanceError) -> 
     assert pointer.documents() == 4
 
 
-def test_a_conflict_that_is_a_proof_and_what_was_never_sent_need_no_look(pointer: Pointer) -> None:
+def test_a_proven_conflict_and_an_unsent_swap_need_no_read(pointer: Pointer) -> None:
     base = pointer.load(NAME)
     for error, more in ((CommitConflict("no"), {"conflict_is_proof": True}), (StorageError("never sent"), {})):
 
@@ -329,7 +329,7 @@ def test_a_conflict_that_is_a_proof_and_what_was_never_sent_need_no_look(pointer
     assert (pointer.loads, pointer.documents()) == (1, 1)
 
 
-# A SQL catalog's swap when the database dies in the middle, or does not report what it changed.
+# A SQL catalog's swap if the database fails during it, or does not report the changed rows.
 
 UPDATES = [{"action": "set-properties", "updates": {"ours": "yes"}}]
 
@@ -343,10 +343,10 @@ def sql(local_catalog: PyIcebergCatalog, tmp_path: Path, request: pytest.Fixture
 
 
 @pytest.mark.parametrize("landed", [False, True])
-def test_a_connection_that_dies_leaves_the_outcome_unknown_and_the_document_there(
+def test_a_broken_connection_leaves_the_outcome_unknown_and_keeps_the_document(
     sql: SqlCatalog, tmp_path: Path, landed: bool
 ) -> None:
-    """Neither statement nor rollback is confirmed, or not even the commit: that is no answer, and so no proof."""
+    """The statement, rollback or commit is not confirmed, which proves nothing."""
     base, database = sql.load(NAME), DyingDatabase(sql)
     database.at_swap, database.after_commit, database.at_end = not landed, landed, True
     with pytest.raises(CommitStateUnknown, match="it is unknown whether it landed"):
@@ -356,7 +356,7 @@ def test_a_connection_that_dies_leaves_the_outcome_unknown_and_the_document_ther
     assert len(list(tmp_path.rglob("*.metadata.json"))) == 2
 
 
-def test_a_driver_that_does_not_count_rows_says_nothing_about_a_conflict(sql: SqlCatalog) -> None:
+def test_a_driver_that_does_not_count_rows_refuses_the_commit(sql: SqlCatalog) -> None:
     base, database = sql.load(NAME), DyingDatabase(sql)
     database.rowcount = -1
     with pytest.raises(CommitRefused, match="does not report how many rows") as raised:
@@ -365,10 +365,8 @@ def test_a_driver_that_does_not_count_rows_says_nothing_about_a_conflict(sql: Sq
     assert sql.load(NAME).metadata_location == base.metadata_location
 
 
-def test_where_each_statement_commits_by_itself_the_swap_has_happened(
-    local_catalog: PyIcebergCatalog, tmp_path: Path
-) -> None:
-    """Its document must stay."""
+def test_with_autocommit_an_uncounted_swap_has_landed(local_catalog: PyIcebergCatalog, tmp_path: Path) -> None:
+    """Its document must not be deleted."""
     new_table(local_catalog, tmp_path)
     catalog: Any = sql_catalog(address_of(tmp_path), "sqlalchemy", (tmp_path / "warehouse").as_uri())
     engine = catalog._database._engine

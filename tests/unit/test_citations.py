@@ -36,7 +36,7 @@ SUFFIXES = {".py", ".md", ".yaml", ".yml", ".json", ".toml", ".java", ".properti
 _NAME = r"[a-z0-9]+(?:-[a-z0-9]+)+"
 CITATION = re.compile(rf"\(((?:rule|platform): {_NAME}(?:, (?:(?:rule|platform): )?{_NAME})*)[;)]")
 HEADING = re.compile(rf"^### ({_NAME})$", re.MULTILINE)
-# Documents that are not in this repository, and places of one machine.  A literal beginning is searched fast.
+# Documents outside this repository, and paths of one machine.  A literal prefix makes the search fast.
 OUTSIDE = tuple(
     re.compile(text)
     for text in (
@@ -54,7 +54,7 @@ OUTSIDE = tuple(
 
 
 def texts(*places: str) -> Iterator[tuple[str, str]]:
-    """Path below the root, and text, of every file in these folders; this file apart."""
+    """Relative path and text of every file in these folders, except this file."""
     return chain.from_iterable(map(_texts, places))
 
 
@@ -93,12 +93,12 @@ def names_of_tests(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("kind", PAGES)
-def test_every_citation_leads_somewhere(kind: str) -> None:
+def test_every_citation_names_an_existing_rule_or_fact(kind: str) -> None:
     lost = {path: cited(text, kind) - names(kind) for path, text in texts(*SOURCE, *OTHERS)}
     assert {path: missing for path, missing in lost.items() if missing} == {}
 
 
-def test_every_rule_is_kept_by_the_source() -> None:
+def test_every_rule_is_cited_by_the_source() -> None:
     in_use = {name for _, text in texts(*SOURCE) for name in cited(text, "rule")}
     assert names("rule") - in_use == set()
 

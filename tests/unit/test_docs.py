@@ -1,4 +1,4 @@
-"""The documentation says what the code says."""
+"""The documentation agrees with the code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPERATIONS = ROOT / "docs" / "operations"
 SECTIONS = ["What it does", "When it is skipped", "Settings", "What can go wrong", "Metrics"]
 
 
-def test_the_policy_page_is_what_the_model_says() -> None:
+def test_the_policy_page_is_generated_from_the_model() -> None:
     script = [sys.executable, str(ROOT / "docs" / "generate_policy.py")]
     rendered = subprocess.run(script, capture_output=True, text=True, check=True).stdout
     assert (ROOT / "docs" / "policy.md").read_text() == rendered
@@ -58,12 +58,12 @@ def test_every_metric_is_on_the_page_of_its_operation() -> None:
 
 
 def test_verify_and_the_page_name_the_same_remedies() -> None:
-    """An installation brings no page, so the command says it itself."""
+    """The command prints remedies itself, because users may not have the page."""
     rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", (ROOT / "docs" / "recovery.md").read_text(), re.MULTILINE)
     assert dict(rows) == {kind.value: kind.remedy for kind in ProblemKind}
 
 
-def test_every_reason_of_a_constant_is_on_the_page() -> None:
+def test_every_constant_reason_is_on_a_page() -> None:
     text = "".join(path.read_text() for path in OPERATIONS.glob("*.md"))
     reasons = [NOTHING_ELIGIBLE, DELETES_DISABLED, NOTHING_TO_EXPIRE, GC_DISABLED, NO_SNAPSHOT, NO_ENTRIES]
     reasons += [NO_RETENTION, NO_TIME_FIELD, NO_PARTITIONS, position_deletes.NOTHING_ELIGIBLE]
@@ -72,8 +72,8 @@ def test_every_reason_of_a_constant_is_on_the_page() -> None:
     assert [reason for reason in reasons if reason not in text] == []
 
 
-def test_the_site_is_built_without_a_warning_and_asks_for_nothing_from_a_network(tmp_path: Path) -> None:
-    """Every page is in its navigation, and every link leads somewhere."""
+def test_the_site_builds_without_warnings_and_loads_nothing_from_a_network(tmp_path: Path) -> None:
+    """Every page is in its navigation, and every link has a target."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "--site-dir", str(tmp_path)]
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
@@ -87,7 +87,7 @@ def test_the_site_is_built_without_a_warning_and_asks_for_nothing_from_a_network
     assert "run-worker" not in commands
 
 
-def test_the_wheel_has_the_pages_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_wheel_contains_the_pages_for_users(capsys: pytest.CaptureFixture[str]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
     pages = [str(path.relative_to(ROOT)) for path in PAGES if path.parent in (ROOT / "docs", OPERATIONS)]
@@ -101,7 +101,7 @@ def test_the_wheel_has_the_pages_for_people(capsys: pytest.CaptureFixture[str]) 
 
 
 def anchor(heading: str) -> str:
-    """What GitHub makes of a heading."""
+    """The anchor that GitHub derives from a heading."""
     shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading.strip())
     return re.sub(r"[^\w\- ]", "", shown.lower()).replace(" ", "-")
 
@@ -117,20 +117,20 @@ def test_links_lead_to_files_and_headings() -> None:
 
 
 def commands(page: str) -> Iterator[str]:
-    """Each call of ``icekeeper`` in a block of code, fenced or indented, without pictures and ``--version``."""
+    """Each call of ``icekeeper`` in a code block, fenced or indented, without diagrams and ``--version``."""
     for line in page.replace("\\\n", " ").splitlines():
         if re.match(r"(?: {4})?icekeeper [a-z]", line) and "\u2500" not in line:
             yield line.strip()
 
 
-def test_the_command_line_takes_every_command_that_a_page_shows() -> None:
-    """Parsed, not run: most need a deployed stack or another catalog.  For a synopsis the options are looked up."""
+def test_the_command_line_accepts_every_command_on_a_page() -> None:
+    """Commands are parsed, not run, because most need a stack or catalog; of a synopsis, only options are checked."""
     for page in PAGES:
         for shown in commands(page.read_text()):
-            assert_is_taken(page.name, shown)
+            assert_accepted(page.name, shown)
 
 
-def assert_is_taken(page: str, shown: str) -> None:
+def assert_accepted(page: str, shown: str) -> None:
     command: Any = typer.main.get_command(app)
     context = command.make_context("icekeeper", [], resilient_parsing=True)
     arguments = shlex.split(shown, comments=True)[1:]
@@ -145,7 +145,7 @@ def assert_is_taken(page: str, shown: str) -> None:
         known = {option for parameter in command.params for option in parameter.opts}
         assert set(re.findall(r"--[a-z-]+", shown)) <= known
     else:
-        # click keeps the settings of the parent with the command; without a parent, "-h" would be unknown later on.
+        # click stores the parent's settings with the command; without a parent, "-h" would be unknown afterwards.
         command.make_context(name, arguments, parent=context)
 
 
@@ -156,18 +156,17 @@ def assert_is_taken(page: str, shown: str) -> None:
         ("make deploy-artifacts ARCHITECTURE=arm64", ["-m", "artifacts", "--architecture", "arm64"]),
     ],
 )
-def test_make_passes_on_what_the_page_of_deployment_says(shown: str, called: list[str]) -> None:
-    """Told by make, not done: the one needs a stack, the other builds for another processor."""
+def test_make_passes_the_documented_arguments(shown: str, called: list[str]) -> None:
+    """make prints the commands with -n: one needs a stack, the other builds for another processor."""
     page = (ROOT / "docs" / "deployment.md").read_text()
     assert re.search(rf"(?:^ +|`){re.escape(shown)}(?:$|`)", page, re.MULTILINE)
     name, *arguments = shown.split()
-    # What a make around the tests leaves behind would be said, too.
-    alone = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-    done = subprocess.run([name, "-n", *arguments], cwd=ROOT, env=alone, capture_output=True, text=True, check=True)
+    # Variables of an outer make would change the output.
+    environment = {key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    done = subprocess.run(
+        [name, "-n", *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+    )
     assert done.stdout.splitlines()[-1].split()[1:] == called
-
-
-# The README installs from a checkout, and names every extra that there is.
 
 
 def test_the_readme_names_every_extra_and_installs_from_a_checkout() -> None:
@@ -179,7 +178,7 @@ def test_the_readme_names_every_extra_and_installs_from_a_checkout() -> None:
     assert all(re.fullmatch(r"\.(\[\w+\])?", what) for what in installed)
 
 
-# Every document of --json has a schema, which tests of the command hold against what it prints.
+# Schemas of --json documents; tests of the command validate its output.
 
 SCHEMAS = ROOT / "docs" / "schemas"
 
@@ -192,7 +191,7 @@ def _commands_with_json() -> Iterator[str]:
                 yield f"{name}-{nested}".rstrip("-")
 
 
-def test_the_schemas_are_those_of_the_script(tmp_path: Path) -> None:
+def test_the_schemas_are_generated_by_the_script(tmp_path: Path) -> None:
     script = runpy.run_path(str(ROOT / "docs" / "generate_schemas.py"))
     script["main"].__globals__["FOLDER"] = tmp_path
     script["main"]()
@@ -201,23 +200,23 @@ def test_the_schemas_are_those_of_the_script(tmp_path: Path) -> None:
     }
 
 
-def test_every_document_of_the_command_has_a_schema_and_every_field_a_meaning() -> None:
+def test_every_json_document_has_a_schema_and_every_field_a_description() -> None:
     found = {path.stem: json.loads(path.read_text()) for path in SCHEMAS.iterdir()}
     assert set(found) == {"error", *_commands_with_json()}
 
-    def nameless(schema: Mapping[str, Any], where: str) -> Iterator[str]:
+    def undescribed(schema: Mapping[str, Any], parent: str) -> Iterator[str]:
         for name, item in schema.get("properties", {}).items():
-            if "$schema" not in item and not _meaning(item):
-                yield f"{where}.{name}"
-            yield from nameless(item, f"{where}.{name}")
+            if "$schema" not in item and not _description(item):
+                yield f"{parent}.{name}"
+            yield from undescribed(item, f"{parent}.{name}")
         for inner in ("items", "additionalProperties"):
             if isinstance(schema.get(inner), dict):
-                yield from nameless(schema[inner], f"{where}[]")
+                yield from undescribed(schema[inner], f"{parent}[]")
 
-    assert [field for name, schema in found.items() for field in nameless(schema, name)] == []
+    assert [field for name, schema in found.items() for field in undescribed(schema, name)] == []
 
 
-def _meaning(schema: Mapping[str, Any]) -> str | None:
+def _description(schema: Mapping[str, Any]) -> str | None:
     return schema.get("description") or next(
         (item["description"] for item in schema.get("anyOf", ()) if "description" in item), None
     )

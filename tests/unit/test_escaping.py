@@ -1,4 +1,4 @@
-"""What terminals and readers of logs would act on is spelled out wherever text leaves for people
+"""Control characters are escaped in all output for terminals and logs
 (rule: escape-at-the-edge)."""
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ FORGED = "error: all tables lost"
 ESC, C1, BIDI, MARK, ZERO, LINE, HALF = "\x1b[2J", "\x9b", "\u202e", "\u200f", "\u200b", "\u2028", "\ud800"
 HOSTILE = f"a{ESC}{C1}{BIDI}{MARK}{ZERO}{LINE}{HALF}\n{FORGED}"
 SPELLED = r"a\x1b[2J\x9b\u202e\u200f\u200b\u2028\ud800\n" + FORGED
-# pytest reports what is logged, and its workers cannot send half a surrogate pair.
+# pytest reports logged text, and its workers cannot send a lone surrogate.
 LOGGED, LOGGED_SPELLED = HOSTILE.replace(HALF, ""), SPELLED.replace(r"\ud800", "")
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 
 @given(ANY_TEXT)
-def test_escaped_text_is_one_printable_line_and_ordinary_text_stays(text: str) -> None:
+def test_escaped_text_is_one_printable_line_and_printable_text_is_unchanged(text: str) -> None:
     reported = escaped(text)
     assert reported.isprintable()
     assert escaped(reported) == reported
     assert reported == "".join(item if item.isprintable() else escaped(item) for item in text)
 
 
-def test_every_control_format_and_line_character_is_spelled() -> None:
-    acted_on = {chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in "Cc Cf Cs Zl Zp"}
-    assert {item for item in acted_on if not escaped(item).isascii() or escaped(item) == item} == set()
-    # Of those that the attacks need.
-    named = "\x1b\x9b\x85\x7f\r\n\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ufeff\udc80\U000e0041"
-    assert set(named) <= acted_on
+def test_every_control_format_and_line_character_is_escaped() -> None:
+    unsafe = {chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in "Cc Cf Cs Zl Zp"}
+    assert {item for item in unsafe if not escaped(item).isascii() or escaped(item) == item} == set()
+    # Characters that attacks use.
+    used = "\x1b\x9b\x85\x7f\r\n\u061c\u200b\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ufeff\udc80\U000e0041"
+    assert set(used) <= unsafe
     assert escaped(HOSTILE) == SPELLED
     assert escaped("größe – 表 ∩ 😀 \\x1b") == "größe – 表 ∩ 😀 \\x1b"
 
 
 @given(st.recursive(ANY_TEXT, lambda inner: st.lists(inner) | st.dictionaries(ANY_TEXT, inner), max_leaves=5))
-def test_json_says_the_same_in_printable_characters(document: object) -> None:
+def test_printable_json_has_the_same_value(document: object) -> None:
     for indent in (None, 2):
         text = printable_json(json.dumps(document, ensure_ascii=False, indent=indent))
         assert all(line.isprintable() for line in text.split("\n"))
         assert json.loads(text) == document
 
 
-def test_only_our_lines_begin_a_line() -> None:
+def test_lines_of_foreign_text_are_indented() -> None:
     assert escaped_lines(f"Traceback\nValueError: {HOSTILE}").split("\n") == [
         "Traceback",
         f"    ValueError: {escaped(HOSTILE.split(chr(10))[0])}",
@@ -76,9 +76,9 @@ def broken_record() -> logging.LogRecord:
         return logging.LogRecord("n", logging.ERROR, "f", 1, "read %s", (HOSTILE,), sys.exc_info(), sinfo=HOSTILE)
 
 
-def test_plain_log_lines() -> None:
+def test_plain_log_lines_are_escaped() -> None:
     record = broken_record()
-    logging.Formatter().format(record)  # another handler was first, and left its text in the record
+    logging.Formatter().format(record)  # another handler formats first and stores its text in the record
     first, *rest = MaskingFormatter().format(record).split("\n")
     assert first == f"ERROR:n:read {SPELLED}"
     assert rest[0] == "Traceback (most recent call last):"
@@ -86,7 +86,7 @@ def test_plain_log_lines() -> None:
     assert record.getMessage() == f"read {HOSTILE}"
 
 
-def test_a_jobs_log_lines() -> None:
+def test_log_lines_of_a_job_are_escaped() -> None:
     lines = JsonLines()
     lines.about(table=HOSTILE)
     line = lines.format(broken_record())
@@ -96,7 +96,7 @@ def test_a_jobs_log_lines() -> None:
     assert all(item.isprintable() and not item.startswith(FORGED) for item in reported["exception"].split("\n"))
 
 
-def test_a_jobs_uncaught_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_uncaught_error_is_escaped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     start_logging()
     try:
@@ -109,12 +109,12 @@ def test_a_jobs_uncaught_error(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
 
 class LikeLambda(logging.StreamHandler[io.StringIO]):
-    """As the handler that Lambda's runtime gives the root logger."""
+    """Like the handler that Lambda's runtime adds to the root logger."""
 
     __module__ = "awslambdaric.bootstrap"
 
 
-def test_a_functions_lines_errors_metrics_and_what_libraries_log(
+def test_logs_errors_and_metrics_of_a_function_are_escaped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     end = give_up_package_logger(monkeypatch)

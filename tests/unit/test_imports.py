@@ -1,4 +1,4 @@
-"""What functions and workers import before their first work, in a fresh interpreter: each start pays for it
+"""The modules that functions and workers import at their start, which costs time at each start
 (platform: function-import-time)."""
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pathlib import Path
 
 FUNCTIONS = Path(__file__).resolve().parents[2] / "functions"
 PRINTED = "print(*sorted(sys.modules), sep='\\n')"
-# What the first call of a function needs; later it would be imported with less of a processor.
-AHEAD = ("boto3", "icekeeper.state.dynamodb.table", "icekeeper.storage.file_systems", "pyiceberg.io.pyarrow")
-OF_PEOPLE = ("typer", "rich", "sqlalchemy", "pandas", "pyspark", "pydantic.v1", "sqlite3")
+# Modules for the first call of a function: imported later, they would get less CPU.
+FIRST_CALL = ("boto3", "icekeeper.state.dynamodb.table", "icekeeper.storage.file_systems", "pyiceberg.io.pyarrow")
+INTERACTIVE = ("typer", "rich", "sqlalchemy", "pandas", "pyspark", "pydantic.v1", "sqlite3")
 OTHER_WORK = tuple(
     f"icekeeper.operations.{module}"
     for module in (
@@ -20,7 +20,7 @@ OTHER_WORK = tuple(
         *("orphans.remove_orphans", "position_deletes.merge", "statistics.compute_statistics"),
     )
 )
-# A worker needs types, transforms and expressions of PyIceberg: a fifth of its modules.
+# Of PyIceberg, a worker needs only types, transforms and expressions, a fifth of its modules.
 NOT_FOR_WORKERS = (
     *("boto3", "pandas", "pyarrow.dataset", "pydantic.v1", "pyparsing", "pyspark", "rich", "sqlalchemy", "typer"),
     *("pyiceberg.catalog", "pyiceberg.expressions.parser", "pyiceberg.io.pyarrow", "pyiceberg.manifest"),
@@ -30,25 +30,25 @@ NOT_FOR_WORKERS = (
 
 
 def modules_after(script: str) -> set[str]:
-    words = [sys.executable, "-c", f"import sys; {script}; {PRINTED}"]
-    return set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines())
+    command = [sys.executable, "-c", f"import sys; {script}; {PRINTED}"]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines())
 
 
 def within(modules: set[str], packages: tuple[str, ...]) -> list[str]:
-    for package in packages:  # "is not imported" says nothing about a module that does not exist
+    for package in packages:  # a module that does not exist is never imported
         assert not package.startswith("icekeeper.") or importlib.util.find_spec(package) is not None, package
     return sorted(name for name in modules if any(f"{name}.".startswith(f"{package}.") for package in packages))
 
 
-def test_a_function_imports_what_its_work_needs() -> None:
-    """Every function that runs an operation imports the same."""
+def test_a_function_imports_only_modules_for_its_work() -> None:
+    """All functions that run operations import the same modules."""
     modules = modules_after(f"sys.path.insert(0, {str(FUNCTIONS)!r}); import remove_orphans.handler")
-    assert within(modules, (*OTHER_WORK, "icekeeper.detection", *OF_PEOPLE)) == []
-    assert set(AHEAD) <= modules
+    assert within(modules, (*OTHER_WORK, "icekeeper.detection", *INTERACTIVE)) == []
+    assert set(FIRST_CALL) <= modules
     assert len(modules) <= 882
 
 
-def test_a_worker_imports_what_its_work_needs() -> None:
+def test_a_worker_imports_only_modules_for_its_work() -> None:
     operations = ("compaction.work.rewrite", "compaction.work.sort_files", "statistics.sketch_task")
     names = [f"icekeeper.operations.{name}" for name in (*operations, "position_deletes.merge")]
     modules = modules_after(f"import {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""Only listed properties are shown: all other values of a configuration are masked in every encoding."""
+"""All values of a configuration except those of listed properties are masked, in every encoding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SECRET = "v3ry/S3cret+key="
 
 
 def test_listed_properties_are_shown_and_all_others_are_masked() -> None:
-    """Only values of properties on a list are shown; every other one is a secret (rule: mask-values-not-listed)."""
+    """The value of any other property is a secret (rule: mask-values-not-listed)."""
     for key in (
         *("token", "credential", "password", "s3.secret-access-key", "s3.session-token", "client.secret-access-key"),
         *("header.Authorization", "header.X-Api-Key", "HEADER.x-anything"),
@@ -45,13 +45,13 @@ def test_listed_properties_are_shown_and_all_others_are_masked() -> None:
     assert mask(text, {**properties, "rest.sigv4-enabled": "true", "custom": "true"}) == text
 
 
-def test_nothing_that_pyiceberg_calls_a_secret_is_on_the_list() -> None:
-    """Every property of PyIceberg's own whose name says so; the list is ours, so new ones are hidden without it."""
+def test_no_secret_property_of_pyiceberg_is_listed() -> None:
+    """For all of PyIceberg's properties whose name suggests a secret; new properties are masked by default."""
     modules = (pyiceberg.io, pyiceberg.catalog, pyiceberg.catalog.rest, pyiceberg.catalog.sql, pyiceberg.catalog.glue)
     keys = {value for module in modules for name, value in vars(module).items() if name.isupper() and _is_key(value)}
     words = ("secret", "token", "credential", "password", "key", "connection-string", "ticket", "kwargs")
     reported = {key for key in keys if any(word in key for word in words) and not secrets_of({key: "12345678"})}
-    assert {key for key in reported if not key.endswith(".access-key-id")} == set()  # which is a name
+    assert {key for key in reported if not key.endswith(".access-key-id")} == set()  # an access key id is a name
     assert len(keys) > 50
 
 
@@ -72,7 +72,7 @@ def _is_key(value: Any) -> bool:
         ("not an address: a@b", "not an address: a@b"),
     ],
 )
-def test_addresses_are_shown_without_what_signs_in(address: str, shown: str) -> None:
+def test_addresses_are_shown_without_credentials(address: str, shown: str) -> None:
     assert address_to_show(address) == shown
 
 
@@ -97,7 +97,7 @@ def test_parts_and_encodings_of_a_secret_are_secrets() -> None:
 
 
 def test_remembered_secrets_appear_in_no_error_outcome_log_line_or_document() -> None:
-    # No ordinary word: it stays remembered, and is masked in what later tests of this process expect.
+    # Not an ordinary word: it remains remembered, and would be masked in texts of later tests.
     remember_secrets({"header.x-key": "remembered-secret-1", "uri": "http://u:pw-7-x-9/secret@h/"})
     reported = "403 for remembered-secret-1 at http://u:pw-7-x-9/secret@h/ and http://x:never-known@y/"
     expected = "403 for *** at http://u:***@h/ and http://x:***@y/"
@@ -122,8 +122,8 @@ def test_remembered_secrets_appear_in_no_error_outcome_log_line_or_document() ->
 
 
 @pytest.mark.parametrize("part", ["a", "a://b:", "a://b", "@a://", "a://u:p@", "?", "?a", ";a=", "a "])
-def test_a_long_text_that_a_table_chose_is_masked_in_no_time(part: str) -> None:
-    """Backtracking took eleven seconds for 40,000 letters, and hours for a million."""
+def test_a_long_hostile_text_is_masked_quickly(part: str) -> None:
+    """Backtracking would take eleven seconds for 40,000 letters, and hours for a million."""
     text, begun_s = part * (300_000 // len(part)), time.process_time()
     masked(text)
     address_to_show(text)
@@ -145,12 +145,12 @@ def test_a_long_text_that_a_table_chose_is_masked_in_no_time(part: str) -> None:
         ("http://u:pass word@h", "http://u:pass word@h"),
     ],
 )
-def test_passwords_in_addresses(text: str, expected: str) -> None:
+def test_passwords_in_addresses_are_masked(text: str, expected: str) -> None:
     assert masked(text) == expected
 
 
-def test_a_sentence_that_quotes_megabytes_is_cut_wherever_it_goes() -> None:
-    """It would be too long for an item of the state, and for a line of a log."""
+def test_a_very_long_message_is_cut() -> None:
+    """It would be too long for an item of the state and for a log line."""
     value = "x" * 1_000_000
     reported = [
         str(StorageError(f"begin {value} end")),
@@ -164,13 +164,13 @@ def test_a_sentence_that_quotes_megabytes_is_cut_wherever_it_goes() -> None:
     assert str(StorageError(reported[0])) == reported[0]
 
 
-def test_short_and_ordinary_values_do_not_spoil_every_sentence() -> None:
+def test_short_and_ordinary_values_are_not_masked() -> None:
     assert mask("it is true that abc has 5", {"x": "true", "y": "abc", "z": "5"}) == "it is true that abc has 5"
     remember_secrets({"some-key": "lake"})
     assert masked("the lake") == "the lake"
 
 
-def test_remembering_the_same_again_is_free_and_old_ones_are_forgotten() -> None:
+def test_only_the_newest_secrets_are_remembered() -> None:
     for number in range(300):
         remember_secrets({"token": f"vended-token-{number:04}"})
     assert masked("vended-token-0299") == "***"

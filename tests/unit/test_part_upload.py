@@ -1,4 +1,4 @@
-"""Objects in parts: uploads, copies of ranges, and answers that do not come."""
+"""Objects in parts: uploads, copies of ranges, and missing answers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from icekeeper.storage.part_plan import ObjectRange, Part, PartEtag, etag_proble
 from icekeeper.storage.storage import Storage
 from support.paper_s3 import PaperS3, failing, failure, storage_over
 
-# What is written to S3 is an object once it is complete, in few requests, and nothing after an error
+# A stream becomes an object with few requests if it is complete, and leaves nothing after an error
 # (rule: bounded-worker-memory).
 
 TO = "s3://bucket/t/new"
 
 
-ROOM = 40  # three parts of 10 under way, and one that is filled
+ROOM = 40  # three parts of 10 in flight, and one being filled
 
 
 @pytest.mark.parametrize("size", [0, 9, 10, 11, 20, 40, 41, 95])
@@ -43,7 +43,7 @@ def test_every_byte_arrives_in_parts_of_one_size(size: int) -> None:
     assert client.open_uploads == 0
 
 
-def test_no_more_than_three_parts_are_under_way() -> None:
+def test_at_most_three_parts_are_in_flight() -> None:
     under_way, most, lock, may_end = 0, 0, threading.Lock(), threading.Semaphore(0)
 
     def count(call: str, number: int) -> None:
@@ -64,7 +64,7 @@ def test_no_more_than_three_parts_are_under_way() -> None:
     def write() -> None:
         with bounded_output(storage_over(client), TO, ROOM) as sink:
             sink.write(bytes(40))
-            assert client.calls == []  # what fits into the room does not make the caller wait
+            assert client.calls == []  # the caller does not wait for bytes that fit into the room
             sink.write(bytes(30))
 
     thread = threading.Thread(target=write)
@@ -77,7 +77,7 @@ def test_no_more_than_three_parts_are_under_way() -> None:
 
 
 @pytest.mark.parametrize("call", ["send", "complete"])
-def test_a_failing_store_is_left_without_an_upload(call: str) -> None:
+def test_a_failed_upload_is_aborted(call: str) -> None:
     client = PaperS3(failing(call, failure(500, "InternalError")))
     storage = storage_over(client)
     with pytest.raises(Exception, match="InternalError"), bounded_output(storage, TO, ROOM) as sink:
@@ -86,7 +86,7 @@ def test_a_failing_store_is_left_without_an_upload(call: str) -> None:
 
 
 @pytest.mark.parametrize("size", [5, 25, 55])
-def test_nothing_is_left_of_what_an_error_cut_short(size: int) -> None:
+def test_an_interrupted_stream_leaves_no_object_and_no_upload(size: int) -> None:
     client = PaperS3()
 
     def interrupted() -> None:
@@ -107,20 +107,20 @@ def test_a_task_with_memory_to_spare_sends_larger_parts() -> None:
 
 
 def test_bytes_written_after_an_error_are_dropped() -> None:
-    """Parquet writers write their footer when they are collected."""
+    """Parquet writers write their footer when they are garbage collected."""
     client = PaperS3()
     with pytest.raises(OSError, match="no more rows"), bounded_output(storage_over(client), TO, ROOM) as sink:
         raise OSError("no more rows")
     assert (sink.write(bytes(500)), client.calls) == (500, [])
 
 
-# A store assembles an object, or leaves nothing behind and says why it did not (platform: seaweedfs-range-copies).
+# A store assembles an object from ranges, or leaves nothing and returns the reason (platform: seaweedfs-range-copies).
 
 SOURCE = ObjectRange("s3a://other/t/a b", '"etag"', 2, 6)
 PARTS: Sequence[Part] = (SOURCE, (b"x", SOURCE), SOURCE, (b"end",))
 
 
-def test_parts_become_an_object_in_their_order() -> None:
+def test_parts_become_an_object_in_order() -> None:
     client = PaperS3()
     made = assemble(storage_over(client), TO, PARTS)
     assert isinstance(made, AssembledObject)
@@ -135,7 +135,7 @@ REFUSED = [(403, "AccessDenied"), (405, "MethodNotAllowed"), (501, "NotImplement
 
 @pytest.mark.parametrize(("status", "code"), REFUSED)
 @pytest.mark.parametrize("call", ["create", "copy", "complete"])
-def test_a_store_that_refuses_is_not_asked_again(call: str, status: int, code: str) -> None:
+def test_a_store_that_refuses_range_copies_is_not_tried_again(call: str, status: int, code: str) -> None:
     client = PaperS3(failing(call, failure(status, code)))
     storage = storage_over(client)
     assert may_copy_ranges(storage, TO)
@@ -147,7 +147,7 @@ def test_a_store_that_refuses_is_not_asked_again(call: str, status: int, code: s
     assert (client.open_uploads, "bucket/t/new" in client.objects) == (0, False)
 
 
-PASSING = [
+TRANSIENT = [
     failure(503, "SlowDown"),
     failure(500, "InternalError"),
     failure(404, "NoSuchKey"),
@@ -155,7 +155,7 @@ PASSING = [
 ]
 
 
-@pytest.mark.parametrize("error", PASSING, ids=lambda error: type(error).__name__ + str(error)[-30:])
+@pytest.mark.parametrize("error", TRANSIENT, ids=lambda error: type(error).__name__ + str(error)[-30:])
 @pytest.mark.parametrize("call", ["copy", "send", "get"])
 def test_a_failed_assembly_leaves_nothing_and_the_next_object_is_assembled(call: str, error: Exception) -> None:
     client = PaperS3(failing(call, error))
@@ -168,7 +168,7 @@ def test_a_failed_assembly_leaves_nothing_and_the_next_object_is_assembled(call:
 @pytest.mark.parametrize("status", [412, 416])
 @pytest.mark.parametrize("call", ["copy", "get"])
 def test_a_replaced_source_is_named(call: str, status: int) -> None:
-    """It is no reason to stop copying in this store."""
+    """The store may still copy ranges."""
     client = PaperS3(failing(call, failure(status, "PreconditionFailed")))
     storage = storage_over(client)
     with pytest.raises(ObjectChanged, match=f"^{SOURCE.path}$"):
@@ -178,8 +178,8 @@ def test_a_replaced_source_is_named(call: str, status: int) -> None:
 
 
 @pytest.mark.parametrize("parts", [(SOURCE, PARTS[-1]), PARTS[1:2]], ids=["copied", "sent"])
-def test_a_source_that_was_exchanged_is_seen_where_conditions_are_ignored(parts: Sequence[Part]) -> None:
-    """By the ETag of what the store answers (platform: moto-lets-pass)."""
+def test_a_replaced_source_is_found_even_if_the_store_ignores_conditions(parts: Sequence[Part]) -> None:
+    """By the ETag in the answer (platform: moto-lets-pass)."""
     client = PaperS3()
     client.etag = '"another"'
     with pytest.raises(ObjectChanged, match=f"^{SOURCE.path}$"):
@@ -201,10 +201,10 @@ def test_an_interruption_leaves_no_upload() -> None:
 
 
 def test_the_upload_is_aborted_after_its_last_part_has_ended() -> None:
-    """A part that arrived later would stay in the store, and cost."""
+    """A part that arrives after the abort would remain in the store and cost money."""
     begun, may_end = threading.Event(), threading.Event()
 
-    def fails(call: str, number: int) -> None:
+    def fail(call: str, number: int) -> None:
         if call == "send":
             begun.set()
             assert may_end.wait(10)
@@ -213,18 +213,18 @@ def test_the_upload_is_aborted_after_its_last_part_has_ended() -> None:
             threading.Timer(0.05, may_end.set).start()
             raise failure(500, "InternalError")
 
-    client = PaperS3(fails)
+    client = PaperS3(fail)
     assert isinstance(assemble(storage_over(client), TO, (SOURCE, PARTS[-1])), str)
     assert (client.calls[-1], client.parts) == ("abort", {})
 
 
-def test_local_files_and_other_stores_are_not_copied_by_a_store() -> None:
+def test_local_files_and_other_stores_do_not_copy_ranges() -> None:
     storage = Storage({})
     assert not any(may_copy_ranges(storage, path) for path in ("/tmp/x", "file:///tmp/x", "gs://bucket/x"))
 
 
 @pytest.mark.parametrize("short", [0, 7, 8])
-def test_a_short_answer_is_asked_for_again_and_then_an_error(short: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_answer_is_requested_again_and_then_an_error(short: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A truncated read raises an error (rule: short-reads-are-errors)."""
     client = PaperS3()
     for answers in ([short] * 2 + [9], [short] * 3):
@@ -244,31 +244,31 @@ def _md5(text: bytes) -> str:
 _SENT = (f'"{_md5(b"b")}"', _md5(b"b"))
 _COPIED = (_md5(b"a"), None)
 _WHOLE = _md5(bytes.fromhex(_md5(b"a")) + bytes.fromhex(_md5(b"b")))
-TOLD: list[tuple[str, list[PartEtag], str | None]] = [
+ETAGS: list[tuple[str, list[PartEtag], str | None]] = [
     (f'"{_WHOLE}-2"', [_COPIED, _SENT], None),
     (f"{_WHOLE}-2", [_COPIED, _SENT], None),
     (f'"{_WHOLE}-3"', [_COPIED, _SENT], "the store made it from 3 parts instead of 2"),
     (f'"{_WHOLE}-2"', [_SENT, _COPIED], "its ETag does not match its parts"),
     (f'"{_WHOLE}-2"', [_SENT, (_md5(b"c"), _md5(b"d"))], "the store has other bytes than were sent to it"),
-    # Where ETags are no MD5, only the number of parts counts.
+    # If ETags are not MD5 digests, only the number of parts counts.
     (f'"{_WHOLE}-2"', [_COPIED, (_md5(b"c"), _md5(b"d"))], None),
     ('"anything"', [_COPIED, _SENT], None),
     (f'"{_WHOLE}-2"', [("anything", None), _SENT], None),
 ]
 
 
-@pytest.mark.parametrize(("etag", "parts", "problem"), TOLD)
-def test_etags_are_believed_where_they_are_md5s(etag: str, parts: list[PartEtag], problem: str | None) -> None:
+@pytest.mark.parametrize(("etag", "parts", "problem"), ETAGS)
+def test_etags_are_compared_if_they_are_md5_digests(etag: str, parts: list[PartEtag], problem: str | None) -> None:
     assert etag_problem(etag, parts) == problem
 
 
-# An object that may still appear: nothing else is written under its name (rule: attempts-never-share-a-file).
+# An object that may still appear, so that its name is not used again (rule: attempts-never-share-a-file).
 
 UPLOADED_PARTS: tuple[Part, ...] = (ObjectRange("s3a://other/t/a b", '"etag"', 2, 6), (b"end",))
 UNKNOWN = [
     failure(503, "SlowDown"),
     failure(500, "InternalError"),
-    # The request before it, which boto3 has repeated, has completed the upload.
+    # An earlier request, which boto3 repeated, has completed the upload.
     failure(404, "NoSuchUpload"),
     ReadTimeoutError(endpoint_url="http://store"),
     EndpointConnectionError(endpoint_url="http://store"),
@@ -286,13 +286,13 @@ def test_a_completion_without_an_answer_is_an_error(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("call", ["upload_part_copy", "upload_part", "complete_multipart_upload"])
-def test_an_answer_without_its_etag_is_no_proof(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some stores answer so; it fails neither the worker nor, before the last step, the copy by another way."""
+def test_an_answer_without_an_etag_is_not_trusted(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some stores omit it; before the completion, the worker can still copy in another way."""
     client = PaperS3()
     real = getattr(client, call)
 
-    def silent(**asked: Any) -> dict[str, Any]:
-        real(**asked)
+    def silent(**request: Any) -> dict[str, Any]:
+        real(**request)
         return {}
 
     monkeypatch.setattr(client, call, silent)

@@ -1,4 +1,4 @@
-"""Settings: what they mean, where they come from, and what is refused."""
+"""Settings: their meaning, their sources, and refused values."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from icekeeper.policy.resolve import resolve, unused_settings
 from icekeeper.storage import listing
 from support.settings import refusal, resolved
 
-# Settings: what they mean, and what is refused.
-
 
 def test_fractions_of_a_byte_and_a_millisecond_round_to_the_safe_side() -> None:
     policy = resolved(target_file_size_mb="0.000003", snapshot_retention_hours="0.0000001").policy
@@ -32,7 +30,7 @@ def test_fractions_of_a_byte_and_a_millisecond_round_to_the_safe_side() -> None:
     assert resolved(target_file_size_mb="0.0000000001").policy.target_file_size_bytes == 1
 
 
-def test_amounts_are_shown_as_they_are_written() -> None:
+def test_values_are_printed_as_text_that_can_be_set_again() -> None:
     rows = {row[0]: row[1] for row in resolved({"history.expire.max-snapshot-age-ms": "1000"}).rows()}
     assert rows["snapshot_retention_hours"] == "≈0.000277778"
     assert resolved({"history.expire.min-snapshots-to-keep": "7"}).policy.max_snapshots_to_keep == 7
@@ -43,7 +41,7 @@ def test_amounts_are_shown_as_they_are_written() -> None:
     assert rows["operations"] == "compact,rewrite_position_deletes,expire_snapshots,remove_orphans,rewrite_manifests"
 
 
-def test_operations_come_out_in_canonical_order_and_once() -> None:
+def test_operations_are_unique_and_in_canonical_order() -> None:
     policy = resolved(operations="rewrite_manifests, compact,compact").policy
     assert policy.operations == (Operation.COMPACT, Operation.REWRITE_MANIFESTS)
     assert resolved(operations="all").policy.operations == Policy().operations
@@ -69,7 +67,7 @@ def test_operations_come_out_in_canonical_order_and_once() -> None:
         ),
     ],
 )
-def test_a_malformed_value_is_refused_with_what_is_allowed(key: str, value: str, message: str) -> None:
+def test_a_malformed_value_is_refused_with_the_allowed_values(key: str, value: str, message: str) -> None:
     assert refusal(**{key: value}) == f"policy key {key} cannot be '{value}' (from --set): {message}"
 
 
@@ -120,7 +118,7 @@ def test_a_grace_period_below_a_day_needs_unsafe() -> None:
     assert resolve(layers, unsafe=True).policy.orphan_older_than_ms == 86_040_000
 
 
-def test_switches_name_the_source_that_turned_them_off() -> None:
+def test_a_disabled_operation_names_the_source_of_the_switch() -> None:
     result = resolved({"icekeeper.snapshot_expiry_enabled": "false"}, {}, operations="compact,expire_snapshots")
     assert result.why_disabled() is None
     assert result.why_not(Operation.EXPIRE_SNAPSHOTS) == (
@@ -132,26 +130,23 @@ def test_switches_name_the_source_that_turned_them_off() -> None:
     assert not any(disabled.runs(operation) for operation in Operation)
 
 
-def test_the_fingerprint_follows_the_values_that_a_pass_uses_and_not_their_sources() -> None:
-    plain = fingerprint()
-    assert len(plain) == 64
-    assert fingerprint(min_input_files="5") == plain
-    assert fingerprint(min_input_files="7") == fingerprint("the policy file", min_input_files="7") != plain
+def test_the_fingerprint_depends_on_the_values_that_a_pass_uses_not_on_their_sources() -> None:
+    default = fingerprint()
+    assert len(default) == 64
+    assert fingerprint(min_input_files="5") == default
+    assert fingerprint(min_input_files="7") == fingerprint("the policy file", min_input_files="7") != default
     nearly = [resolved({"history.expire.max-snapshot-age-ms": text}) for text in ("1000000001", "1000000002")]
     assert nearly[0].fingerprint() != nearly[1].fingerprint()
     for key in DEPLOYMENT_KEYS:
         value = {"table_settings": "all"}.get(key, "other*" if key.endswith("_filter") else "7")
-        assert fingerprint(**{key: value}) == plain, key
-
-
-# The fingerprint of a policy.
+        assert fingerprint(**{key: value}) == default, key
 
 
 def fingerprint(source: str = "--set", **settings: str) -> str:
     return resolve([Layer(source, settings)]).fingerprint()
 
 
-# Keys of other services and of Iceberg's procedures are translated, never into a key of the opposite meaning.
+# Messages translate keys of other services and of Iceberg's procedures.
 
 
 @pytest.mark.parametrize(
@@ -162,11 +157,11 @@ def fingerprint(source: str = "--set", **settings: str) -> str:
         ("partial-progress.enabled", "partial_progress, file groups per commit; 0 is off"),
     ],
 )
-def test_a_name_of_another_service_is_translated(key: str, here: str) -> None:
+def test_a_key_of_another_service_is_translated(key: str, here: str) -> None:
     assert refusal(**{key: "5"}) == f"unknown policy key '{key}' (from --set); here it is {here}"
 
 
-def test_every_translation_names_a_key_of_ours_or_says_that_there_is_none() -> None:
+def test_every_translation_names_one_of_our_keys_or_none() -> None:
     for foreign, here in foreign_names._NAMES.items():
         assert foreign not in POLICY_KEYS
         assert here.startswith(("no setting", "--dry-run")) or any(key in here for key in POLICY_KEYS), here
@@ -175,7 +170,7 @@ def test_every_translation_names_a_key_of_ours_or_says_that_there_is_none() -> N
     assert "RETAIN_MAX" not in str(refused.value)
 
 
-# The policy file: which rules fit which table, which of them wins, and what a file must not say.
+# The policy file: its rules, their order, and refused content.
 
 FILE = """
 # comments are allowed
@@ -221,11 +216,11 @@ THIRD = ("policy file F rule 3 (*/*/*_tmp)", {"maintenance_enabled": "false"})
         ((ARN, "analytics.web", "Events_1"), [FIRST]),  # case matters
     ],
 )
-def test_a_rule_fits_where_all_of_its_patterns_do(table: tuple[str, str, str], rules: list[object]) -> None:
+def test_a_rule_applies_if_all_of_its_patterns_match(table: tuple[str, str, str], rules: list[object]) -> None:
     assert settings_of(GOOD, *table) == rules
 
 
-def test_brackets_are_no_wildcards_and_every_value_is_text() -> None:
+def test_brackets_are_not_wildcards_and_every_value_is_text() -> None:
     text = "rules:\n- table: 't[12]'\n  settings:\n    min_input_files: 3\n"
     assert [bool(settings_of(text, "w", "n", name)) for name in ("t1", "t[12]")] == [False, True]
     settings = {"target_file_size_mb": "1.50", "operations": "compact, expire_snapshots", "where": "d > '2024-01-01'"}
@@ -290,18 +285,18 @@ WRONG = {
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
-def test_a_mistake_refuses_the_file_and_names_its_place(wrong: tuple[str, str]) -> None:
+def test_a_mistake_refuses_the_file_and_names_its_line_or_rule(wrong: tuple[str, str]) -> None:
     text, sentence = wrong
     with pytest.raises(PolicyError) as caught:
         parse_policy_file(text, "F")
     assert str(caught.value).startswith(sentence)
 
 
-# Where settings come from, which of them wins, and what a bound holds.
+# Layers of settings, and bounds.
 
 
-def test_later_layers_win_in_the_documented_order() -> None:
-    """deployment < Iceberg's own property < icekeeper.<key> < --set, and each names its source."""
+def test_later_layers_override_earlier_layers() -> None:
+    """In the order deployment, Iceberg's property, icekeeper.<key>, --set; each value names its source."""
     environment = {"ICEKEEPER_TARGET_FILE_SIZE_MB": "10", "ICEKEEPER_STATE": "/tmp/state.db"}
     own = {"write.target-file-size-bytes": "20971520"}
     ours = {"icekeeper.target_file_size_mb": "30"}
@@ -317,17 +312,17 @@ def test_later_layers_win_in_the_documented_order() -> None:
         assert row == ("target_file_size_mb", value, source, "target size of rewritten data files, in MB (2^20)")
 
 
-def test_rules_and_the_table_buckets_settings_come_between_deployment_and_table() -> None:
+def test_rules_and_table_bucket_settings_are_between_deployment_and_table() -> None:
     environment = {"ICEKEEPER_TARGET_FILE_SIZE_MB": "10", "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48"}
     rules = [Layer("rule 1", {"target_file_size_mb": "11"}), Layer("rule 2", {"target_file_size_mb": "12"})]
     bucket = [Layer("S3 Tables", {"target_file_size_mb": 13, "snapshot_retention_hours": 1})]
     own = {"write.target-file-size-bytes": "20971520"}
-    for properties, of_bucket, source, hours in (
+    for properties, bucket_layers, source, hours in (
         ({}, [], "rule 2", 168),
-        ({}, bucket, "S3 Tables", 48),  # the deployment's bound holds for the bucket's settings, too
+        ({}, bucket, "S3 Tables", 48),  # the deployment's bound also limits the bucket's settings
         (own, bucket, "table property write.target-file-size-bytes", 48),
     ):
-        result = resolve(layers_for(properties, environment, {}, rules=rules, bucket=of_bucket))
+        result = resolve(layers_for(properties, environment, {}, rules=rules, bucket=bucket_layers))
         assert result.sources["target_file_size_mb"] == source
         assert result.policy.snapshot_retention_hours == hours
 
@@ -347,8 +342,8 @@ def test_a_malformed_property_of_iceberg_is_named(name: str, value: str) -> None
     )
 
 
-def test_mistakes_are_refused_where_they_stand() -> None:
-    """Also where a later layer hides them; an unrelated variable is no mistake."""
+def test_mistakes_are_refused_with_their_source() -> None:
+    """Also if a later layer overrides them; unrelated variables are ignored."""
     assert refusal({"icekeeper.min_input_files": "x"}, {}, min_input_files="3").startswith(
         "policy key min_input_files cannot be 'x' (from table property icekeeper.min_input_files): "
     )
@@ -363,8 +358,8 @@ def test_mistakes_are_refused_where_they_stand() -> None:
     )
 
 
-def test_a_bound_of_the_environment_is_named_as_the_source_where_it_holds() -> None:
-    """Values: ``tests/property/test_policy.py``."""
+def test_a_bound_that_changes_a_value_is_named_as_its_source() -> None:
+    """``tests/property/test_policy.py`` tests the values."""
     environment = {
         "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48",
         "ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "false",
@@ -375,7 +370,7 @@ def test_a_bound_of_the_environment_is_named_as_the_source_where_it_holds() -> N
         assert result.why_disabled() == "maintenance is disabled (bound ICEKEEPER_BOUND_MAINTENANCE_ENABLED)"
 
 
-def test_a_bound_that_could_not_bind_is_refused() -> None:
+def test_a_bound_without_effect_is_refused() -> None:
     assert refusal({}, {"ICEKEEPER_BOUND_WHERE": "a = 1"}).startswith(
         "environment variable ICEKEEPER_BOUND_WHERE is not a bound; allowed are ICEKEEPER_BOUND_"
     )
@@ -389,14 +384,14 @@ def test_a_bound_that_could_not_bind_is_refused() -> None:
     ("properties", "expected"),
     [({}, True), ({"gc.enabled": "TRUE"}, True), ({"gc.enabled": "false"}, False), ({"gc.enabled": "maybe"}, False)],
 )
-def test_gc_enabled_deletes_nothing_when_in_doubt(properties: dict[str, str], expected: bool) -> None:
+def test_a_malformed_gc_enabled_counts_as_false(properties: dict[str, str], expected: bool) -> None:
     assert (
         gc_enabled(TableMetadata({"format-version": 2, "location": "s3://b/t", "properties": properties})) is expected
     )
 
 
-def test_named_snapshots_do_not_get_below_a_bounded_retention() -> None:
-    """They expire whatever the retention says, which a deployment that bounds it did not mean."""
+def test_named_snapshots_are_refused_beside_a_bounded_retention() -> None:
+    """Named snapshots expire regardless of the retention, which a bound must not allow."""
     assert resolved(snapshot_expire_ids="7, 5,7").policy.snapshot_expire_ids == (7, 5)
     assert resolved(snapshot_expire_ids="none").policy.snapshot_expire_ids == ()
     other = {"ICEKEEPER_BOUND_ORPHAN_OLDER_THAN_HOURS": "90"}
@@ -418,7 +413,7 @@ def test_named_snapshots_are_whole_numbers_and_no_more_than_may_expire() -> None
     )
 
 
-# A key of detection or scheduling works where it is set, or is refused.
+# A key of detection or scheduling has an effect, or is refused.
 
 
 def refused(scope: Scope) -> set[str]:
@@ -431,14 +426,14 @@ def refused(scope: Scope) -> set[str]:
     return found
 
 
-def test_each_call_takes_the_keys_that_it_reads() -> None:
-    of_cycles = {"detection_interval_s", "max_concurrent_jobs", "max_concurrent_jobs_per_worker", "table_settings"}
-    of_scans = {"bucket_filter", "namespace_filter", "table_filter", "max_jobs_per_detection", "detection_timeout_s"}
+def test_each_scope_accepts_the_keys_that_it_reads() -> None:
+    cycle_keys = {"detection_interval_s", "max_concurrent_jobs", "max_concurrent_jobs_per_worker", "table_settings"}
+    scan_keys = {"bucket_filter", "namespace_filter", "table_filter", "max_jobs_per_detection", "detection_timeout_s"}
     assert all(field.description for field in Policy.model_fields.values())
     assert refused(Scope.CYCLE) == set()
-    assert refused(Scope.SCAN) == of_cycles
-    assert refused(Scope.TABLE) == of_cycles | of_scans
-    assert DEPLOYMENT_KEYS - of_cycles - of_scans == {"job_timeout_s", "job_retry_limit"}
+    assert refused(Scope.SCAN) == cycle_keys
+    assert refused(Scope.TABLE) == cycle_keys | scan_keys
+    assert DEPLOYMENT_KEYS - cycle_keys - scan_keys == {"job_timeout_s", "job_retry_limit"}
 
 
 @pytest.mark.parametrize(
@@ -450,7 +445,7 @@ def test_each_call_takes_the_keys_that_it_reads() -> None:
         ({"table": "ns.t", "settings": {"job_timeout_s": "60"}}, True),
     ],
 )
-def test_the_state_machine_takes_the_same(given: dict[str, object], is_taken: bool) -> None:
+def test_the_state_machine_accepts_the_same_keys(given: dict[str, object], is_taken: bool) -> None:
     if is_taken:
         parse_event(MachineInput, given)
         return
@@ -458,7 +453,7 @@ def test_the_state_machine_takes_the_same(given: dict[str, object], is_taken: bo
         parse_event(MachineInput, given)
 
 
-def test_a_process_has_no_more_workers_than_there_are_slots() -> None:
+def test_a_process_has_at_most_as_many_workers_as_slots() -> None:
     policy = Policy()
     assert (policy.detection_interval_s, workers_of(policy), policy.max_concurrent_jobs) == (3600, 2, 4)
     assert (policy.job_timeout_s, policy.job_retry_limit) == (3600, 1)
@@ -467,7 +462,7 @@ def test_a_process_has_no_more_workers_than_there_are_slots() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_no_more_sources_are_read_at_once_than_there_are_threads(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_as_many_sources_as_threads_are_read_at_once(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "LISTING_THREADS", threads)
     lock, running, most = threading.Lock(), 0, 0
 
@@ -510,7 +505,7 @@ OF_TABLE = "table property icekeeper.operations"
         ),
         ([], ""),
         ([RETENTION, Layer(OF_TABLE, WIDER)], ""),
-        # The call names the operations.
+        # The call sets the operations.
         ([RETENTION, Layer("--set", {"operations": "compact"})], ""),
     ],
     ids=["without its operation", "wider than the deployment", "no setting", "with its operation", "named in the call"],

@@ -1,4 +1,4 @@
-"""Reads of S3 objects: one request each, and reads ahead."""
+"""Reads of S3 objects in one request, and reads ahead."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from icekeeper.storage.s3_reads import ONE_READ_BYTES, ObjectPart, read_end, rea
 from icekeeper.storage.storage import Storage
 from support.copied import entry_of, mixed_rows, parquet_file, target_of
 
-# Objects of S3 are read with one request, whose answer shows whether it is whole (rule: short-reads-are-errors).
+# An object is read with one request, whose answer shows whether it is complete (rule: short-reads-are-errors).
 
 PATH = "s3://bucket/dir/file"
 
 
 class Client:
-    """One object behind ``get_object``; ``change`` makes another answer of the right one."""
+    """A client with one object; ``change`` alters its correct answers."""
 
     def __init__(
         self, data: bytes, change: Callable[[dict[str, Any], int], Any] = lambda answer, number: answer
@@ -67,31 +67,31 @@ def test_a_small_object_takes_one_request() -> None:
     assert len(client.asked) == 1
 
 
-def test_a_large_object_is_read_in_parts_of_one_state() -> None:
+def test_a_large_object_is_read_in_parts_of_one_etag() -> None:
     data = bytes(range(256)) * (ONE_READ_BYTES // 256 + 1)
     client = Client(data)
     assert read_object(client, PATH) == data
     assert [request.get("IfMatch") for request in client.asked] == [None, "e"]
 
 
-def test_parts_of_two_states_are_no_object() -> None:
-    """Also where the store ignores conditions (platform: moto-lets-pass)."""
+def test_parts_with_different_etags_are_an_error() -> None:
+    """Also if the store ignores conditions (platform: moto-lets-pass)."""
     client = Client(bytes(ONE_READ_BYTES + 1), lambda answer, number: {**answer, "ETag": f"e{number}"})
     with pytest.raises(OSError, match=f"{PATH} was replaced while it was read"):
         read_object(client, PATH)
 
 
-def test_an_object_without_bytes_is_empty() -> None:
+def test_an_empty_object_is_read() -> None:
     assert read_object(Client(b""), PATH) == b""
     assert read_end(Client(b""), PATH, 10) == ObjectPart(b"", 0)
 
 
-def test_the_end_of_an_object_comes_with_its_size() -> None:
+def test_a_read_of_the_end_returns_the_size_of_the_object() -> None:
     assert read_end(Client(b"0123456789"), PATH, 4) == ObjectPart(b"6789", 10, "e")
     assert read_end(Client(b"0123456789"), PATH, 40) == ObjectPart(b"0123456789", 10, "e")
 
 
-def test_a_store_that_knows_no_ranges_sends_everything() -> None:
+def test_an_answer_without_ranges_is_the_whole_object() -> None:
     def whole(answer: dict[str, Any], number: int) -> dict[str, Any]:
         return {"data": b"0123456789"}
 
@@ -113,7 +113,7 @@ def elsewhere(answer: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("wrong", [short, cut, elsewhere])
 @pytest.mark.parametrize("read", [read_object, lambda client, path: read_end(client, path, 500).data])
-def test_an_answer_of_fewer_bytes_is_repeated_once_and_then_an_error(
+def test_a_short_answer_is_requested_again_once(
     wrong: Callable[[dict[str, Any]], Any], read: Callable[[Any, str], bytes]
 ) -> None:
     data = bytes(range(250)) * 4
@@ -144,7 +144,7 @@ def test_a_refusal_raises_the_error_that_pyarrow_raises(code: str, status: int, 
         read_object(Client(b"x", fail), PATH)
 
 
-def test_a_range_that_is_refused_of_an_object_with_bytes_is_an_error() -> None:
+def test_a_refused_range_of_a_non_empty_object_is_an_error() -> None:
     def fail(answer: dict[str, Any], number: int) -> dict[str, Any]:
         raise refused("InvalidRange", 416, {"content-range": "bytes */7"})
 
@@ -152,13 +152,13 @@ def test_a_range_that_is_refused_of_an_object_with_bytes_is_an_error() -> None:
         read_object(Client(b"x", fail), PATH)
 
 
-# Reads that were announced are under way before they are asked for; what is asked for is what is given.
+# Announced reads start ahead; each read returns exactly its range.
 
 DATA = bytes(range(256))
 
 
 class Requests:
-    """Takes the place of the store; an answer waits until ``may_end``."""
+    """Replaces the store; answers wait for ``may_end``."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[tuple[str, int, int]] = []
@@ -186,7 +186,7 @@ def storage() -> Storage:
     return made
 
 
-def judged(path: Path) -> CopyableFile:
+def copyable(path: Path) -> CopyableFile:
     file = copyable_file(entry_of(path), target_of(), Storage({}))
     assert isinstance(file, CopyableFile)
     return file
@@ -196,7 +196,7 @@ def reads(*bounds: tuple[int, int], path: str = "a", etag: str | None = None) ->
     return [ObjectRange(path, etag, start, end) for start, end in bounds]
 
 
-def test_three_requests_are_under_way_and_never_more(storage: Storage, requests: Requests) -> None:
+def test_at_most_three_requests_run_at_once(storage: Storage, requests: Requests) -> None:
     announced = reads(*((n, n + 1) for n in range(6)))
     requests.may_end.clear()
     with reading_ahead(storage, announced) as read:
@@ -217,7 +217,7 @@ def until(holds: Any) -> None:
         time.sleep(0.001)
 
 
-def test_parts_of_what_was_announced_take_no_request(storage: Storage, requests: Requests) -> None:
+def test_parts_of_announced_ranges_need_no_request(storage: Storage, requests: Requests) -> None:
     with reading_ahead(storage, reads((0, 100), (100, 200))) as read:
         for start, end in ((10, 20), (50, 100), (0, 5), (150, 200)):
             assert bytes(read(ObjectRange("a", None, start, end))) == DATA[start:end]
@@ -231,12 +231,12 @@ def test_unannounced_ranges_are_read_and_unused_announcements_are_dropped(storag
         stream.seek(200)
         assert bytes(stream.read_buffer(5)) + bytes(stream.read_buffer(5)) == DATA[200:210]
         assert bytes(read(announced[2])) == DATA[40:50]
-        assert bytes(read(announced[0])) == DATA[0:10]  # was left out: again
+        assert bytes(read(announced[0])) == DATA[0:10]  # its announcement was dropped: read again
     bounds = [(0, 10), (0, 10), (20, 30), (40, 50), (200, 205), (205, 210)]
     assert sorted(requests.sent) == [("a", *pair) for pair in bounds]
 
 
-def test_a_failure_comes_where_the_bytes_would(storage: Storage, requests: Requests) -> None:
+def test_a_failed_announced_read_raises_at_its_read(storage: Storage, requests: Requests) -> None:
     announced = [*reads((0, 10)), *reads((10, 20), path="b", etag="other")]
     with reading_ahead(storage, announced) as read:
         assert bytes(read(announced[0])) == DATA[:10]
@@ -246,7 +246,7 @@ def test_a_failure_comes_where_the_bytes_would(storage: Storage, requests: Reque
 
 def test_local_files_are_not_read_ahead(tmp_path: Path, requests: Requests) -> None:
     path = parquet_file(tmp_path / "a.parquet", mixed_rows(0))
-    file = judged(path)
+    file = copyable(path)
     with input_streams([file], Storage({})) as opened, opened(file) as stream:
         assert bytes(stream.read_buffer(4)) == b"PAR1"
     assert requests.sent == []
@@ -254,8 +254,8 @@ def test_local_files_are_not_read_ahead(tmp_path: Path, requests: Requests) -> N
 
 
 def test_page_indexes_are_announced_with_one_read(tmp_path: Path, storage: Storage, requests: Requests) -> None:
-    """They lie in the widest gap between what is copied and the footer."""
-    file = judged(parquet_file(tmp_path / "a.parquet", mixed_rows(0)))
+    """Page indexes are between the last copied range and the footer."""
+    file = copyable(parquet_file(tmp_path / "a.parquet", mixed_rows(0)))
     file = replace(file, footer=replace(file.footer, path="s3://bucket/a"))
     requests.may_end.clear()
     with input_streams([file], storage):

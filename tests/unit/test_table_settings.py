@@ -1,4 +1,4 @@
-"""What an attacker who sets a table's properties can change (rule: properties-never-loosen)."""
+"""The limits of table properties that an attacker sets (rule: properties-never-loosen)."""
 
 from __future__ import annotations
 
@@ -28,20 +28,17 @@ from support.rewrites import rows, struct, task
 from support.settings import NONE, refusal
 from support.settings import resolved as resolved_settings
 
-# Attacks by table properties: what each key may change
-# (rule: properties-never-loosen).
-
 
 @dataclass(frozen=True)
 class May:
-    """What a table may say of a key, and values to try it with, as text."""
+    """How a table may set a key, and values to try, as text."""
 
     kind: str
-    """``any``: also beside what the operator states; ``unstated``: looser values where the operator states none;
-    ``tighter``: those alone; ``nothing``; ``never``: not even where the deployment would let it."""
+    """``any``: any value; ``unstated``: looser values if the operator sets none; ``tighter``: only tighter values;
+    ``nothing``; ``never``: not even if the deployment allows it."""
     tight: str = ""
     stated: str = ""
-    """What the operator states."""
+    """The operator's value."""
     loose: str = ""
 
 
@@ -82,7 +79,7 @@ MAY: Mapping[str, May] = {
     "writer_mark_retention_hours": May("unstated", "900", "800", "0"),
     "clean_expired_metadata": May("unstated", "false", "false", "true"),
     "orphan_older_than_hours": May("tighter", "900", "800", "24"),
-    "orphan_protected_prefixes": May("tighter"),  # a union: below
+    "orphan_protected_prefixes": May("tighter"),  # a union, tested below
     "orphan_sweep_prefixes": May("never", "none", "s3://b/a", "s3://b/a,s3://victim"),
     "orphan_table_types": May("never", "none", "fact", "fact,lance"),
     "orphan_file_endings": May("never", "none", "bin", "bin,lance"),
@@ -110,58 +107,58 @@ MAY: Mapping[str, May] = {
         May("deployment"),
     ),
 }
-TRIED = [key for key in POLICY_KEYS if MAY[key].loose]  # fails for a key that is not classified here
+TRIED = [key for key in POLICY_KEYS if MAY[key].loose]  # fails for a key that is missing in MAY
 
 
-def saying(key: str, table: str, environment: Mapping[str, str] = NONE) -> ResolvedPolicy:
-    """The policy where a table says this of a key."""
+def policy_with(key: str, table: str, environment: Mapping[str, str] = NONE) -> ResolvedPolicy:
+    """The policy of a table with this value of a key."""
     return resolve(layers_for({f"icekeeper.{key}": table}, environment, {}), unsafe=True)
 
 
-def holds(resolved: ResolvedPolicy, key: str, text: str) -> bool:
+def has_value(resolved: ResolvedPolicy, key: str, text: str) -> bool:
     return bool(getattr(resolved.policy, key) == getattr(resolve([Layer("x", {key: text})], unsafe=True).policy, key))
 
 
-def stated(key: str, settings: str = "default") -> dict[str, str]:
+def operator_sets(key: str, settings: str = "default") -> dict[str, str]:
     return {f"ICEKEEPER_{key.upper()}": MAY[key].stated, "ICEKEEPER_TABLE_SETTINGS": settings}
 
 
-def test_every_key_says_what_a_table_may_set() -> None:
+def test_every_key_is_classified_for_tables() -> None:
     assert MAY.keys() == set(POLICY_KEYS)
     assert {key for key in MAY if MAY[key].kind == "deployment"} == DEPLOYMENT_KEYS
 
 
 @pytest.mark.parametrize("key", TRIED)
-def test_a_looser_value_counts_as_the_table_of_keys_says(key: str) -> None:
-    may, resolved = MAY[key], saying(key, MAY[key].loose)
+def test_a_looser_value_counts_according_to_the_kind_of_key(key: str) -> None:
+    may, resolved = MAY[key], policy_with(key, MAY[key].loose)
     counts = may.kind in ("any", "unstated")
-    assert counts or not holds(resolved, key, may.loose) or holds(resolve([]), key, may.loose)
+    assert counts or not has_value(resolved, key, may.loose) or has_value(resolve([]), key, may.loose)
     if counts:
-        assert holds(resolved, key, may.loose)
+        assert has_value(resolved, key, may.loose)
         assert resolved.ignored == ()
-    resolved = saying(key, may.loose, stated(key))
-    assert holds(resolved, key, may.loose if may.kind == "any" else may.stated)
+    resolved = policy_with(key, may.loose, operator_sets(key))
+    assert has_value(resolved, key, may.loose if may.kind == "any" else may.stated)
     assert [item.why != "" for item in resolved.ignored] == [may.kind != "any"] * (may.kind != "any")
-    assert holds(saying(key, may.loose, stated(key, "none")), key, may.stated)
+    assert has_value(policy_with(key, may.loose, operator_sets(key, "none")), key, may.stated)
 
 
 @pytest.mark.parametrize("key", [key for key in TRIED if MAY[key].tight])
 def test_a_tighter_value_always_counts(key: str) -> None:
     for settings in ("default", "none"):
-        resolved = saying(key, MAY[key].tight, stated(key, settings))
-        assert holds(resolved, key, MAY[key].tight)
+        resolved = policy_with(key, MAY[key].tight, operator_sets(key, settings))
+        assert has_value(resolved, key, MAY[key].tight)
         assert resolved.ignored == ()
 
 
 @pytest.mark.parametrize("key", TRIED)
-def test_the_deployment_lets_tables_set_a_key_to_any_value(key: str) -> None:
-    environment = stated(key, f"default,{key}")
+def test_the_deployment_may_let_tables_set_a_key_to_any_value(key: str) -> None:
+    environment = operator_sets(key, f"default,{key}")
     if MAY[key].kind == "never":
         assert refusal({}, environment).endswith(f"'{key}' cannot be set by a table")
         return
     for words in (key, "all"):
-        resolved = saying(key, MAY[key].loose, stated(key, words))
-        assert holds(resolved, key, MAY[key].loose)
+        resolved = policy_with(key, MAY[key].loose, operator_sets(key, words))
+        assert has_value(resolved, key, MAY[key].loose)
         assert resolved.ignored == ()
 
 
@@ -169,17 +166,17 @@ def test_the_deployment_lets_tables_set_a_key_to_any_value(key: str) -> None:
 def test_no_layer_loosens_a_bound_of_the_environment(key: str) -> None:
     may, variable = MAY[key], f"ICEKEEPER_BOUND_{key.upper()}"
     bound = {variable: may.stated, "ICEKEEPER_TABLE_SETTINGS": "all"}
-    resolved = saying(key, may.loose, bound)
-    assert holds(resolved, key, "none" if may.kind == "never" else may.stated)
+    resolved = policy_with(key, may.loose, bound)
+    assert has_value(resolved, key, "none" if may.kind == "never" else may.stated)
     if may.kind != "never":
         assert [item.why for item in resolved.ignored] == [
             f"bound {variable} keeps it at {text_of(getattr(resolved.policy, key))}"
         ]
-    assert holds(resolve(layers_for({}, bound, {key: may.loose}), unsafe=True), key, may.stated)
-    assert holds(resolve(layers_for({f"icekeeper.{key}": may.tight}, bound, {}), unsafe=True), key, may.tight)
+    assert has_value(resolve(layers_for({}, bound, {key: may.loose}), unsafe=True), key, may.stated)
+    assert has_value(resolve(layers_for({f"icekeeper.{key}": may.tight}, bound, {}), unsafe=True), key, may.tight)
 
 
-def test_every_key_that_deletes_or_costs_can_be_bounded() -> None:
+def test_every_ordered_key_can_be_bounded() -> None:
     unordered = {key for key in POLICY_KEYS if key not in BOUND_KEYS and key not in DEPLOYMENT_KEYS}
     assert unordered == {
         *("rewrite_job_order", "sort_order", "where", "branch", "output_spec"),
@@ -192,7 +189,7 @@ def test_every_key_that_deletes_or_costs_can_be_bounded() -> None:
 # -- the attacks
 
 
-def attacked(attack: Mapping[str, str], environment: Mapping[str, str] = NONE) -> ResolvedPolicy:
+def resolve_attack(attack: Mapping[str, str], environment: Mapping[str, str] = NONE) -> ResolvedPolicy:
     return resolve(layers_for({f"icekeeper.{key}": value for key, value in attack.items()}, environment, {}))
 
 
@@ -211,7 +208,7 @@ ATTACK = {
 
 
 def test_a_table_cannot_override_the_operators_safety_settings() -> None:
-    resolved = attacked(ATTACK, OPERATORS)
+    resolved = resolve_attack(ATTACK, OPERATORS)
     policy = resolved.policy
     assert set(policy.operations) <= {Operation.COMPACT, Operation.REMOVE_ORPHANS}
     assert policy.orphan_sweep_enabled is False
@@ -220,17 +217,19 @@ def test_a_table_cannot_override_the_operators_safety_settings() -> None:
     assert {item.key for item in resolved.ignored} >= ATTACK.keys() - {"orphan_protected_prefixes"}
 
 
-def test_widened_operations_count_as_far_as_the_operator_has_them() -> None:
-    resolved = attacked({"operations": "expire_partitions,compact"}, {"ICEKEEPER_OPERATIONS": "compact,remove_orphans"})
+def test_a_table_cannot_add_operations() -> None:
+    resolved = resolve_attack(
+        {"operations": "expire_partitions,compact"}, {"ICEKEEPER_OPERATIONS": "compact,remove_orphans"}
+    )
     assert resolved.policy.operations == (Operation.COMPACT,)
-    assert attacked({"operations": "expire_partitions"}).policy.operations == ()
+    assert resolve_attack({"operations": "expire_partitions"}).policy.operations == ()
     assert [item.why for item in resolved.ignored] == [
         "operations is compact,remove_orphans (deployment ICEKEEPER_OPERATIONS), and a table may only leave some of "
         "these out; ICEKEEPER_TABLE_SETTINGS=default,operations (TableSettings of the stack) lets tables set it"
     ]
 
 
-def test_protected_prefixes_are_those_of_all_layers() -> None:
+def test_protected_prefixes_are_the_union_of_all_layers() -> None:
     layers = layers_for(
         {"icekeeper.orphan_protected_prefixes": "s3://c, s3://a"},
         {"ICEKEEPER_ORPHAN_PROTECTED_PREFIXES": "s3://a", "ICEKEEPER_BOUND_ORPHAN_PROTECTED_PREFIXES": "s3://e"},
@@ -255,7 +254,7 @@ def test_protected_prefixes_are_those_of_all_layers() -> None:
     ],
 )
 @pytest.mark.parametrize("prefix", ["ICEKEEPER_", "ICEKEEPER_BOUND_"])
-def test_no_property_gets_around_a_retention(attack: Mapping[str, str], kept: str, prefix: str) -> None:
+def test_no_property_loosens_a_retention(attack: Mapping[str, str], kept: str, prefix: str) -> None:
     environment = {f"{prefix}SNAPSHOT_RETENTION_HOURS": "720", f"{prefix}MAX_SNAPSHOTS_TO_KEEP": "80"}
     without, resolved = resolve(layers_for({}, environment, {})), resolve(layers_for(attack, environment, {}))
     assert resolved.policy == without.policy
@@ -265,21 +264,21 @@ def test_no_property_gets_around_a_retention(attack: Mapping[str, str], kept: st
     assert resolve(layers_for(tighter, environment, {})).ignored == ()
 
 
-def test_a_bounded_retention_holds_beside_a_most_of_snapshots() -> None:
+def test_a_bounded_retention_disables_a_maximum_of_snapshots() -> None:
     bound = {"ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48"}
     assert resolve(layers_for({}, bound, {"snapshot_retain_max": "9"})).policy.snapshot_retain_max is None
 
 
-def test_files_of_a_byte_cost_the_operator_nothing() -> None:
+def test_extreme_values_are_capped() -> None:
     resolved = resolve(layers_for({"write.target-file-size-bytes": "1"}, {}, {}))
     assert resolved.policy.target_file_size_mb == 1
     assert [item.why for item in resolved.ignored] == [
         "a table may set it to 1 at the loosest; ICEKEEPER_TABLE_SETTINGS=default,target_file_size_mb "
         "(TableSettings of the stack) lets tables set it"
     ]
-    assert attacked({"min_row_group_copy_bytes": "1"}).policy.min_row_group_copy_bytes == 1024 * 1024
-    assert attacked({"max_commit_retries": "1000000000"}).policy.max_commit_retries == 100
-    more = attacked({"max_commit_retries": "1000"}, {"ICEKEEPER_TABLE_SETTINGS": "default,max_commit_retries"})
+    assert resolve_attack({"min_row_group_copy_bytes": "1"}).policy.min_row_group_copy_bytes == 1024 * 1024
+    assert resolve_attack({"max_commit_retries": "1000000000"}).policy.max_commit_retries == 100
+    more = resolve_attack({"max_commit_retries": "1000"}, {"ICEKEEPER_TABLE_SETTINGS": "default,max_commit_retries"})
     assert more.policy.max_commit_retries == 1000
 
 
@@ -294,7 +293,7 @@ def test_files_of_a_byte_cost_the_operator_nothing() -> None:
         ("history.expire.min-snapshots-to-keep", "orphan_max_missing_ratio"),
     ],
 )
-def test_a_malformed_value_of_a_key_that_is_ignored_fails_nothing(name: str, settings: str) -> None:
+def test_a_malformed_value_of_an_ignored_key_is_not_an_error(name: str, settings: str) -> None:
     environment = {"ICEKEEPER_TABLE_SETTINGS": settings}
     resolved = resolve(layers_for({name: "soon"}, environment, {}))
     assert resolved.policy == resolve(layers_for({}, environment, {})).policy
@@ -309,7 +308,7 @@ def test_a_malformed_value_of_a_key_that_a_table_may_set_is_an_error() -> None:
     )
 
 
-def test_a_table_setting_that_is_no_key_is_an_error() -> None:
+def test_an_unknown_key_in_table_settings_is_an_error() -> None:
     assert refusal({}, {"ICEKEEPER_TABLE_SETTINGS": "default,orphan_max_missing_rati"}) == (
         "policy key table_settings cannot be 'default,orphan_max_missing_rati' (from deployment "
         "ICEKEEPER_TABLE_SETTINGS): 'orphan_max_missing_rati' is not a policy key (did you mean "
@@ -319,26 +318,26 @@ def test_a_table_setting_that_is_no_key_is_an_error() -> None:
     assert refusal({"icekeeper.table_settings": "all"}).endswith("table_settings is a setting of the deployment")
 
 
-# Attacks: what Iceberg's own properties of a table may cost its maintenance.
+# Attacks by Iceberg's own table properties.
 
 SCHEMA = struct(*((number, f"c{number}", "long") for number in range(1, 41)))
 LEAVES = leaf_columns(SCHEMA)
 MB = 1024 * 1024
-DIGITS = "9" * 5000  # more than Python turns into an int
+DIGITS = "9" * 5000  # more than Python converts to an int
 
 
-def wanted(**properties: str) -> dict[str, str]:
-    """What outputs are asked for by the properties ``write.parquet.…`` of a table."""
+def output_settings(**properties: str) -> dict[str, str]:
+    """Output properties of a table with the properties ``write.parquet.…``."""
     named = {f"write.parquet.{key.replace('_', '-')}": value for key, value in properties.items()}
     return output_properties(table(properties=named, schemas=[{**SCHEMA, "schema-id": 0}]))
 
 
 def options(**properties: str) -> dict[str, Any]:
-    return writer_options(wanted(**properties), LEAVES, 100_000)
+    return writer_options(output_settings(**properties), LEAVES, 100_000)
 
 
-def test_a_page_holds_a_thousand_rows() -> None:
-    """Pages of one row take 500 times the CPU, 80 times the bytes, and the memory of as many entries of the index."""
+def test_a_page_has_at_least_a_thousand_rows() -> None:
+    """Pages of one row take 500 times the CPU, 80 times the bytes, and memory for an index entry per row."""
     assert options(page_row_limit="1")["max_rows_per_page"] == 1000
     assert options(page_row_limit="5000")["max_rows_per_page"] == 5000
 
@@ -346,31 +345,31 @@ def test_a_page_holds_a_thousand_rows() -> None:
 @pytest.mark.parametrize(
     ("codec", "level", "used"), [("zstd", "22", 12), ("zstd", "5", 5), ("brotli", "11", 9), ("gzip", "9", 9)]
 )
-def test_a_level_that_takes_two_hundred_times_the_cpu_is_not_used(codec: str, level: str, used: int) -> None:
+def test_compression_levels_are_capped(codec: str, level: str, used: int) -> None:
     assert options(compression_codec=codec, compression_level=level)["compression_level"] == used
 
 
 @pytest.mark.parametrize(("codec", "level"), [("zstd", 3), ("gzip", 6), ("snappy", None)])
-def test_without_a_level_that_of_parquet_java_is_used(codec: str, level: int | None) -> None:
-    """Not Arrow's 1 for zstd: its files are larger than those of the writers that they replace."""
+def test_the_default_compression_level_is_that_of_parquet_java(codec: str, level: int | None) -> None:
+    """Files with Arrow's level 1 for zstd are larger than the files that they replace."""
     assert options(compression_codec=codec)["compression_level"] == level
     assert options()["compression_level"] == 3
 
 
-def test_bloom_filters_of_a_row_group_fit_into_memory() -> None:
-    """One with a probability of 1e-300 has 128 MB for a single value."""
+def test_bloom_filters_of_a_row_group_are_capped() -> None:
+    """A filter with a probability of 1e-300 has 128 MB for a single value."""
     filters = {f"bloom-filter-enabled.column.c{number}": "true" for number in range(1, 41)}
     fpp = {f"bloom-filter-fpp.column.c{number}": "1e-300" for number in range(1, 41)}
     found = options(**filters, **fpp, bloom_filter_max_bytes=str(10**18))["bloom_filter_options"]
     assert len(found) == 40
     assert {item["fpp"] for item in found.values()} == {1e-6}
-    assert max(item["ndv"] for item in found.values()) * 41 / 8 * 40 < 160 * MB  # 41 bits for each value
+    assert max(item["ndv"] for item in found.values()) * 41 / 8 * 40 < 160 * MB  # 41 bits per value
     usual = options(**filters)["bloom_filter_options"]
     assert {item["ndv"] for item in usual.values()} == {100_000}
 
 
 @pytest.mark.parametrize("key", ["page-size-bytes", "page-row-limit", "dict-size-bytes"])
-def test_numbers_beyond_what_arrow_takes_are_cut(key: str) -> None:
+def test_numbers_beyond_arrows_range_are_capped(key: str) -> None:
     name = {"page-size-bytes": "data_page_size", "page-row-limit": "max_rows_per_page"}
     assert options(**{key: str(2**62)})[name.get(key, "dictionary_pagesize_limit")] == 2**31 - 1
 
@@ -383,7 +382,7 @@ def test_a_number_of_thousands_of_digits_is_malformed(key: str) -> None:
         options(**{key: DIGITS, "bloom-filter-enabled.column.c1": "true"})
 
 
-def test_a_number_of_thousands_of_digits_is_no_mode_of_metrics() -> None:
+def test_a_metrics_mode_with_thousands_of_digits_is_ignored() -> None:
     properties = {
         "write.metadata.metrics.default": f"truncate({DIGITS})",
         "write.metadata.metrics.max-inferred-column-defaults": DIGITS,
@@ -391,13 +390,13 @@ def test_a_number_of_thousands_of_digits_is_no_mode_of_metrics() -> None:
     assert set(metrics_modes(SCHEMA, properties).values()) == {"truncate(16)"}
 
 
-def test_a_file_has_no_row_group_for_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_row_groups_is_capped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "_MOST_ROW_GROUPS", 10)
     schema = struct((1, "id", "long"))
     (whole,) = rows(schema, {"id": list(range(1000))}).to_batches()
     path = tmp_path / "file.parquet"
-    asked = task(schema, [], tmp_path, table_properties={"write.parquet.row-group-size-bytes": "1"})
-    write_data_file(str(path), (whole.slice(row, 1) for row in range(1000)), asked, Storage({}))
+    rewrite = task(schema, [], tmp_path, table_properties={"write.parquet.row-group-size-bytes": "1"})
+    write_data_file(str(path), (whole.slice(row, 1) for row in range(1000)), rewrite, Storage({}))
     footer = pq.read_metadata(path)
     assert footer.num_rows == 1000
     assert footer.num_row_groups < 100
@@ -409,12 +408,12 @@ def test_a_file_has_no_row_group_for_every_row(tmp_path: Path, monkeypatch: pyte
     ("40000", 300 * MB, 40_000),
     (str(2**62), MB, 128 * MB),
 ])  # fmt: skip
-def test_manifests_are_neither_a_million_nor_larger_than_memory(asked: str, total: int, used: int) -> None:
+def test_the_target_size_of_manifests_is_bounded(asked: str, total: int, used: int) -> None:
     metadata = table(properties={"commit.manifest.target-size-bytes": asked})
     assert manifest_target_bytes(metadata, total) == used
 
 
-def test_no_commit_writes_a_manifest_for_every_file() -> None:
+def test_the_number_of_manifests_in_a_commit_is_capped() -> None:
     entries = [ManifestEntry(EntryStatus.ADDED, 1, None, None, data_file("f", 1, ()))] * 20_000
     more: dict[str, Any] = {"partition-specs": [{"spec-id": 0, "fields": []}]}
     metadata = table(properties={"commit.manifest.target-size-bytes": "1"}, **more)
@@ -427,8 +426,8 @@ def test_an_integer_property_has_64_bits() -> None:
             manifest_target_bytes(table(properties={"commit.manifest.target-size-bytes": value}), 0)
 
 
-def test_a_setting_of_megabytes_is_not_parsed() -> None:
-    """A hundred thousand parentheses took seconds, in every scan."""
+def test_a_very_long_setting_is_not_parsed() -> None:
+    """A hundred thousand parentheses would take seconds in every scan."""
     for key, value in (("where", "(" * 10**6), ("sort_order", "bucket(" * 10**6)):
         assert refusal({f"icekeeper.{key}": value}).endswith(
             f"…' (from table property icekeeper.{key}): it has {len(value):,} characters; a table's setting has 10,000 "
@@ -438,7 +437,7 @@ def test_a_setting_of_megabytes_is_not_parsed() -> None:
     assert [len(item.value) for item in ignored] == [10_000]
 
 
-def test_an_order_by_hundreds_of_columns_is_not_applied() -> None:
+def test_a_sort_order_with_more_than_32_columns_is_refused() -> None:
     fields = [
         {"source-id": number % 40 + 1, "transform": "identity", "direction": "asc", "null-order": "nulls-first"}
         for number in range(MAX_SORT_COLUMNS + 1)
