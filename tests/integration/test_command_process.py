@@ -23,7 +23,7 @@ from support.interrupted_process import wait_until
 # -- the console script, terminals
 
 
-def test_the_console_script(command: Command) -> None:
+def test_the_console_script_prints_results_and_errors_apart(command: Command) -> None:
     command.table()
     answer = command.script(*PASS, "--catalog", "C", "--json")
     assert (answer.code, answer.json["status"]) == (0, "succeeded")
@@ -118,7 +118,7 @@ def test_only_terminals_get_progress_and_colours(command: Command) -> None:
     assert "compact: rewriting" in screen
     assert re.search(r"\d+ % of the pass", screen)
     assert "\x1b[32msucceeded" in screen
-    # A pipe gets neither (see ``test_the_console_script``).
+    # A pipe gets neither (see ``test_the_console_script_prints_results_and_errors_apart``).
 
 
 # -v, -q, and shell completion.

@@ -45,7 +45,7 @@ from support.rewrites import rows, struct, task
 
 FILES = 6
 MIB = 1 << 20
-# A pass sends at most so many requests beyond one for each data file, manifest and manifest list.
+# Requests that a pass may send beyond one for each data file, manifest and manifest list.
 MORE = 40
 
 
@@ -93,7 +93,7 @@ def test_a_pass_reports_its_requests_and_reads_each_file_once(
     assert outcome.metrics["compact.files_merged"] == FILES
     assert reported(outcome.metrics) == sent
     assert sum(sent.values()) <= 3 * FILES + MORE
-    written = {path for kind, path in paths if kind == "PUT"}  # the proof reads them again
+    written = {path for kind, path in paths if kind == "PUT"}  # the proof reads them back
     read = Counter(path for kind, path in paths if kind in ("GET", "HEAD") and path not in written)
     assert max(read.values()) == 1
     assert {kind for kind, _ in paths} <= {"GET", "HEAD", "LIST", "PUT", "DELETE_MANY"}  # no upload in parts

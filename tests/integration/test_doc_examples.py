@@ -145,7 +145,7 @@ def test_the_rhythms_of_the_page_keep_each_others_work(lake: SqlCatalog, capsys:
         2 * 18,
     )
     called(capsys, hourly[1:])  # its first scan of the new head
-    for arguments in (hourly[1:], nightly[1:], hourly[1:], nightly[1:]):  # neither wakes the other again
+    for arguments in (hourly[1:], nightly[1:], hourly[1:], nightly[1:]):  # neither makes the table due again
         assert passes(called(capsys, arguments)) == []
 
 
@@ -234,7 +234,7 @@ def command_lines() -> dict[str, Sequence[str]]:
 
 
 def test_the_command_line_of_each_example_maintains_a_table(command: Command, lake: SqlCatalog) -> None:
-    """With the name of its catalog; a run without end runs once."""
+    """The catalog has the name of the examples; an endless run gets ``--once``."""
     table = lake.load_table("shop.orders")
     for number, (example, arguments) in enumerate(command_lines().items(), 1):
         once = [] if "--once" in arguments else ["--once"]

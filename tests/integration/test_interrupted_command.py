@@ -174,7 +174,7 @@ def test_deletions_that_were_terminated_are_finished_by_the_next_pass(command: C
     ],
     ids=["the grace is over", "a second signal"],
 )
-def test_a_hanging_process_is_killed(command: Command, act: str, options: tuple[str, ...], sentence: str) -> None:
+def test_a_hanging_process_exits(command: Command, act: str, options: tuple[str, ...], sentence: str) -> None:
     table = command.table(appends=2)
     settings = ("--set", "min_input_files=2", *options)
     code, found, seconds = terminated_at(command, "BEFORE_COMMIT", *settings, act=act)

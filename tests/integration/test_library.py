@@ -43,7 +43,7 @@ def test_the_library_detects_plans_maintains_and_verifies_a_table(command: Comma
 
 
 def test_only_fields_that_a_policy_sets_are_settings_of_the_call(command: Command, lake: Icekeeper) -> None:
-    """A value that equals the default counts; the command's sources supply the others."""
+    """A value that equals the default counts too; other values come from the sources that the command reads."""
     command.table().transaction().set_properties({"icekeeper.min_input_files": "7"}).commit_transaction()
     resolved = lake.policy("ns.t", Policy(target_file_size_mb=Fraction(256), min_file_size_ratio=Fraction(1, 2)))
     assert (resolved.policy.min_input_files, resolved.sources["min_input_files"]) == (

@@ -33,7 +33,7 @@ from support.proxies import closed_port
 # A pass by ``icekeeper maintain`` over a local table.
 
 
-def test_a_pass_in_json(command: Command) -> None:
+def test_maintain_prints_every_operation_as_json(command: Command) -> None:
     table = command.table(appends=6)
     before = rows(command)
     inputs = {task.file.file_path for task in table.scan().plan_files()}

@@ -157,7 +157,7 @@ def get(url: str, accept: str = "*/*") -> tuple[int, str, str]:
         return error.code, error.headers["Content-Type"], error.read().decode()
 
 
-def test_both_formats_by_negotiation_and_the_health_of_cycles(tmp_path: Path) -> None:
+def test_the_server_negotiates_formats_and_reports_the_health_of_cycles(tmp_path: Path) -> None:
     now_s = [0.0]
     state = a_state(tmp_path, 2)
     health = CycleHealth(60, lambda: now_s[0])

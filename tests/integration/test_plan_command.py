@@ -38,8 +38,8 @@ def test_a_dry_run_answers_on_the_head_and_in_turn(command: Command) -> None:
     }
     replanned = "planned on the table as the earlier operations would leave it: rewrite_manifests"
     for called in (("plan", "ns.t"), ("maintain", "ns.t", "--dry-run")):
-        people = command(*called, *OPERATIONS).out
-        assert (replanned in people, "rewrite 6 manifests" in people) == (True, False)
+        text = command(*called, *OPERATIONS).out
+        assert (replanned in text, "rewrite 6 manifests" in text) == (True, False)
     plan = command("plan", "ns.t", *OPERATIONS, "--json").json
     assert (plan["operations"][1]["reason"], plan["planned_anew"]) == (left, {})
 

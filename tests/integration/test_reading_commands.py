@@ -28,7 +28,7 @@ from support.command import CATALOG, EVERYTHING_IS_OLD, Command, arguments_of, l
 # -- detect
 
 
-def test_detection_in_json(command: Command) -> None:
+def test_detect_prints_its_proposals_as_json(command: Command) -> None:
     command.table("ns.idle", appends=1)
     command.table("ns.busy", appends=7)
     answer = command("detect", "--json", "--unsafe", *EVERYTHING_IS_OLD[1:])
@@ -70,7 +70,7 @@ def test_detection_continues_after_a_damaged_table(command: Command) -> None:
 # -- verify
 
 
-def test_verification_in_json(command: Command) -> None:
+def test_verify_prints_each_problem_as_json(command: Command) -> None:
     table = command.table(appends=3)
     before = command.contents()
     answer = command("verify", "ns.t", "--json")
@@ -108,7 +108,7 @@ def test_verification_in_json(command: Command) -> None:
 # -- policy
 
 
-def test_a_policy_in_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_policy_show_prints_values_with_their_sources(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ICEKEEPER_MIN_INPUT_FILES", "7")
     own = {"max_snapshots_to_keep": "9", "min_file_size_ratio": "0.5", "rewrite_all": "true"}
     properties = {f"icekeeper.{key}": value for key, value in own.items()}
@@ -157,9 +157,9 @@ def test_advice_is_given_with_its_numbers_and_changes_nothing(command: Command) 
     assert advice["kind"] == "metadata_log"
     assert advice["numbers"] == {"metadata_log": 5, "limit": 5}
     assert command.contents() == before
-    people = command("advise", "ns.t")
-    assert people.out.startswith("ns.t: 1 to consider\n  metadata_log: the metadata log is full with 5 files")
-    assert f"    do:   {advice['statement']}\n" in people.out
+    text = command("advise", "ns.t")
+    assert text.out.startswith("ns.t: 1 to consider\n  metadata_log: the metadata log is full with 5 files")
+    assert f"    do:   {advice['statement']}\n" in text.out
 
 
 def test_advice_for_all_tables_names_a_table_that_cannot_be_read(command: Command) -> None:
@@ -309,9 +309,9 @@ def test_health_counts_and_warns_and_changes_nothing(command: Command) -> None:
     assert document["policy"] == {"maintenance_enabled": {"value": False, "source": source}}
     assert command.contents() == before
 
-    people = command("health", "ns.t")
-    assert people.code == 0
-    assert people.out.startswith("ns.t: 2 warning(s)\n  manifest_sprawl: 6 manifests for 6 data files reach")
+    text = command("health", "ns.t")
+    assert text.code == 0
+    assert text.out.startswith("ns.t: 2 warning(s)\n  manifest_sprawl: 6 manifests for 6 data files reach")
 
 
 def test_wrong_settings_of_a_table_are_a_warning_and_of_the_call_an_error(command: Command) -> None:
@@ -336,7 +336,7 @@ def test_ignored_settings_of_a_table_are_a_warning(command: Command) -> None:
     assert warning["message"].endswith("; and 1 more (icekeeper policy show says why)")
 
 
-# ``icekeeper history``: the journal of a table, for programs and for people.
+# ``icekeeper history``: the journal of a table, as JSON and as text.
 
 NOON_MS = 1_767_268_800_000
 
@@ -449,7 +449,7 @@ def test_history_without_a_table_covers_all_catalogs_of_the_state(
     assert command("history", catalog="E").out == "no pass is recorded in this period\n"
 
 
-def test_history_without_passes_and_wrong_calls(command: Command) -> None:
+def test_history_may_be_empty_and_wrong_calls_are_errors(command: Command) -> None:
     command.table(appends=0)
     assert command("history", "ns.t", "--json").json == {
         "table": "ns.t",

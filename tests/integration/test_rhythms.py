@@ -40,7 +40,7 @@ def merged(table: MaintainedTable, settings: dict[str, str]) -> int:
 def test_a_merging_pass_keeps_files_in_the_order_of_the_table(
     local_catalog: SqlCatalog, tmp_path: Path, *, is_own: bool
 ) -> None:
-    """By a sort order or a z-order; otherwise each pass would rewrite all files of the other pass."""
+    """Else merging and sorting passes would rewrite each other's files; the order is a sort order or a z-order."""
     table = new_table(local_catalog, tmp_path, properties={} if is_own else ZORDERED)
     if is_own:
         with table.table.update_sort_order() as update:

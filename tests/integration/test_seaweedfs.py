@@ -292,7 +292,7 @@ def runtime(table_bucket: dict[str, str], tmp_path: Path) -> Runtime:
     return Runtime(open_catalog("lake", table_bucket), SqliteStateStore(tmp_path / "state.db"), environment={})
 
 
-def test_pins_tags_and_staged_loads_on_a_real_table_bucket(runtime: Runtime, table_bucket: dict[str, str]) -> None:
+def test_pins_tags_and_staged_loads_hold_on_a_table_bucket(runtime: Runtime, table_bucket: dict[str, str]) -> None:
     """The server writes the tag, expiry keeps the pinned snapshot, and a failed load is cleaned from its record."""
     client = load_catalog("lake", **table_bucket)
     for number in range(3):

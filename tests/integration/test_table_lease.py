@@ -60,7 +60,7 @@ def runtime(command: Command) -> Runtime:
     return Runtime.open(CATALOG)
 
 
-def test_a_pass_holds_the_lease_for_minutes_and_gives_it_back(runtime: Runtime) -> None:
+def test_a_pass_holds_the_lease_for_minutes_and_releases_it(runtime: Runtime) -> None:
     seen: list[Lease | None] = []
     runtime.maintain(NAME, SETTINGS, LocalEngine(1), dry_run=True, progress=lambda *_: seen.append(current(runtime)))
     assert set(seen) <= {None}  # a dry run takes no lease
@@ -273,7 +273,7 @@ def test_a_sweep_that_loses_its_lease_deletes_nothing_more(command: Command, key
 def test_deleted_files_are_reported_although_the_journal_cannot_be_written(
     command: Command, key: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A failed journal write is a warning beside the deleted files, not an error in their place."""
+    """A failed write of the journal is a warning; the answer still lists the deleted files."""
 
     def broken(*_: object) -> None:
         raise StorageError("the state is full")

@@ -157,9 +157,7 @@ class TestANeighbour:
         found = {item["operation"]: item for item in answer.json["operations"]}
         return {"exists": orphan.exists(), **found}
 
-    def test_without_a_claim_holds_back_deletions_only(
-        self, command: Command, trickles: Callable[[Table], None]
-    ) -> None:
+    def test_without_a_claim_blocks_only_deletions(self, command: Command, trickles: Callable[[Table], None]) -> None:
         """It is unknown whether the neighbour needs the files; compaction does not read it."""
         command.table(appends=3)
         trickles(command.table(POISON, appends=3))
@@ -169,7 +167,7 @@ class TestANeighbour:
         assert "reading it did not end within detection_timeout_s 300" in found["remove_orphans"]["reason"]
         assert cut_tables(CutWork.LOOK) == {POISON: 1}
 
-    def test_with_a_claim_holds_back_nothing(self, command: Command, trickles: Callable[[Table], None]) -> None:
+    def test_with_a_claim_blocks_nothing(self, command: Command, trickles: Callable[[Table], None]) -> None:
         """The files of its claim are kept; it is read once more, and then not again for a while."""
         command.table(appends=3)
         poison = command.table(POISON, appends=1)

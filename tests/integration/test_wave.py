@@ -56,13 +56,13 @@ def wave(pipeline: Pipeline) -> Wave:
     return Wave(pipeline)
 
 
-def run_by_another(wave: Wave, name: str) -> Any:
+def leased_by_another(wave: Wave, name: str) -> Any:
     """Hold the table's lease for another run while the block runs."""
     return held_table(wave.deployment, "another run", wave.items[name], in_job=True)
 
 
 def is_free(wave: Wave, name: str) -> bool:
-    with run_by_another(wave, name):
+    with leased_by_another(wave, name):
         return True
 
 
@@ -161,7 +161,7 @@ def test_a_table_that_never_ends_is_cut_off_and_the_others_are_maintained(
     )
     (cut,) = wave.deployment.state.cut_offs.of_catalog(item.identity.catalog)
     assert (cut.entry.table, cut.work, cut.times) == ("ns.t", CutWork.PASS, 1)
-    other = run_by_another(wave, "ns.t")
+    other = leased_by_another(wave, "ns.t")
     other.__enter__()
     before = pipeline.table.pyiceberg.load_table("ns.t").metadata_location
     wakes.set()
@@ -195,7 +195,7 @@ def test_a_table_that_loses_its_lease_commits_nothing_and_does_not_stop_the_othe
     def steal(name: str) -> None:
         if name == "ns.u":
             give_back(wave.deployment, RUN, wave.items[name])
-            others.append(run_by_another(wave, name))
+            others.append(leased_by_another(wave, name))
             others[0].__enter__()
 
     assert wave.run(Meddled(steal)) == dict.fromkeys(ALL, End.DONE)
@@ -209,7 +209,7 @@ def test_a_table_that_another_run_maintains_is_left_out_and_stays_due(wave: Wave
     """The job ignores the run's ``wait``: otherwise all its workers could end up waiting."""
     work = wave.work()
     tables = [item.model_copy(update={"item": item.item.model_copy(update={"wait": True})}) for item in work.tables]
-    with run_by_another(wave, "ns.u"):
+    with leased_by_another(wave, "ns.u"):
         ends = run_work(wave.deployment, work.model_copy(update={"tables": tuple(tables)}), LocalEngine(1))
     assert [ends[wave.items[name].identity.spelling] for name in ALL] == [End.DONE, End.LEFT_OUT, End.DONE]
     assert [files_of(wave.pipeline, name) for name in ALL] == [1, 2, 1]

@@ -182,7 +182,7 @@ def test_nothing_is_deleted_if_a_manifest_is_unreadable(damaged: str, command: C
 def test_a_state_that_cannot_be_used_stops_a_pass_before_it_changes_anything(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Below a file, in a missing folder, a text file, a database of another application or of a later version."""
+    """It is below a file or in a missing folder, is text, or is a database of another tool or a later version."""
     command.table()
     in_the_way, text, theirs, future = (
         command.folder / name for name in ("file", "notes.txt", "theirs.db", "future.db")

@@ -47,7 +47,7 @@ def run(toy: LocalStack, *items: dict[str, Any]) -> Any:
 
 
 def test_moto_still_calls_every_patch(toy: LocalStack, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A patch that moto no longer calls would no longer correct its behaviour."""
+    """A patch that moto no longer calls has no effect."""
     called: set[str] = set()
 
     def counted(patch: Patch, call: Callable[..., Any]) -> Callable[..., Any]:

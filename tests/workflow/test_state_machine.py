@@ -68,7 +68,7 @@ def of_table(table: str, happening: Any) -> Any:
     return lambda event: happening(event) if event["item"]["table"] == table else None
 
 
-def ways(execution: Execution, label: str) -> dict[str, list[str]]:
+def states_by_table(execution: Execution, label: str) -> dict[str, list[str]]:
     """The states of each table in a map."""
     return {child.table: child.names for child in execution.of_map(label)}
 
@@ -177,15 +177,15 @@ def test_a_table_passes_the_states_of_its_steps(scripted_stack: LocalStack, scri
     script.without_orphans = frozenset({"ns.clean", "ns.clean-manifests"})
     execution = scripted_stack.run()
 
-    assert ways(execution, "PlanTables") == {table: ["PlanTable"] for table in script.tables}
-    assert ways(execution, "CompactSmallTables") == {
+    assert states_by_table(execution, "PlanTables") == {table: ["PlanTable"] for table in script.tables}
+    assert states_by_table(execution, "CompactSmallTables") == {
         "ns.dropped": ["AnyPartitions", "ExpirePartitions", "AnyToCompact", "TableCompacted"],
         "ns.dropped-merged": ["AnyPartitions", "ExpirePartitions", "AnyToCompact", "CompactSmall"],
         "ns.merged": ["AnyPartitions", "CompactSmall"],
     }
     first, listed = ["ExpireSnapshots", "WhatNext"], ["ListOrphans", "AnyOrphans"]
     removed = ["RemoveOrphans", "AnyManifests"]
-    assert ways(execution, "ExpireAndSweep") == {
+    assert states_by_table(execution, "ExpireAndSweep") == {
         "ns.expiry": [*first, "TableSwept"],
         "ns.manifests": [*first, "RewriteManifests"],
         "ns.counted": [*first, "RewriteManifests"],
@@ -227,16 +227,16 @@ def test_the_next_state_follows_every_failed_task(scripted_stack: LocalStack, sc
     execution = scripted_stack.run()
 
     assert execution.status == "SUCCEEDED"
-    assert ways(execution, "PlanTables")["ns.unplanned"] == ["PlanTable", "TableNotPlanned"]
+    assert states_by_table(execution, "PlanTables")["ns.unplanned"] == ["PlanTable", "TableNotPlanned"]
     assert script.steps_of("ns.unplanned") == ["plan"]
     small = ["AnyPartitions", "ExpirePartitions", "AnyToCompact", "CompactSmall"]
     swept = ["ExpireSnapshots", "WhatNext", "ListOrphans", "AnyOrphans", "RemoveOrphans", "AnyManifests"]
-    assert ways(execution, "CompactSmallTables") == {
+    assert states_by_table(execution, "CompactSmallTables") == {
         "ns.all": [*small, "TableCompacted"],
         "ns.removal": small,
         "ns.well": small,
     }
-    assert ways(execution, "ExpireAndSweep") == {
+    assert states_by_table(execution, "ExpireAndSweep") == {
         "ns.all": [*swept[:3], "AnyManifests", "RewriteManifests", "TableSwept"],
         "ns.removal": [*swept, "RewriteManifests"],
         "ns.well": [*swept, "RewriteManifests"],
