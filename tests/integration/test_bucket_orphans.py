@@ -1,4 +1,4 @@
-"""Orphans outside of one table's folder: of a whole bucket, and below a separate data path."""
+"""Orphans of a whole bucket, and orphans below a separate data path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GRACE = ("--set", "orphan_older_than_hours=72")
 
 
 def plant(where: Table | Path, relative: str, data: bytes = b"x", days_old: float = 10) -> str:
-    """Below a table's location or a folder; the path."""
+    """Write an old file below a table's location or a folder; return its path."""
     folder = where if isinstance(where, Path) else local_path(where.location())
     path = folder / relative
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def journal(command: Command) -> list[tuple[str, str]]:
         )
 
 
-def test_each_table_loses_its_orphans_and_nothing_else(command: Command) -> None:
+def test_only_orphans_are_deleted_from_each_table(command: Command) -> None:
     a, b = command.table("ns.a", appends=2), command.table("ns.b", appends=1)
     age(command)
     orphans = {plant(a, "data/o1.parquet"), plant(b, "data/o2.parquet"), plant(b, "metadata/o3.avro")}
@@ -95,8 +95,8 @@ def test_each_table_loses_its_orphans_and_nothing_else(command: Command) -> None
     assert len(journal(command)) == 2
 
 
-def test_each_table_keeps_its_own_policy(command: Command) -> None:
-    """One listing may serve a whole bucket, but every table keeps its own guards
+def test_a_bucket_sweep_follows_the_policy_of_each_table(command: Command) -> None:
+    """A single listing may serve a whole bucket, but the policy of each table still applies
     (rule: ask-neighbours-before-deleting)."""
     tables = {
         "ns.off": {"icekeeper.maintenance_enabled": "false"},
@@ -121,8 +121,8 @@ def test_each_table_keeps_its_own_policy(command: Command) -> None:
     assert (answer.code, answer.json["status"]) == (1, "partial")
 
 
-def test_a_table_that_cannot_be_swept_safely_is_refused_and_others_go_on(command: Command) -> None:
-    """Unreadable references, also of a table inside; two tables in one location; a foreign table inside."""
+def test_an_unsafe_sweep_is_refused_for_its_table_only(command: Command) -> None:
+    """Unreadable references, also of a nested table; two tables at one location; a nested foreign table."""
     tables = {name: command.table(f"ns.{name}", appends=1) for name in ("torn", "sound", "outer", "one", "host")}
     rows = tables["outer"].scan().to_arrow()
     for name, place in (("inner", f"{tables['outer'].location()}/inner"), ("two", tables["one"].location())):
@@ -156,8 +156,8 @@ def test_a_table_that_cannot_be_swept_safely_is_refused_and_others_go_on(command
     assert any(manifest in line for line in answer.err.splitlines())
 
 
-def test_each_table_loses_its_own_orphans_only(command: Command) -> None:
-    """Nested tables, a second entry, and imported files, which only the other table's manifests name."""
+def test_an_orphan_is_deleted_for_its_own_table(command: Command) -> None:
+    """Nested tables, a second entry, and imported files that only the other table's manifests name."""
     outer, host = command.table("ns.outer", appends=1), command.table("ns.a", appends=1)
     inner = command.catalog.create_table("ns.inner", outer.schema(), location=f"{outer.location()}/inner")
     source = next(iter(host.scan().plan_files())).file.file_path
@@ -184,7 +184,7 @@ def test_each_table_loses_its_own_orphans_only(command: Command) -> None:
     assert local_path(shared).exists()
 
 
-def test_a_lost_table_could_be_anywhere(command: Command) -> None:
+def test_a_table_with_unreadable_metadata_stops_the_sweep(command: Command) -> None:
     table, lost = command.table("ns.a", appends=1), command.table("ns.lost", appends=1)
     orphan = plant(table, "data/o.parquet")
     local_path(lost.metadata_location).write_text("{")
@@ -196,7 +196,7 @@ def test_a_lost_table_could_be_anywhere(command: Command) -> None:
     assert local_path(orphan).exists()
 
 
-def test_wrong_calls_change_nothing_and_people_read_a_line_per_table(command: Command) -> None:
+def test_wrong_calls_change_nothing_and_the_text_has_a_line_per_table(command: Command) -> None:
     orphan = plant(command.table("ns.a", appends=1), "data/o.parquet")
     plant(command.warehouse, "ns/notes.txt")
     before = command.contents()
@@ -217,8 +217,8 @@ def test_wrong_calls_change_nothing_and_people_read_a_line_per_table(command: Co
     assert not local_path(orphan).exists()
 
 
-def test_a_commit_between_listing_and_deletion_protects(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Just before a table's batch its pointer is read again."""
+def test_a_commit_before_the_deletion_protects_files(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The catalog entry is read again just before a table's batch."""
     table = command.table("ns.a", appends=1)
     source = next(iter(table.scan().plan_files())).file.file_path
     adopted = plant(table, "data/adopted.parquet", local_path(source).read_bytes())
@@ -234,13 +234,13 @@ def test_a_commit_between_listing_and_deletion_protects(command: Command, monkey
     assert local_path(adopted).exists()
 
 
-# A data path outside of the table's location: swept where it is named and no other table's
+# A data path outside of the table's location: swept if the operator names it and no other table has files in it
 # (rule: sweep-only-table-folders).
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """The data path."""
+    """The data path, outside of the table's location."""
     folder = tmp_path / "fast-disk" / "t"
     folder.mkdir(parents=True)
     return folder
@@ -248,7 +248,7 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path, data: Path) -> MaintainedTable:
-    """Two appends there, one more in ``data/`` from before; all of it is old."""
+    """A table with two appends in the data path and an earlier append in ``data/``; all files are old."""
     made = new_table(local_catalog, tmp_path, allowed=tmp_path)
     made.fill(1)
     made.table.transaction().set_properties({"write.data.path": data.as_uri()}).commit_transaction()
@@ -273,7 +273,7 @@ def deleted(outcome: OperationOutcome) -> set[Path]:
     return {Path(normalise(path)) for path in outcome.files_deleted}
 
 
-def test_it_is_swept_where_it_is_named(table: MaintainedTable, data: Path) -> None:
+def test_a_data_path_is_swept_only_if_it_is_named(table: MaintainedTable, data: Path) -> None:
     ours = {plant_elsewhere(data, "left.parquet"), plant_elsewhere(data, "day=2/left.parquet")}
     named, at_home = plant_elsewhere(data, "day=1/left.parquet"), Path(table.plant("data/left.parquet"))
     kept = [plant_elsewhere(data, "_temporary/f.parquet"), plant_elsewhere(data.parent, "beside.parquet")]
@@ -295,7 +295,7 @@ def test_it_is_swept_where_it_is_named(table: MaintainedTable, data: Path) -> No
     assert all(path.exists() for path in kept)
     assert table.ids() == [0, 1, 10, 11, 20, 21]
 
-    live = next(data.glob("*.parquet"))  # a live file that is missing there is noticed
+    live = next(data.glob("*.parquet"))  # a missing live file is noticed there, too
     copy = live.rename(live.with_name("copy.parquet"))
     outcome = sweep_elsewhere(table, orphan_sweep_prefixes=data.as_uri())
     assert (outcome.status, outcome.files_deleted, copy.exists()) == (Status.REFUSED, (), True)
@@ -306,7 +306,7 @@ def test_a_folder_in_which_another_table_has_files_is_refused(
     table: MaintainedTable, data: Path, what: str, tmp_path: Path
 ) -> None:
     left = plant_elsewhere(data, "left.parquet")
-    if what == "seen by another catalog":  # which cannot be opened from here
+    if what == "seen by another catalog":  # a catalog that cannot be opened from here
         claims = TableClaims(
             catalog=CatalogId("elsewhere", ""),
             table=TableName(("ns",), "guest"),
@@ -333,10 +333,10 @@ def test_a_folder_in_which_another_table_has_files_is_refused(
         assert word in (outcome.reason or "")
 
 
-def test_a_sweep_of_the_bucket_knows_whose_it_is_and_a_tenant_names_no_folder(
+def test_a_bucket_sweep_covers_named_data_paths_and_table_properties_name_none(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder named by a table property cost others their private files (rule: properties-never-loosen)."""
+    """A table property that names a folder would endanger files of others (rule: properties-never-loosen)."""
     folder = command.warehouse / "fast-disk"
     named = {"write.data.path": folder.as_uri(), "icekeeper.orphan_sweep_prefixes": folder.as_uri()}
     table = command.table("ns.t", appends=2, properties=named)
@@ -363,11 +363,11 @@ HOME = "s3://lake/t"
         ("s3://fast/t", ["s3://lake/t/imported", "s3://lake", "s3://other/u"], []),
         ("s3://fast/t", ["s3://fast"], None),
         (f"{HOME}/files", [f"{HOME}/files", "s3://fast/t"], []),
-        ("s3://lake", ["s3://lake"], []),  # around the location
+        ("s3://lake", ["s3://lake"], []),  # contains the location
         ("s3://lake", ["s3://lake/x"], ["s3://lake/x"]),
     ],
 )
-def test_which_folders_are_named(data_path: str, named: list[str], swept: list[str] | None) -> None:
+def test_only_folders_in_the_data_path_are_swept(data_path: str, named: list[str], swept: list[str] | None) -> None:
     metadata = TableMetadata(new_document(HOME, 2, properties={"write.data.path": data_path}))
     if swept is not None:
         assert list(folders_elsewhere(metadata, named)) == swept

@@ -1,4 +1,4 @@
-"""Sort and z-order over real tables, once and again as new data arrives."""
+"""Sort and z-order over real tables, once and repeatedly as new data arrives."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from support.deletes import commit_deletes, create_by_region, equality_delete, p
 from support.maintained_table import MaintainedTable, maintained_table, new_table, outcome_of
 from support.readers import canonical, duckdb_rows
 
-# Sort and z-order over real tables: rows in order, files that can be skipped, and nothing sorted twice.
+# Sort and z-order over real tables: rows are in order, readers can skip files, and nothing is sorted twice.
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 
 
 def test_a_group_for_one_worker_is_sorted_into_files_that_do_not_overlap(table: MaintainedTable) -> None:
-    """Every file is sorted, the files follow one another, no row is lost, and a second pass has nothing to do."""
+    """Each file is sorted, files do not overlap, no row is lost, and a second pass has nothing to do."""
     fill(table, 6, 8_000)
     before = both_read(table)
     compacted(table, target_file_size_mb="0.02", **BY_ID)
@@ -77,14 +77,14 @@ def test_a_group_for_one_worker_is_sorted_into_files_that_do_not_overlap(table: 
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_a_group_for_many_workers_is_sorted_just_so(table: MaintainedTable, engine: Engine) -> None:
-    """Split by sampled bounds and exchanged, rows come out as from one worker, whichever engine does it."""
+def test_a_group_for_many_workers_is_sorted_alike(table: MaintainedTable, engine: Engine) -> None:
+    """Every engine splits rows by sampled bounds and exchanges them; the result equals that of a single worker."""
     fill(table, 6, 8_000)
     before = both_read(table)
     descending = {"strategy": "sort", "sort_order": "id desc", "target_file_size_mb": "0.02"}
     outcome = compacted(table, engine=engine, **descending)
     files = list(reversed(by_lower(table.data_files())))
-    assert len(files) >= 6  # of two lanes at least
+    assert len(files) >= 6  # of at least two lanes
     assert [i for file in files for i in column(file)] == sorted(table.ids(), reverse=True)
     assert both_read(table) == before
     assert outcome.metrics["compact.files_written"] == len(files)
@@ -92,8 +92,8 @@ def test_a_group_for_many_workers_is_sorted_just_so(table: MaintainedTable, engi
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_rows_of_one_key_stay_in_their_order_and_become_several_files(table: MaintainedTable) -> None:
-    """A sort by a column that holds one value keeps the order of rows, also when no worker may hold them all."""
+def test_rows_of_a_single_key_keep_their_order_and_become_several_files(table: MaintainedTable) -> None:
+    """A sort by a column with a single value keeps the order of rows, even if no worker can hold them all."""
     for n in range(6):
         table.append(*range(n * 20_000, (n + 1) * 20_000))
     compacted(table, strategy="sort", sort_order="part", target_file_size_mb="0.05")
@@ -104,7 +104,7 @@ def test_rows_of_one_key_stay_in_their_order_and_become_several_files(table: Mai
 
 @pytest.mark.parametrize("memory", ["enough", "little"])
 def test_outputs_are_of_the_target_size(table: MaintainedTable, memory: str, request: pytest.FixtureRequest) -> None:
-    """Within a quarter, although sorted rows compress to less than half of what the inputs took."""
+    """They are within a quarter of it, although sorted rows compress to less than half of the input size."""
     if memory == "little":
         request.getfixturevalue("little_memory")
     rng = random.Random(3)
@@ -120,10 +120,8 @@ def test_outputs_are_of_the_target_size(table: MaintainedTable, memory: str, req
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_a_misled_worker_sorts_in_pieces_and_each_file_is_sorted(
-    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """More rows in a range than may be held at once become files of their own: in order within, but overlapping."""
+def test_a_range_beyond_the_memory_is_sorted_in_pieces(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range that exceeds the memory becomes several files, each sorted, which overlap."""
     monkeypatch.setattr(cluster_work, "PIECE_BYTES", 16 * 1024)
     fill(table, 6, 5_000)
     ids = table.ids()
@@ -139,7 +137,7 @@ def test_a_misled_worker_sorts_in_pieces_and_each_file_is_sorted(
 
 @pytest.mark.parametrize("memory", ["enough", "little"])
 def test_deletes_are_applied_while_rows_are_sorted(tmp_path: Path, memory: str, request: pytest.FixtureRequest) -> None:
-    """Position and equality deletes of a v2 table; split workers read only the deletes of their own inputs."""
+    """Position and equality deletes of a v2 table; each split worker reads only the deletes of its inputs."""
     if memory == "little":
         request.getfixturevalue("little_memory")
         request.getfixturevalue("monkeypatch").setattr(exchange, "RANGE_BYTES", 1)
@@ -161,14 +159,14 @@ def test_deletes_are_applied_while_rows_are_sorted(tmp_path: Path, memory: str, 
 
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize(("engine", "gone"), [("local", False), ("spark", False), ("local", True)], indirect=["engine"])
-def test_an_input_that_cannot_be_read_is_left_out_of_a_sort_of_all_workers(
+def test_an_unreadable_input_is_left_out_of_a_sort_by_all_workers(
     table: MaintainedTable, engine: Engine, *, gone: bool
 ) -> None:
-    """A file that is gone is met by the sample, damage in another column by a split, after which what lanes wrote is
-    removed (rule: leave-out-unreadable-files)."""
+    """The sample finds a missing file; a split finds damage in another column, and then the lanes' files are removed
+    (rule: leave-out-unreadable-files)."""
     fill(table, 6, 8_000)
     victim = Path(normalise(table.data_files()[3].file_path))
-    chunk = pq.ParquetFile(victim).metadata.row_group(0).column(1)  # not the one that is sampled
+    chunk = pq.ParquetFile(victim).metadata.row_group(0).column(1)  # not the sampled column
     data = bytearray(victim.read_bytes())
     start = chunk.dictionary_page_offset
     data[start : start + chunk.total_compressed_size] = bytes(chunk.total_compressed_size)
@@ -183,8 +181,8 @@ def test_an_input_that_cannot_be_read_is_left_out_of_a_sort_of_all_workers(
     assert table.unreferenced() == before
 
 
-def test_a_recipe_is_known_by_the_snapshot_that_wrote_it(table: MaintainedTable) -> None:
-    """So it survives the loss of the state.  A dry run remembers nothing, nor does a call that is bad usage."""
+def test_the_snapshot_records_the_recipe(table: MaintainedTable) -> None:
+    """So it survives the loss of the state.  A dry run or an invalid call records nothing."""
     fill(table, 5, 100)
     with pytest.raises(PolicyError, match="strategy sort needs an order and the table has none; set sort_order"):
         table.maintain("compact", strategy="sort")
@@ -202,10 +200,10 @@ def test_a_recipe_is_known_by_the_snapshot_that_wrote_it(table: MaintainedTable)
 
 
 @pytest.mark.usefixtures("little_memory")
-def test_a_group_that_is_larger_than_it_looked_is_handed_to_all_workers(
+def test_a_group_larger_than_expected_is_sorted_by_all_workers(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker that was to sort it alone stops before its memory is full."""
+    """The single worker stops before its memory is full."""
     monkeypatch.setattr(cluster_work, "PIECE_BYTES", 512 * 1024)
     monkeypatch.setattr(dispatch, "fits_one_worker", lambda *_: True)
     fill(table, 6, 20_000)
@@ -215,10 +213,10 @@ def test_a_group_that_is_larger_than_it_looked_is_handed_to_all_workers(
     assert table.verify().problems == ()
 
 
-def test_sorted_files_become_fewer_whatever_their_rows_compress_to(
+def test_merges_of_sorted_files_converge_at_any_compression_ratio(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Small sorted files are merged once: tiny files, whose size is mostly overhead, are the worst case."""
+    """Small sorted files are merged once; tiny files, whose size is mostly overhead, are the worst case."""
     monkeypatch.setattr(exchange, "RANGE_BYTES", 2048)
     monkeypatch.setattr(exchange, "_SPLIT_BYTES", 2048)
     rng = random.Random(11)
@@ -231,16 +229,16 @@ def test_sorted_files_become_fewer_whatever_their_rows_compress_to(
         assert counts[1:] == sorted(set(counts[1:]), reverse=True)
 
 
-# Clustering again: what is remembered of files that are clustered, and the table's own sort order.
+# Clustering again: the record of clustered files, and the table's own sort order.
 
 
 def test_new_files_are_clustered_without_the_old_ones(table: MaintainedTable) -> None:
-    """Five new files are sorted among themselves; what was sorted before keeps its files."""
+    """Five new files are sorted together; files sorted before are kept."""
     fill(table, 5, 20_000)
     compacted(table, target_file_size_mb="0.1", **BY_ID)
     old = {file.file_path for file in table.data_files()}
     fill(table, 4, 10_000, seed=1)
-    assert compacted(table, target_file_size_mb="0.3", **BY_ID).status is Status.SUCCEEDED  # another target: all anew
+    assert compacted(table, target_file_size_mb="0.3", **BY_ID).status is Status.SUCCEEDED  # the target changed
     assert not old & {file.file_path for file in table.data_files()}
     old = {file.file_path for file in table.data_files()}
     fill(table, 4, 100, seed=2)
@@ -252,7 +250,7 @@ def test_new_files_are_clustered_without_the_old_ones(table: MaintainedTable) ->
     assert len(now - old) == 1
 
 
-def test_what_was_clustered_is_known_when_its_snapshot_is_expired(table: MaintainedTable) -> None:
+def test_clustered_files_are_recognised_after_their_snapshot_expires(table: MaintainedTable) -> None:
     """Entries keep the id of the snapshot that added them, and the state store keeps the recipe."""
     fill(table, 5, 100)
     compacted(table, target_file_size_mb="0.001", **BY_ID)
@@ -267,8 +265,8 @@ def test_what_was_clustered_is_known_when_its_snapshot_is_expired(table: Maintai
     assert compacted(table, **settings).metrics["compact.files_merged"] == clustered + 1
 
 
-def test_another_recipe_clusters_anew_and_going_back_does_too(table: MaintainedTable) -> None:
-    """A file is known under the recipe that wrote it, not under one that wrote its rows before."""
+def test_a_change_of_the_recipe_clusters_again_also_back_to_the_first(table: MaintainedTable) -> None:
+    """A file counts as clustered by the recipe that wrote it, not by an earlier recipe of its rows."""
     fill(table, 5, 1000)
     settings = {"target_file_size_mb": "0.001"}
     for order in ("id", "id desc", "id"):
@@ -282,15 +280,17 @@ def test_another_recipe_clusters_anew_and_going_back_does_too(table: MaintainedT
 
 
 def ordered_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """With a sort order written by PyIceberg: bucket(8, id) descending nulls last, then id."""
+    """A table with a sort order by PyIceberg: bucket(8, id) descending nulls last, then id."""
     table = new_table(local_catalog, tmp_path)
     with table.table.update_sort_order() as update:
         update.desc("id", BucketTransform(8), NullOrder.NULLS_LAST).asc("id", IdentityTransform())
     return table
 
 
-def test_auto_sorts_by_the_tables_order_and_says_so_in_the_entries(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """``sort_order_id`` names the order that was applied to the whole file; no other layout claims it."""
+def test_auto_sorts_by_the_tables_order_and_sets_its_id_in_the_entries(
+    local_catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    """Entries have ``sort_order_id`` only if the whole file is sorted by that order."""
     table = ordered_table(local_catalog, tmp_path)
     fill(table, 5, 200)
     order_id = table.table.sort_order().order_id
@@ -314,7 +314,7 @@ def test_auto_sorts_by_the_tables_order_and_says_so_in_the_entries(local_catalog
 
 @pytest.mark.usefixtures("little_memory")
 def test_files_along_a_curve_do_not_overlap(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """On skewed columns, by the bounds in the entries, when several workers share the sort."""
+    """The bounds of skewed columns do not overlap when several workers share the sort."""
     arrow = pa.schema([("id", pa.int64()), ("other", pa.int64())])
     table = new_table(local_catalog, tmp_path, schema=arrow)
     rng = random.Random(5)
@@ -332,7 +332,7 @@ def test_files_along_a_curve_do_not_overlap(local_catalog: SqlCatalog, tmp_path:
     assert compacted(table, **settings).reason == NOTHING_ELIGIBLE
 
 
-# Sorted runs of several rounds over the same keys, on a real table: merged again, once, and known without memory.
+# Sorted runs of several rounds over the same keys: merged once, and recognised without the state.
 
 FACTOR, LIMIT = 3, 2
 SETTINGS = {
@@ -345,7 +345,7 @@ SETTINGS = {
 
 @pytest.fixture
 def low_depth(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most two runs over a value, and three of a tier: few rounds show what more rounds do."""
+    """At most two runs over a value and three of a tier, so that a few rounds suffice."""
     monkeypatch.setattr(plan_clustering, "MAX_CLUSTERING_DEPTH", LIMIT)
     monkeypatch.setattr(plan_clustering, "TIER_FACTOR", FACTOR)
 
@@ -355,7 +355,7 @@ def run(table: MaintainedTable, **more: object) -> OperationOutcome:
 
 
 def opened(table: MaintainedTable) -> int:
-    """Files that a lookup of one id opens, by the bounds in the entries; the worst of a few."""
+    """The most files that any of a few lookups by id opens, by the bounds in the entries."""
     limits: list[tuple[int, int]] = []
     for file in table.data_files():
         low, high = ((bounds or {})[1] for bounds in (file.lower_bounds, file.upper_bounds))
@@ -365,13 +365,13 @@ def opened(table: MaintainedTable) -> int:
 
 @pytest.mark.usefixtures("low_depth")
 def test_rounds_over_the_same_keys_are_sorted_together_again(table: MaintainedTable) -> None:
-    """A lookup opened 1, 2, 3, 4, then 5 files, one more after each round."""
+    """Otherwise a lookup would open another file after each round."""
     rng = random.Random(1)
     depths = []
     for number in range(4):
         table.append(*(rng.randrange(10**6) for _ in range(4_000)))
         if number == 2:
-            table.state.path.unlink()  # which files are a run stands in the table
+            table.state.path.unlink()  # the table itself shows which files are a run
         outcome = run(table)
         assert outcome.reason is None, outcome
         depths.append(opened(table))
@@ -398,7 +398,7 @@ def test_metrics_state_the_depth_before_and_after(table: MaintainedTable) -> Non
     assert "compact.depth_before" not in table.run(Operation.COMPACT, strategy="binpack", rewrite_all="true").metrics
 
 
-# Rounds of new data over the same keys, clustered anew on a real table: what lookups open, and the price.
+# Rounds of new data over the same keys: how many files lookups open, and how many rows are rewritten.
 
 ROUNDS, ROWS = 9, 2_000
 SCHEMA = pa.schema([pa.field("x", pa.int64()), pa.field("y", pa.int64())])
@@ -415,7 +415,7 @@ X, Y = 0, 1
 
 
 class Box(NamedTuple):
-    """The bounds of a file, and which snapshot added it: its run."""
+    """The bounds of a file, and the snapshot that added it: its run."""
 
     low: Row
     high: Row
@@ -426,7 +426,7 @@ class Box(NamedTuple):
 
 
 class Round(NamedTuple):
-    """The files before a compaction and after it, and its outcome."""
+    """The files before and after a compaction, and its outcome."""
 
     before: list[Box]
     after: list[Box]
@@ -452,12 +452,12 @@ def boxes(table_of_rounds: MaintainedTable) -> list[Box]:
 
 
 def opened_by_lookups(files: list[Box], rows: list[Row], *columns: int) -> float:
-    """How many files a lookup opens on average that names these columns of a row."""
+    """How many files a lookup by these columns of a row opens on average."""
     return mean(sum(box.holds(row, columns) for box in files) for row in rows)
 
 
 def play(table_of_rounds: MaintainedTable, settings: dict[str, str]) -> tuple[list[Round], list[Row]]:
-    """Rounds of as many new rows, anywhere in the range of both columns; and all rows."""
+    """Append and compact in rounds, with random values in both columns; the rounds and all rows."""
     rng = random.Random(5)
     rows: list[Row] = []
     played = []
@@ -472,8 +472,8 @@ def play(table_of_rounds: MaintainedTable, settings: dict[str, str]) -> tuple[li
 
 
 @pytest.mark.usefixtures("low_depth")
-def test_lookups_along_a_curve_stay_cheap_round_after_round(table_of_rounds: MaintainedTable) -> None:
-    """Never more runs than the limit or ``factor - 1`` a tier; a row is written once, and once more for every tier."""
+def test_lookups_along_a_curve_remain_cheap_in_every_round(table_of_rounds: MaintainedTable) -> None:
+    """The runs keep to the limit or to ``factor - 1`` per tier; a row is written once, and again once per tier."""
     measured = (X, Y)
     played, rows = play(table_of_rounds, CURVE)
     some = rows[::100]

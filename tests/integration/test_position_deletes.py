@@ -1,4 +1,4 @@
-"""Position delete files become few, or deletion vectors; the rows of the table stay what readers showed."""
+"""Position delete files are merged, or become deletion vectors; readers show the same rows."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from support.v3 import append, data_files, delete_positions, lineage, live, upgr
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
+    """Three files of ten rows in each of us and eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
     with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
         yield made
 
 
 def paths(table: MaintainedTable, region: str) -> list[str]:
-    """Data files of a region, in the order of their names."""
+    """The data files of a region, ordered by name."""
     return sorted(file.file_path for file in data_files(table) if file.partition == (region,))
 
 
 def delete_rows(table: MaintainedTable, region: str, *positions: tuple[int, int], bounds: bool = True) -> None:
-    """A commit and a delete file each: position in the n-th file of the region."""
+    """Delete positions in the n-th files of the region; each has its own commit and delete file."""
     for number, position in positions:
         path = paths(table, region)[number]
         commit_deletes(table, [position_delete(path, position, region, bounds=bounds)])
@@ -54,7 +54,7 @@ def rewritten(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
 
 
 def rows(table: MaintainedTable) -> Counter[int]:
-    """As DuckDB and PyIceberg read them alike."""
+    """The ids that DuckDB and PyIceberg both read."""
     location = table.loaded.metadata_location
     found = Counter(row["id"] for row in duckdb_rows(location))
     assert Counter(row["id"] for row in pyiceberg_rows(location)) == found
@@ -66,16 +66,16 @@ def deletes(table: MaintainedTable) -> list[ManifestEntry]:
     return sorted(found, key=lambda entry: entry.file.partition)
 
 
-def test_many_become_one_per_partition(table: MaintainedTable) -> None:
-    """Sorted, with the specification's columns, whole bounds, and the highest sequence number of what went in."""
+def test_position_delete_files_are_merged_per_partition(table: MaintainedTable) -> None:
+    """Rows are sorted, columns and bounds follow the specification, and the sequence number is the highest."""
     delete_rows(table, "us", (2, 5), (0, 7), (0, 3), (2, 5))
     delete_rows(table, "eu", (1, 0), (1, 9))
     before, names = rows(table), paths(table, "us")
     numbers = [entry.sequence_number or 0 for entry in deletes(table) if entry.file.partition == ("us",)]
     outcome = rewritten(table)
     assert outcome.summary == "rewrote 6 position delete files into 2 (across 2 bins)"
-    told = ("files_considered", "files_merged", "files_written", "vectors_written", "rows_rewritten", "rows_dropped")
-    assert [outcome.metrics[f"rewrite_position_deletes.{key}"] for key in told] == [6, 6, 2, 0, 5, 1]
+    shown = ("files_considered", "files_merged", "files_written", "vectors_written", "rows_rewritten", "rows_dropped")
+    assert [outcome.metrics[f"rewrite_position_deletes.{key}"] for key in shown] == [6, 6, 2, 0, 5, 1]
     assert rows(table) == before
     eu, us = deletes(table)
     with pq.ParquetFile(local_path(us.file.file_path)) as opened:
@@ -100,7 +100,7 @@ def test_many_become_one_per_partition(table: MaintainedTable) -> None:
     assert not deletes(table)
 
 
-def test_few_are_left_alone_and_a_dry_run_only_tells(table: MaintainedTable) -> None:
+def test_few_delete_files_are_left_alone_and_a_dry_run_changes_nothing(table: MaintainedTable) -> None:
     delete_rows(table, "us", (0, 1), (1, 1))
     delete_rows(table, "eu", (0, 1))
     commit_deletes(table, [equality_delete(3, "us")])
@@ -118,8 +118,8 @@ def test_few_are_left_alone_and_a_dry_run_only_tells(table: MaintainedTable) -> 
     assert table.loaded.metadata_location == head
 
 
-def test_rows_of_files_that_are_gone_are_dropped(table: MaintainedTable) -> None:
-    """And a delete file of which nothing is left goes without a successor."""
+def test_deletes_of_removed_data_files_are_dropped(table: MaintainedTable) -> None:
+    """A delete file without remaining rows is removed without a replacement."""
     delete_rows(table, "us", (0, 1))
     commit_deletes(table, [position_delete("file:///gone.parquet", 1, "us", bounds=False)])
     commit_deletes(table, [position_delete(f"file:///{name}.parquet", 1, "eu", bounds=False) for name in "ab"])
@@ -132,7 +132,7 @@ def test_rows_of_files_that_are_gone_are_dropped(table: MaintainedTable) -> None
     table.assert_sound()
 
 
-def test_per_data_file_where_the_table_says_so(table: MaintainedTable) -> None:
+def test_the_table_property_keeps_a_delete_file_per_data_file(table: MaintainedTable) -> None:
     table.table.transaction().set_properties({"write.delete.granularity": "file"}).commit_transaction()
     delete_rows(table, "us", (0, 1), (0, 2), (1, 1), (2, 1), (2, 4))
     before = rows(table)
@@ -141,7 +141,7 @@ def test_per_data_file_where_the_table_says_so(table: MaintainedTable) -> None:
     assert rows(table) == before
 
 
-def test_deletes_that_land_meanwhile_apply_besides(table: MaintainedTable) -> None:
+def test_deletes_committed_during_a_pass_still_apply(table: MaintainedTable) -> None:
     delete_rows(table, "us", (0, 1), (0, 2))
     before = rows(table)
     table.engine.during = lambda: delete_rows(table, "us", (0, 3))
@@ -151,7 +151,7 @@ def test_deletes_that_land_meanwhile_apply_besides(table: MaintainedTable) -> No
     table.assert_sound()
 
 
-def test_a_group_whose_delete_file_went_meanwhile_is_dropped(table: MaintainedTable) -> None:
+def test_a_group_whose_delete_file_is_removed_during_a_pass_is_dropped(table: MaintainedTable) -> None:
     delete_rows(table, "us", (0, 1), (0, 2))
     delete_rows(table, "eu", (0, 1), (0, 2))
     before = rows(table)
@@ -172,8 +172,8 @@ def test_a_group_whose_delete_file_went_meanwhile_is_dropped(table: MaintainedTa
 
 
 @pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
-def test_a_delete_file_that_cannot_be_read_does_not_stop_the_others(table: MaintainedTable, *, gone: bool) -> None:
-    """Two of three are merged; the third is as it was, and deletes its row once it is restored
+def test_an_unreadable_delete_file_does_not_stop_the_others(table: MaintainedTable, *, gone: bool) -> None:
+    """Two of three are merged; the third is unchanged, and deletes its row once it is restored
     (rule: leave-out-unreadable-files)."""
     delete_rows(table, "us", (0, 1), (0, 2), (1, 3))
     before = rows(table)
@@ -193,8 +193,8 @@ def test_a_delete_file_that_cannot_be_read_does_not_stop_the_others(table: Maint
     assert rows(table) == before
 
 
-def test_what_cannot_be_read_is_not_read_again(table: MaintainedTable) -> None:
-    """Of two files in us one is damaged: nothing is left to merge there, and the next pass does not read them
+def test_an_unreadable_delete_file_is_not_read_again(table: MaintainedTable) -> None:
+    """One of two files in us is damaged, so nothing is merged there, and the next pass does not read them
     (rule: leave-out-unreadable-files).  The group of eu is merged."""
     delete_rows(table, "us", (0, 1), (0, 2))
     delete_rows(table, "eu", (0, 1), (0, 2))
@@ -212,26 +212,26 @@ def test_what_cannot_be_read_is_not_read_again(table: MaintainedTable) -> None:
 
 @pytest.fixture
 def upgraded(table: MaintainedTable) -> MaintainedTable:
-    """v3 with four position delete files from before, in us; the first v3 commit gave every row its id."""
+    """A v3 table with four older position delete files in us; the first v3 commit gave every row its id."""
     delete_rows(table, "us", (0, 1), (0, 4), (1, 2), (2, 0))
     upgrade(table)
     append(table, 350, 10, "eu")
     return table
 
 
-def test_v3_makes_vectors_of_them(upgraded: MaintainedTable) -> None:
-    """One per data file, all in one Puffin file; a file that has a vector already keeps that one."""
+def test_v3_position_delete_files_become_vectors(upgraded: MaintainedTable) -> None:
+    """Each data file gets a vector, all in a single Puffin file; an existing vector is kept."""
     table = upgraded
     first, second, third = paths(table, "us")
-    # Another writer absorbed both positions of the first file, and one more.
+    # Another writer absorbed both positions of the first file, and a third.
     delete_positions(table, {first: [1, 4, 5]})
     read = rows(table)
-    before = Counter({row: n for row, n in lineage(table).items() if row[0] in read})  # it knows vectors only
+    before = Counter({row: n for row, n in lineage(table).items() if row[0] in read})  # lineage applies only vectors
     kept = vectors(table)[first].file
     outcome = rewritten(table)
     assert outcome.summary == "rewrote 4 position delete files into 1 (across 1 bins)"
-    told = ("vectors_written", "rows_rewritten", "rows_dropped")
-    assert [outcome.metrics[f"rewrite_position_deletes.{key}"] for key in told] == [2, 2, 2]
+    shown = ("vectors_written", "rows_rewritten", "rows_dropped")
+    assert [outcome.metrics[f"rewrite_position_deletes.{key}"] for key in shown] == [2, 2, 2]
     found = vectors(table)
     assert found.keys() == {first, second, third}
     assert {entry.file.file_format for entry in deletes(table)} == {"PUFFIN"}
@@ -245,8 +245,8 @@ def test_v3_makes_vectors_of_them(upgraded: MaintainedTable) -> None:
     assert not vectors(table)
 
 
-def test_v3_makes_no_vector_of_a_part_of_them(upgraded: MaintainedTable) -> None:
-    """It would hide the rows of the one that cannot be read, which would come back with it."""
+def test_v3_writes_no_vector_if_a_delete_file_is_unreadable(upgraded: MaintainedTable) -> None:
+    """Readers would ignore the unreadable delete file beside a vector, and its rows would return."""
     victim = deletes(upgraded)[0].file.file_path
     content = local_path(victim).read_bytes()
     local_path(victim).unlink()
@@ -259,8 +259,8 @@ def test_v3_makes_no_vector_of_a_part_of_them(upgraded: MaintainedTable) -> None
     local_path(victim).write_bytes(content)
 
 
-def test_v3_a_vector_that_lands_meanwhile_wins(upgraded: MaintainedTable) -> None:
-    """A data file never has two."""
+def test_v3_a_vector_committed_during_a_pass_wins(upgraded: MaintainedTable) -> None:
+    """A data file never has two vectors."""
     table = upgraded
     first, _, _ = paths(table, "us")
     before = rows(table)
@@ -276,7 +276,7 @@ def test_v3_a_vector_that_lands_meanwhile_wins(upgraded: MaintainedTable) -> Non
 
 
 def delete_scope_findings(table: MaintainedTable) -> tuple[int, bool]:
-    """How many deletes ``verify`` finds that stand elsewhere, and whether ``health`` warns of them."""
+    """How many misplaced deletes ``verify`` finds, and whether ``health`` warns of them."""
     found = sum(problem.kind.value == "delete_scope" for problem in table.verify().problems)
     return found, "delete_scope" in table.runtime.afresh.health(table.loaded.name).warnings
 
@@ -286,12 +286,12 @@ def places(table: MaintainedTable) -> list[tuple[int, tuple[Any, ...]]]:
     reader, head = table.reader, table.loaded.metadata.current_snapshot
     assert head is not None
     found = reader.live_entries(reader.manifests(head), ManifestContent.DELETES)
-    return sorted((one.manifest.partition_spec_id, one.entry.file.partition) for one in found)
+    return sorted((item.manifest.partition_spec_id, item.entry.file.partition) for item in found)
 
 
-def test_deletes_that_stand_elsewhere_than_the_file_that_they_name_are_moved(table: MaintainedTable) -> None:
-    """Iceberg after 1.11 refuses to read the table (rule: named-deletes-reach-anywhere).  Those that name no file stay:
-    they delete nothing."""
+def test_misplaced_deletes_move_to_the_partition_of_their_data_file(table: MaintainedTable) -> None:
+    """Iceberg after 1.11 refuses to read the table (rule: named-deletes-reach-anywhere).  Misplaced deletes without a
+    file name are kept: they delete nothing."""
     first, second, third = paths(table, "us")
     commit_deletes(table, [position_delete(first, 1, "eu")])
     commit_deletes(table, [position_delete(third, 4, "eu", bounds=False)])
@@ -314,7 +314,7 @@ def test_deletes_that_stand_elsewhere_than_the_file_that_they_name_are_moved(tab
     table.assert_sound()
 
 
-def test_v3_vectors_that_stand_elsewhere_are_moved(upgraded: MaintainedTable) -> None:
+def test_v3_misplaced_vectors_are_moved(upgraded: MaintainedTable) -> None:
     table = upgraded
     rewritten(table)
     first, second, third = paths(table, "us")
@@ -333,10 +333,10 @@ def test_v3_vectors_that_stand_elsewhere_are_moved(upgraded: MaintainedTable) ->
     table.assert_sound()
 
 
-def test_a_job_commits_portion_by_portion_and_begins_none_that_would_end_too_late(
+def test_a_job_commits_portions_and_begins_none_that_would_end_too_late(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A portion of 20 s begins while a minute and twice its time are left."""
+    """A portion of 20 s begins if a minute plus twice its duration is left."""
     monkeypatch.setattr(rewrite_position_deletes, "_PORTION_BYTES", 1)
     delete_rows(table, "us", (0, 1), (1, 1))
     delete_rows(table, "eu", (0, 1), (1, 1))
@@ -364,7 +364,7 @@ def test_a_job_commits_portion_by_portion_and_begins_none_that_would_end_too_lat
     table.assert_sound()
 
 
-def test_a_portion_that_fails_keeps_those_before_it(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_portion_keeps_the_committed_portions(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewrite_position_deletes, "_PORTION_BYTES", 1)
     delete_rows(table, "us", (0, 1), (1, 1))
     delete_rows(table, "eu", (0, 1), (1, 1))
@@ -387,10 +387,10 @@ def test_a_portion_that_fails_keeps_those_before_it(table: MaintainedTable, monk
     table.assert_sound()
 
 
-def test_a_pause_between_two_portions_keeps_those_before_it(
+def test_a_pause_between_two_portions_keeps_the_committed_portion(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It begins no further portion's commit (rule: switches-stop-at-once)."""
+    """No further portion is committed (rule: switches-stop-at-once)."""
     monkeypatch.setattr(rewrite_position_deletes, "_PORTION_BYTES", 1)
     delete_rows(table, "us", (0, 1), (1, 1))
     delete_rows(table, "eu", (0, 1), (1, 1))

@@ -1,6 +1,6 @@
-"""What permits a deletion: every answer that a catalog or a store can give, to every question that a deletion asks.
+"""What permits a deletion: every answer of a catalog or a store to every request before a deletion.
 
-Each row says which answers are replaced, and whether a file that a neighbour adopted may then be deleted.
+Each row states which answers are replaced, and whether a file that a neighbour adopted may then be deleted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from support.served import files_of, open_ours
 OWNER, GUEST = TableName(("ns",), "t"), TableName(("guest",), "g")
 LOAD, TABLES, CHILDREN, ROOT = "guest/tables/g", "guest/tables", "parent=guest", "namespaces"
 
-# What a server, or anything in front of it, may answer.
+# The answers of a server or of a proxy in front of it.
 
 STATUSES = (200, 204, 301, 400, 401, 403, 404, 405, 406, 408, 409, 410, 418, 419, 429, 500, 501, 502, 503, 504)
 ENVELOPE = "Iceberg's error document"
@@ -51,9 +51,9 @@ BODIES: dict[str, Callable[[int], Any]] = {
     "truncated": lambda status: json.dumps(error_document(status, "NoSuchTabularError"))[:-4].encode(),
 }
 OF_EVERY_BODY = (200, 204, 400, 404, 410, 503)
-"""Statuses on which the code decides: success, no nested namespaces, denial, and failures near them."""
+"""Statuses that the code distinguishes: success, no nested namespaces, denial, and similar failures."""
 IN_ANY_STATUS = (ENVELOPE, "Iceberg's error document of another code", "HTML")
-Said: TypeAlias = dict[str, list[Answer]]
+Answers: TypeAlias = dict[str, list[Answer]]
 LATE: Answer = (None, b"")
 DENIED: Answer = (404, error_document(404, "NoSuchTabularError"))
 BOTH: Answer = (200, listed_namespaces("ns", "guest"))
@@ -64,15 +64,15 @@ LACKING: Answer = (200, listed_tables("guest"))
 
 @dataclass(frozen=True)
 class Row:
-    """Answers to questions, the records of the guest, what a store does; and whether the file may go then."""
+    """Answers, the records of the guest, the behaviour of the store, and whether the file may be deleted."""
 
     name: str
-    said: Said = field(default_factory=dict)
+    said: Answers = field(default_factory=dict)
     permits: bool = False
     missing_days: float | None = 9
-    """Since when the records call the guest missing; ``None``: it was there when it was last looked at."""
+    """For how long the guest is recorded as missing; ``None``: the last look found it."""
     is_known: bool = True
-    """Whether it was ever looked at."""
+    """Whether a look has recorded the guest."""
     store: Callable[[pytest.MonkeyPatch, World], None] = lambda patch, world: None
 
 
@@ -84,8 +84,8 @@ def every_answer() -> Iterator[tuple[str, Answer]]:
 
 
 def loads() -> Iterator[Row]:
-    """Is there such a table?  Only the catalog's own 404 denies it, where no listing shows it."""
-    gone: Said = {TABLES: [LACKING]}
+    """Does the table exist?  Only the catalog's own 404 denies it, if no listing shows the table."""
+    gone: Answers = {TABLES: [LACKING]}
     for name, answer in every_answer():
         yield Row(f"load: {name}", {**gone, LOAD: [answer]}, permits=name == f"404 with {ENVELOPE}")
         yield Row(f"load of one never looked at: {name}", {LOAD: [answer]}, missing_days=None, is_known=False)
@@ -96,9 +96,9 @@ def loads() -> Iterator[Row]:
 
 
 def listings() -> Iterator[Row]:
-    """Which tables are there?  Only a complete listing, begun after the denial, shows that a table is not."""
-    denied: Said = {LOAD: [DENIED]}
-    dropped: Said = {**denied, ROOT: [BOTH, ALONE]}
+    """Which tables exist?  Only a complete listing that begins after the denial proves that a table is gone."""
+    denied: Answers = {LOAD: [DENIED]}
+    dropped: Answers = {**denied, ROOT: [BOTH, ALONE]}
     for name, answer in every_answer():
         is_denied = name == f"404 with {ENVELOPE}"
         if is_denied:  # but the namespace is still listed
@@ -119,7 +119,7 @@ def listings() -> Iterator[Row]:
     page, more = listed_tables("guest"), {"next-page-token": "2"}
     yield Row("the whole listing", {**denied, TABLES: [LACKING]}, permits=True)
     yield Row("shown", {**denied, TABLES: [SHOWN]})
-    yield Row("shown before the denial only", {**denied, TABLES: [SHOWN, LACKING]})  # eight days begin anew
+    yield Row("shown before the denial only", {**denied, TABLES: [SHOWN, LACKING]})  # the eight days start again
     yield Row("shown after the denial", {**denied, TABLES: [LACKING, SHOWN]})
     yield Row("shown on the second page", {**denied, TABLES: [(200, {**page, **more}), SHOWN]})
     yield Row("the second page fails", {**denied, TABLES: [(200, {**page, **more}), (503, b"")]})
@@ -142,7 +142,7 @@ FAILURES: dict[str, Callable[[str], OSError]] = {
 
 
 def failing_reads(failure: Callable[[str], OSError], kind: str) -> Callable[[pytest.MonkeyPatch, World], None]:
-    """The store fails for one kind of the guest's files."""
+    """The store fails for files of the guest with this kind of name."""
 
     def script(patch: pytest.MonkeyPatch, world: World) -> None:
         read = Storage.read
@@ -160,7 +160,7 @@ def failing_reads(failure: Callable[[str], OSError], kind: str) -> Callable[[pyt
 def listing(
     change: Callable[[World, list[ListedObject]], list[ListedObject]],
 ) -> Callable[[pytest.MonkeyPatch, World], None]:
-    """The store lists the folders of the table in its own way."""
+    """The store changes the listing of the table's folders."""
 
     def script(patch: pytest.MonkeyPatch, world: World) -> None:
         lists = Storage.list
@@ -181,15 +181,15 @@ def _fails(failure: Callable[[str], OSError]) -> Callable[[World, list[ListedObj
 
 
 def stores() -> Iterator[Row]:
-    """Can the guest's references be read, and the table's own folders be listed?"""
+    """Can the guest's references be read and the table's own folders be listed?"""
     for name, failure in FAILURES.items():
         for kind in ("snap-", "-m0.avro"):
             for is_known in (True, False):
-                # A table whose files are gone needs nothing, unless it was looked at before.
+                # A table whose metadata files are missing needs nothing, unless a look has recorded it.
                 permits = (name, is_known) == ("404", False)
                 script, known = failing_reads(failure, kind), "" if is_known else ", never looked at"
                 yield Row(f"{kind} {name}{known}", {}, permits, None, is_known, script)
-    gone: Said = {LOAD: [DENIED], TABLES: [LACKING]}
+    gone: Answers = {LOAD: [DENIED], TABLES: [LACKING]}
     changes: dict[str, tuple[Callable[[World, list[ListedObject]], list[ListedObject]], bool]] = {
         "whole": (lambda world, found: found, True),
         "repeated": (lambda world, found: [*found, *found], True),
@@ -206,12 +206,12 @@ def stores() -> Iterator[Row]:
 
 @dataclass
 class World:
-    """A table, and a guest in another namespace that adopted a file which the table does not reference any more."""
+    """A table, and a guest in another namespace that adopted a file which the table no longer references."""
 
     server: AskedRest
     catalog: Catalog
     hasty: Catalog
-    """Waits a tenth of a second for each answer."""
+    """A client that waits a tenth of a second for each answer."""
     state: SqliteStateStore
     adopted: str
     owner: LoadedTable
@@ -219,7 +219,7 @@ class World:
     known: TableClaims | None = None
 
     def permits(self, row: Row) -> bool:
-        """Whether a deletion may take the file."""
+        """Whether the file may be deleted."""
         claims = self.state.claims
         claims.forget(Entry(self.catalog.id, GUEST.key))
         if row.is_known and self.known is not None:
@@ -277,12 +277,12 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 def test_only_these_answers_permit_a_deletion(
     world: World, rows: Callable[[], Iterator[Row]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Anything else is no permission (rule: gone-is-proven-twice, partial-listings-delete-nothing)."""
+    """No other answer does (rule: gone-is-proven-twice, partial-listings-delete-nothing)."""
     found: dict[str, bool] = {}
-    asked: Sequence[Row] = list(rows())
-    for row in asked:
+    expected: Sequence[Row] = list(rows())
+    for row in expected:
         with monkeypatch.context() as patch:
             row.store(patch, world)
             found[row.name] = world.permits(row)
-    assert len(found) == len(asked)
-    assert {name for name, permits in found.items() if permits} == {row.name for row in asked if row.permits}
+    assert len(found) == len(expected)
+    assert {name for name, permits in found.items() if permits} == {row.name for row in expected if row.permits}

@@ -1,4 +1,4 @@
-"""Which sorted runs are merged, and how many files a lookup opens."""
+"""Which sorted runs are merged, and the number of files that a lookup opens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from icekeeper.metadata.overlap_depth import (
 from icekeeper.operations.compaction.plan.plan_clustering import Piece, run_depth, runs_to_merge, tier_of
 from support.plans import data_file
 
-# Which sorted runs are merged: never more often than the tiers' formula, and never piled up deeper than it says.
+# Merges of sorted runs keep to the formula of the tiers, in write amplification and in depth.
 
 OUTPUT_ROWS = 10_000
 
@@ -39,7 +39,7 @@ def piece(run: int, low: float, high: float, rows: int = 1000) -> Piece:
 
 
 def merged(pieces: Sequence[Piece], groups: Sequence[Sequence[int]], next_run: int) -> list[Piece]:
-    """The partition afterwards: each group is one run of files that follow one another."""
+    """The partition after the merge: each group becomes a single run of consecutive files."""
     gone = {n for group in groups for n in group}
     after = [p for n, p in enumerate(pieces) if n not in gone]
     for number, group in enumerate(groups):
@@ -55,7 +55,7 @@ def merged(pieces: Sequence[Piece], groups: Sequence[Sequence[int]], next_run: i
 
 @dataclass
 class Table:
-    """A partition to which runs are appended, and what that cost."""
+    """A partition to which runs are appended, with the rows written and the depths."""
 
     limit: int = 4
     factor: int = 4
@@ -71,7 +71,7 @@ class Table:
         groups = runs_to_merge(self.pieces, limit=self.limit, factor=self.factor)
         if groups:
             self.rows_written += sum(self.pieces[n].rows for group in groups for n in group)
-            # Odd names: at most one pass an append, and never more than a few groups.
+            # Odd run numbers are unique: there is at most one pass per append, with a few groups.
             self.pieces = merged(self.pieces, groups, 1_000_001 + 100 * self.appended)
         if groups or self.appended % 10 == 0:
             self.depths.append(run_depth(self.pieces))
@@ -97,42 +97,42 @@ def appended(keys: str, appends: int) -> Table:
     return table
 
 
-def test_a_thousand_appends_cost_and_leave_what_the_formula_says() -> None:
-    """Rows are rewritten 1 + log_T(runs) times at most, and at most T - 1 runs a tier lie over one another."""
+def test_a_thousand_appends_keep_to_the_formula() -> None:
+    """Rows are written at most 1 + log_T(runs) times, and at most T - 1 runs of each tier overlap."""
     table = appended("random", 1000)
     assert table.amplification <= 1 + math.log(1000, 4)
     assert max(table.depths) <= 14
     assert sum(table.depths) / len(table.depths) < 8
-    assert len(table.pieces) <= 110  # of 10,000 rows each, and what waits
+    assert len(table.pieces) <= 110  # of 10,000 rows each, and unmerged pieces
 
 
 @pytest.mark.parametrize("keys", ["late rows", "very late rows", "hot keys"])
-def test_the_formula_holds_wherever_rows_come(keys: str) -> None:
+def test_the_formula_holds_for_late_and_hot_keys(keys: str) -> None:
     table = appended(keys, 150)
     assert table.amplification <= 1 + math.log(150, 4)
     assert max(table.depths) <= 3 * (math.ceil(math.log(150, 4)) + 1)
 
 
-def test_rows_that_come_in_order_are_never_sorted_again() -> None:
+def test_rows_that_arrive_in_order_are_never_sorted_again() -> None:
     table = appended("in order", 100)
     assert table.amplification == 1.0
     assert max(table.depths) == 2
 
 
-def test_which_runs_are_merged() -> None:
+def test_runs_are_merged_by_tier() -> None:
     piled = [piece(n, 0, 9) for n in range(4)]
     assert runs_to_merge(piled, limit=4, factor=2) == [], "within the limit"
     assert runs_to_merge(piled, limit=3, factor=2) == [[0, 1, 2, 3]]
     assert runs_to_merge(piled[:3], limit=2, factor=4) == [], "too few of a tier"
-    # Five small runs over a large run: merging it with them each time would rewrite it each time.
+    # Five small runs over a large run: the large run is not rewritten for them.
     large = [piece(1, n, n + 1, OUTPUT_ROWS) for n in range(10)]
     small = [piece(2 + n, 0, 10, 500) for n in range(5)]
     assert runs_to_merge([*large, *small], limit=4, factor=4) == [[10, 11, 12, 13, 14]]
-    # Three runs of a tier and four of the tier below, whose merge makes the fourth and is still too deep.
+    # Three runs of a tier and four of the tier below: their merge is a fourth run, which is still too deep.
     above = [piece(n, 0, 9, 4 * 256) for n in range(3)]
     below = [piece(10 + n, 0, 9, 256) for n in range(4)]
     assert runs_to_merge([*above, *below], limit=3, factor=4) == [[0, 1, 2, 3, 4, 5, 6]]
-    # Runs that touch or hold one key do not overlap.
+    # Runs that only touch, or hold a single key, do not overlap.
     apart = [*(piece(n, n, n + 1) for n in range(9)), *(piece(10 + n, 5, 5) for n in range(9))]
     assert run_depth(apart) == run_depth(apart[:9]) == 1
     assert runs_to_merge(apart, limit=1, factor=2) == []
@@ -149,7 +149,7 @@ def test_on_a_curve_runs_must_overlap_in_every_column() -> None:
     assert runs_to_merge(apart, limit=1, factor=2) == []
     piled = [box(n, (0, 9), (0, 9)) for n in range(6)]
     assert runs_to_merge(piled, limit=4, factor=4) == [[0, 1, 2, 3, 4, 5]]
-    # One country, all times: the single value of one column does not hide the other.
+    # A column with a single value does not hide the overlap in the other column.
     assert run_depth([box(n, (7, 7), (0, 9)) for n in range(6)]) == 6
 
 
@@ -166,12 +166,12 @@ def depth_by_hand(pieces: Sequence[Piece]) -> int:
 
 
 @given(partitions)
-def test_the_sweep_counts_runs_as_one_counts_by_hand(pieces: list[Piece]) -> None:
+def test_the_sweep_counts_runs_correctly(pieces: list[Piece]) -> None:
     assert run_depth(pieces) == depth_by_hand(pieces)
 
 
 @given(partitions, st.integers(1, 6), st.integers(2, 5))
-def test_merges_leave_nothing_to_merge_and_lift_every_row_a_tier(pieces: list[Piece], limit: int, factor: int) -> None:
+def test_merges_converge_and_lift_every_row_a_tier(pieces: list[Piece], limit: int, factor: int) -> None:
     groups = runs_to_merge(pieces, limit=limit, factor=factor)
     assert (groups == []) or run_depth(pieces) > limit
     rows: Counter[object] = Counter()
@@ -181,7 +181,7 @@ def test_merges_leave_nothing_to_merge_and_lift_every_row_a_tier(pieces: list[Pi
     assert len(members) == len(set(members))
     for group in groups:
         runs = {pieces[n].run for n in group}
-        # Whole runs, and every one of them comes out at least one tier higher.
+        # Groups contain whole runs, and each run rises by at least one tier.
         assert len([p for p in pieces if p.run in runs]) == len(group)
         lifted = tier_of(sum(pieces[n].rows for n in group), factor)
         assert all(lifted > tier_of(rows[run], factor) for run in runs)
@@ -197,7 +197,7 @@ def test_merges_leave_nothing_to_merge_and_lift_every_row_a_tier(pieces: list[Pi
         assert run_depth(named) <= (factor - 1) * len(tiers)
 
 
-# How many files a lookup opens: counted by a sweep as by hand, and unknown bounds cover everything.
+# How many files a lookup opens: a sweep equals a count by hand, and unknown bounds cover everything.
 
 LONG = struct.Struct("<q")
 
@@ -207,7 +207,7 @@ def extent(low: int | None, high: int | None, size: int = 1) -> Extent:
 
 
 def by_hand(extents: list[Extent]) -> OverlapDepth:
-    """The definition, file by file and place by place."""
+    """The definition, evaluated for each file and each place."""
     points = sorted({end for e in extents for end in (e.low, e.high) if end not in (BELOW_ALL, ABOVE_ALL)})
     size = sum(e.size for e in extents)
     if not points:
@@ -250,23 +250,23 @@ def extents(draw: st.DrawFn) -> Extent:
 
 
 @given(st.lists(extents(), min_size=1, max_size=120))
-def test_the_sweep_counts_as_one_counts_by_hand(files: list[Extent]) -> None:
+def test_the_sweep_counts_opened_files_correctly(files: list[Extent]) -> None:
     swept, counted = measure_depth(files), by_hand(files)
     assert (swept.files, swept.size, swept.deepest) == (counted.files, counted.size, counted.deepest)
     assert swept.point == pytest.approx(counted.point)
     assert swept.small_range == pytest.approx(counted.small_range)
 
 
-def test_sorted_files_have_depth_1_and_spread_ones_that_of_all() -> None:
+def test_sorted_files_have_depth_1_and_overlapping_files_full_depth() -> None:
     in_order = [extent(n, n + 1) for n in range(200)]
     assert measure_depth(in_order).point == 1
-    assert measure_depth(in_order).deepest == 2  # a value that ends one file and begins the next
+    assert measure_depth(in_order).deepest == 2  # a value that is the end of a file and the beginning of the next
     assert measure_depth(in_order).small_range == pytest.approx(4.96, abs=0.05)
     assert measure_depth([extent(0, 9)] * 7) == OverlapDepth(7, 7, 7.0, 7.0, 7)
 
 
-def test_bytes_weigh_and_a_file_of_unknown_bounds_is_opened_for_everything() -> None:
-    """Nine lookups in ten open the large file, which overlaps no other; partitions are summed."""
+def test_depth_weighs_bytes_and_unknown_bounds_match_every_lookup() -> None:
+    """Nine of ten lookups open the large file, which overlaps no other file; partitions are added up."""
     assert measure_depth([extent(0, 1, 90), extent(5, 6, 5), extent(5, 6, 5)]).point == pytest.approx(1.1)
     known = [extent(n, n + 1) for n in range(10)]
     assert measure_depth([*known, extent(None, None)]).point == pytest.approx(2.0)
@@ -294,29 +294,29 @@ EVERYTHING = Extent(BELOW_ALL, ABOVE_ALL, 5)
 
 def test_bounds_become_an_extent() -> None:
     assert bounded(LONG.pack(-3), LONG.pack(7)) == extent(-3, 7, 5)
-    assert of_type("long", struct.pack("<i", -3), LONG.pack(7)) == extent(-3, 7, 5)  # from before a promotion
+    assert of_type("long", struct.pack("<i", -3), LONG.pack(7)) == extent(-3, 7, 5)  # written before the promotion
     assert of_type("decimal(9,2)", b"\xff", b"\x01\x00") == extent(-1, 256, 5)
     assert of_type("string", b"ab", b"ac") == Extent((1, b"ab"), (1, b"ac"), 5)
     for low, high, expected in (
         (None, None, EVERYTHING),
-        (LONG.pack(3), None, extent(3, None, 5)),  # a string of the highest characters has no upper bound
+        (LONG.pack(3), None, extent(3, None, 5)),  # a string of the highest characters has no truncated upper bound
         (None, LONG.pack(3), extent(None, 3, 5)),
         (b"\x01", LONG.pack(3), extent(None, 3, 5)),
         (LONG.pack(4), LONG.pack(3), EVERYTHING),
     ):
         assert bounded(low, high) == expected
-    nan, one = struct.pack("<d", math.nan), struct.pack("<d", 1.0)
+    nan, one_bound = struct.pack("<d", math.nan), struct.pack("<d", 1.0)
     assert of_type("double", nan, nan) == EVERYTHING
-    assert of_type("double", one, nan) == Extent((1, (1.0, 1)), ABOVE_ALL, 5)
-    # A file of nulls alone is opened for no value.
+    assert of_type("double", one_bound, nan) == Extent((1, (1.0, 1)), ABOVE_ALL, 5)
+    # A file that contains only nulls is opened for no value.
     assert bounded(None, None, value_counts={1: 10}, null_value_counts={1: 10}) is None
     assert bounded(None, None, value_counts={1: 10}, null_value_counts={1: 9}) == EVERYTHING
     assert bounded(None, None, null_value_counts={1: 10}) == EVERYTHING
     assert bounded(None, None, records=0) is None
 
 
-def test_ten_thousand_files_are_measured_in_a_moment() -> None:
-    """As a sweep does; comparing all pairs would take minutes."""
+def test_ten_thousand_files_are_measured_quickly() -> None:
+    """A sweep does this; comparing all pairs would take minutes."""
     files = [extent(n * 7919 % 10_000, n * 7919 % 10_000 + n % 50) for n in range(10_000)]
     started = time.process_time()
     assert measure_depth(files).files == 10_000
@@ -324,8 +324,8 @@ def test_ten_thousand_files_are_measured_in_a_moment() -> None:
 
 
 @pytest.mark.parametrize("scale", ["numbers", "decimals below zero", "doubles", "strings"])
-def test_distances_between_values_of_any_type_are_those_of_their_bounds(scale: str) -> None:
-    """Three files over nearly all values: a value is looked for in nearly three, wherever their ends lie."""
+def test_distances_are_measured_between_values_of_any_type(scale: str) -> None:
+    """Three files cover nearly all values, so a lookup opens nearly three files, whatever the exact bounds."""
 
     def place(n: int) -> Place:
         if scale == "strings":
