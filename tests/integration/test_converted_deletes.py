@@ -1,4 +1,4 @@
-"""Equality deletes become deletion vectors or position deletes, and no row is lost or comes back
+"""Equality deletes become deletion vectors or position deletes, and no row is lost or returns
 (rule: convert-before-dropping-keys)."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONVERT: dict[str, Any] = {"convert_equality_deletes": "true"}
 
 @pytest.fixture(params=[2, 3])
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MaintainedTable]:
-    """Four files of ten rows in us (ids 0.., 100.., 200.., 300..) and in eu (50.., …)."""
+    """Four files of ten rows in each of us (ids 0.., 100.., 200.., 300..) and eu (50.., …)."""
     with table_of_version(tmp_path, request.param) as made:
         yield made
 
@@ -48,7 +48,7 @@ def kinds(table: MaintainedTable) -> dict[str, int]:
     return dict(table.live_deletes())
 
 
-def test_keys_become_positions_in_one_delete_snapshot(table: MaintainedTable) -> None:
+def test_keys_become_positions_in_a_single_delete_snapshot(table: MaintainedTable) -> None:
     is_v3 = table.metadata.format_version == 3
     for row_id, region in ((3, "us"), (103, "us"), (155, "eu"), (999, "us")):
         delete_by_key(table, row_id, region)
@@ -74,12 +74,12 @@ def test_keys_become_positions_in_one_delete_snapshot(table: MaintainedTable) ->
 
 
 @pytest.mark.parametrize("table", [3], indirect=True)
-def test_a_vector_takes_in_the_one_before_it_and_one_without_news_stays(
+def test_a_vector_absorbs_its_predecessor_and_an_unchanged_vector_is_kept(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     delete_positions(table, {file_of(table, 0): [1], file_of(table, 50): [2]})
     delete_by_key(table, 3, "us")
-    delete_by_key(table, 52, "eu")  # its row is deleted by position already
+    delete_by_key(table, 52, "eu")  # its row is already deleted by position
     before = region_rows(table)
     vectors = {file.referenced_data_file: file for file in table.data_files() if file.content_offset is not None}
     read: list[str] = []
@@ -98,8 +98,8 @@ def test_a_vector_takes_in_the_one_before_it_and_one_without_news_stays(
     table.assert_sound()
 
 
-def test_keys_stay_while_an_older_file_came_since_reading(table: MaintainedTable) -> None:
-    """Another maintainer merges files, and keeps their sequence number, as ours does: the keys apply to the output."""
+def test_keys_are_kept_if_an_older_file_was_added_since_reading(table: MaintainedTable) -> None:
+    """Another maintainer merges files and keeps their sequence number, as we do, so the keys apply to the output."""
     if table.metadata.format_version == 3:
         pytest.skip("the other maintainer is this one")
     delete_by_key(table, 3, "us")
@@ -107,10 +107,10 @@ def test_keys_stay_while_an_older_file_came_since_reading(table: MaintainedTable
     before = region_rows(table)
     other = MaintainedTable(table.catalog.inner, table.folder.parent)
 
-    def meanwhile() -> None:
+    def compact_us() -> None:
         other.run(Operation.COMPACT, where="region = 'us'", apply_deletes="true", rewrite_all="true")
 
-    table.engine.during = once(meanwhile)
+    table.engine.during = once(compact_us)
     outcome = converted(table)
     assert region_rows(table) == before
     assert kinds(table).get("EQUALITY_DELETES", 0) >= 1
@@ -123,14 +123,14 @@ def test_keys_stay_while_an_older_file_came_since_reading(table: MaintainedTable
 
 
 @pytest.mark.parametrize("during", ["append", "key", "position"])
-def test_what_writers_commit_meanwhile_holds(table: MaintainedTable, during: str) -> None:
+def test_commits_of_writers_during_a_conversion_apply(table: MaintainedTable, during: str) -> None:
     is_v3 = table.metadata.format_version == 3
     delete_by_key(table, 3, "us")
     before = region_rows(table)
     gone: Counter[tuple[int, str]] = Counter()
     come: Counter[tuple[int, str]] = Counter()
 
-    def meanwhile() -> None:
+    def commit_delete() -> None:
         if during == "append" and not is_v3:
             table.table.append(rows_of(3, 1, "us"))  # newer than the delete
             come[3, "us"] += 1
@@ -141,7 +141,7 @@ def test_what_writers_commit_meanwhile_holds(table: MaintainedTable, during: str
             delete_positions(table, {file_of(table, 0): [5]})
             gone[5, "us"] += 1
 
-    table.engine.during = once(meanwhile)
+    table.engine.during = once(commit_delete)
     converted(table)
     assert region_rows(table) == before - gone + come
     table.engine.during = lambda: None
@@ -151,8 +151,8 @@ def test_what_writers_commit_meanwhile_holds(table: MaintainedTable, during: str
     table.assert_sound()
 
 
-def test_a_global_delete_goes_once_every_partition_has_its_positions(tmp_path: Path) -> None:
-    """It stands under an unpartitioned spec and reaches files of two specs."""
+def test_a_global_delete_is_removed_once_every_partition_has_its_positions(tmp_path: Path) -> None:
+    """It belongs to an unpartitioned spec and applies to files of two specs."""
     with maintained_table(tmp_path) as table:
         table.create()
         table.append(1, 2, 3, part="a")
@@ -172,7 +172,7 @@ def test_a_global_delete_goes_once_every_partition_has_its_positions(tmp_path: P
         table.assert_sound()
 
 
-def test_a_data_file_that_cannot_be_read_keeps_its_keys(table: MaintainedTable) -> None:
+def test_an_unreadable_data_file_keeps_its_keys(table: MaintainedTable) -> None:
     delete_by_key(table, 3, "us")
     delete_by_key(table, 150, "eu")
     before = region_rows(table)
@@ -191,17 +191,17 @@ def test_compaction_leaves_few_deleted_rows_to_the_conversion(table: MaintainedT
     delete_by_key(table, 3, "us")
     idle: dict[str, Any] = {"min_input_files": "9", "partition_rest_hours": "0"}
     outcome = table.maintain("compact,rewrite_position_deletes", **CONVERT, **idle)
-    assert [one.status for one in outcome.operations] == [Status.SKIPPED, Status.SUCCEEDED]
+    assert [operation.status for operation in outcome.operations] == [Status.SKIPPED, Status.SUCCEEDED]
     for row_id in range(4, 8):
         delete_by_key(table, row_id, "us")
     table.maintain("compact,rewrite_position_deletes", **CONVERT, **idle)
     before = region_rows(table)
-    if table.metadata.format_version == 3:  # a vector says how many rows of its file are deleted
+    if table.metadata.format_version == 3:  # a vector states how many rows of its file are deleted
         assert table.run(Operation.COMPACT, **CONVERT, **idle).metrics["compact.rows_deleted"] == 5
     assert region_rows(table) == before
 
 
-def test_one_equality_delete_is_reason_enough_for_a_pass_that_converts(table: MaintainedTable) -> None:
+def test_a_single_equality_delete_is_reason_enough_for_a_conversion(table: MaintainedTable) -> None:
     calm = {"min_input_files": "9", "partition_rest_hours": "0", "operations": "rewrite_position_deletes"}
     commit_keys(table, [equality_delete(3, "us")])
     assert table.runtime.detect(calm).proposals == ()

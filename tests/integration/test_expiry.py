@@ -1,4 +1,4 @@
-"""Snapshot expiry deletes exactly the files that nothing else needs, by age or on request."""
+"""Snapshot expiry, by age or on request, deletes exactly the files that nothing else needs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from support.maintained_table import EAGER, NAME, MaintainedTable, maintained_ta
 from support.readers import canonical, duckdb_rows
 from support.scripted_catalog import once
 
-# A snapshot whose metadata is lost stops expiry and sweeps until a person gives it up.
+# A snapshot with lost metadata stops expiry and orphan sweeps until a person gives it up.
 
 EXPIRY, SWEEP = Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS
 
 
 @pytest.fixture
 def overwritten_table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Two appends, an overwrite that removes their rows (two more snapshots), and a third append."""
+    """A table with two appends, an overwrite that removes their rows (two more snapshots), and a third append."""
     with maintained_table(tmp_path) as made:
         made.create()
         made.append(1)
@@ -54,7 +54,7 @@ def list_of(overwritten_table: MaintainedTable, place: int) -> Path:
 
 
 def files_of(overwritten_table: MaintainedTable, place: int) -> dict[int | None, tuple[Path, Path]]:
-    """Manifest and data file of each append that the snapshot still has, by the append's snapshot id."""
+    """Manifest and data file of each append that is live in the snapshot, by the append's snapshot id."""
     reader = overwritten_table.reader
     manifests = reader.manifests(reader.metadata.snapshots[ids(overwritten_table)[place]])
     return {
@@ -87,12 +87,12 @@ def test_a_lost_manifest_list_stops_everything_until_its_snapshot_is_given_up(
     assert (dry.status, done.status) == (Status.SUCCEEDED, Status.SUCCEEDED)
     for outcome in (dry, done):
         assert f"files that only file://{lost} named are unknown and stay" in outcome.summary
-    assert done.files_deleted == ()  # the list itself is not there, and nothing else is proven to be of no use
+    assert done.files_deleted == ()  # the list is missing, and no other file is proven unneeded
     assert (manifest.exists(), data.exists()) == (True, True)
     assert named not in ids(overwritten_table)
     assert str(data) in {
         normalise(path) for path in overwritten_table.run(EXPIRY).files_deleted
-    }  # the next snapshot named it, too
+    }  # the next snapshot names it, too
     assert (ids(overwritten_table), overwritten_table.rows()) == ([head], rows)
     assert overwritten_table.run(SWEEP).status is Status.SUCCEEDED
     overwritten_table.assert_sound()
@@ -107,12 +107,12 @@ def detected(overwritten_table: MaintainedTable) -> tuple[tuple[str, ...], str |
     return reasons, warning, overwritten_table.runtime.afresh.health(NAME).warnings
 
 
-def test_a_refused_expiry_is_remembered_and_tried_again_weekly(overwritten_table: MaintainedTable) -> None:
-    """Commits change nothing about it; a restored file ends it at once (rule: leave-out-unreadable-files)."""
+def test_a_refused_expiry_is_recorded_and_tried_again_weekly(overwritten_table: MaintainedTable) -> None:
+    """Commits do not change that; a restored file ends it at once (rule: leave-out-unreadable-files)."""
     table, lost = overwritten_table, list_of(overwritten_table, 0)
     content, due = lost.read_bytes(), "4 snapshots exceed max_snapshots_to_keep 1"
     lost.unlink()
-    lost.mkdir()  # a local file that must not be opened stands for 403 and throttles: it is not remembered
+    lost.mkdir()  # like HTTP 403 or throttling, an unopenable file is not recorded
     for _ in range(2):
         assert table.run(EXPIRY).status is Status.REFUSED
     reasons, *before = detected(table)
@@ -148,8 +148,8 @@ def test_a_refused_expiry_is_remembered_and_tried_again_weekly(overwritten_table
     table.assert_sound()
 
 
-def test_a_change_of_refs_or_snapshots_has_the_expiry_tried_again(overwritten_table: MaintainedTable) -> None:
-    """Without the tag the remembered sentence would be wrong."""
+def test_a_change_of_refs_or_snapshots_makes_expiry_try_again(overwritten_table: MaintainedTable) -> None:
+    """Without the tag, the recorded sentence would be wrong."""
     table, named = overwritten_table, ids(overwritten_table)[0]
     table.table.manage_snapshots().create_tag(named, "old").commit()
     list_of(table, 0).unlink()
@@ -169,7 +169,7 @@ def test_a_change_of_refs_or_snapshots_has_the_expiry_tried_again(overwritten_ta
 
 
 def test_files_that_readable_metadata_proves_unneeded_are_deleted(overwritten_table: MaintainedTable) -> None:
-    """Of two manifests that only the given up snapshots list, one can be read."""
+    """Only the given up snapshots list two manifests, one of which is readable."""
     ((manifest, data),) = files_of(overwritten_table, 0).values()
     lost, unknown = next(found for found in files_of(overwritten_table, 1).values() if found[0] != manifest)
     lists, rows = [list_of(overwritten_table, place) for place in (0, 1)], overwritten_table.rows()
@@ -180,7 +180,7 @@ def test_files_that_readable_metadata_proves_unneeded_are_deleted(overwritten_ta
     assert (unknown.exists(), overwritten_table.rows()) == (True, rows)
 
 
-def test_a_damaged_manifest_proves_nothing_by_its_first_entries(overwritten_table: MaintainedTable) -> None:
+def test_a_damaged_manifest_frees_nothing_by_its_first_entries(overwritten_table: MaintainedTable) -> None:
     manifest, data = next(iter(files_of(overwritten_table, 0).values()))
     manifest.write_bytes(manifest.read_bytes()[:-20])
     outcome = give_up(overwritten_table, 0, 1)
@@ -188,7 +188,7 @@ def test_a_damaged_manifest_proves_nothing_by_its_first_entries(overwritten_tabl
     assert data.exists()
 
 
-def test_files_of_other_snapshots_stay_and_a_second_unreadable_snapshot_is_named(
+def test_files_of_other_snapshots_are_kept_and_a_second_unreadable_snapshot_is_named(
     overwritten_table: MaintainedTable,
 ) -> None:
     table, before = overwritten_table, overwritten_table.files()
@@ -228,7 +228,7 @@ def test_the_command_that_the_refusal_prints_works(command: Command) -> None:
     assert (command(*expire, *given).code, command(*expire, *EVERYTHING_IS_OLD).code) == (0, 0)
 
 
-# Expiry frees exactly what nothing else needs: files of tags and branches, shared manifests and statistics stay.
+# Expiry frees exactly the unneeded files: files of tags and branches, shared manifests and statistics are kept.
 
 ROWS = pa.table({"id": [1, 2, 3]})
 EXPIRE: dict[str, Any] = {"operations": "expire_snapshots"}
@@ -244,7 +244,7 @@ EMPTY_PUFFIN = b"PFA1" + b"PFA1" + b'{"blobs":[]}' + bytes([12, 0, 0, 0]) + byte
 
 @pytest.fixture
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Four appends of the same three rows."""
+    """A table with four appends of the same three rows."""
     with maintained_table(tmp_path) as made:
         written = made.create(ROWS.schema)
         for _ in range(4):
@@ -253,7 +253,7 @@ def table(tmp_path: Path) -> Iterator[MaintainedTable]:
 
 
 def _with_statistics(table: MaintainedTable) -> dict[int, Path]:
-    """One Puffin file for each snapshot."""
+    """Add a Puffin file of statistics to each snapshot; return their paths."""
     written: dict[int, Path] = {}
     loaded = table.loaded
     folder = Path(loaded.metadata.metadata_directory.removeprefix("file://"))
@@ -273,11 +273,11 @@ def _with_statistics(table: MaintainedTable) -> dict[int, Path]:
     return written
 
 
-def test_refs_that_the_catalog_drops_are_put_back(table: MaintainedTable) -> None:
+def test_refs_that_the_catalog_drops_are_restored(table: MaintainedTable) -> None:
     """SeaweedFS drops every ref but main together with removed snapshots.
 
-    They are put back even if the table is paused right after the commit, which leaves only the deletions to a later
-    pass (rule: switches-stop-at-once).
+    The refs are restored even if the table is paused right after the commit; only the deletions wait for a later pass
+    (rule: switches-stop-at-once).
     """
     tagged = table.table.snapshots()[2].snapshot_id
     table.table.manage_snapshots().create_tag(tagged, "release").commit()
@@ -306,10 +306,10 @@ def test_refs_that_the_catalog_drops_are_put_back(table: MaintainedTable) -> Non
         table.table.append(ROWS)
 
 
-def test_a_commit_that_takes_back_an_expired_snapshot_keeps_its_files(table: MaintainedTable) -> None:
+def test_a_commit_that_restores_an_expired_snapshot_keeps_its_files(table: MaintainedTable) -> None:
     """Between our commit and our deletions another writer makes one of the snapshots current again."""
     table.table.overwrite(ROWS)
-    snapshot = table.loaded.metadata.document["snapshots"][-3]  # PyIceberg overwrites in two: delete, append
+    snapshot = table.loaded.metadata.document["snapshots"][-3]  # PyIceberg overwrites in two commits: delete, append
 
     def revive() -> None:
         table.catalog.after_commit = lambda: None
@@ -356,30 +356,30 @@ def test_inline_manifests_of_v1_are_followed(tmp_path: Path) -> None:
     assert all(Path(normalise(file)).exists() for file in live)
 
 
-def test_a_dry_run_plans_what_a_run_frees_and_asks_for_no_object(table: MaintainedTable) -> None:
-    """Merged data files, their manifests, manifest lists and statistics; the bytes are those on disk."""
+def test_a_dry_run_plans_what_a_run_frees_without_requests_for_objects(table: MaintainedTable) -> None:
+    """It frees merged data files, their manifests, manifest lists and statistics; bytes are sizes on disk."""
     before = table.rows()
     statistics = _with_statistics(table)
     table.maintain(operations="compact")
-    asked: list[str] = []
+    sized: list[str] = []
     original = Storage.size
 
     def size(self: Storage, path: str) -> int | None:
-        asked.append(path)
+        sized.append(path)
         return original(self, path)
 
     with mock.patch.object(Storage, "size", size):
         preview = outcome_of(table.maintain(dry_run=True, **EXPIRE), Operation.EXPIRE_SNAPSHOTS)
         on_disk = sum(Path(normalise(path)).stat().st_size for path in preview.files_planned)
         outcome = expired(table)
-    assert asked == []
+    assert sized == []
     assert preview.metrics["expire_snapshots.bytes_reclaimable"] == on_disk
     assert outcome.metrics["expire_snapshots.bytes_reclaimable"] == on_disk
     assert outcome.files_planned == preview.files_planned
     assert [path.exists() for path in statistics.values()] == [False] * 4
     assert set(outcome.files_deleted) == set(preview.files_planned)
     assert (len([path for path in table.files() if path.endswith(".parquet")]), table.unreferenced()) == (1, set())
-    # The head's DELETED entries name the four merged files, and hold none of them.
+    # The head's DELETED entries name the four merged files, but do not keep them.
     head = table.loaded.metadata.current_snapshot
     assert head is not None
     assert sum(e.status == 2 for _, found in table.reader.entries(table.reader.manifests(head)) for e in found) == 4
@@ -389,10 +389,10 @@ def test_a_dry_run_plans_what_a_run_frees_and_asks_for_no_object(table: Maintain
     assert (again.status, again.summary) == (Status.SKIPPED, "no snapshots to expire")
 
 
-# On request: named snapshots, and specs and schemas that nothing uses.
+# On request: named snapshots, and unused specs and schemas.
 
 
-def test_named_snapshots_expire_whatever_the_retention(table: MaintainedTable) -> None:
+def test_named_snapshots_expire_regardless_of_the_retention(table: MaintainedTable) -> None:
     ids = [s.snapshot_id for s in table.table.snapshots()]
     outcome = expired(table, snapshot_expire_ids=str(ids[1]), snapshot_retention_hours="168")
     assert outcome.summary == "expired 1 snapshot(s), deleted 1 unreferenced file(s)"
@@ -414,7 +414,7 @@ def test_named_snapshots_expire_whatever_the_retention(table: MaintainedTable) -
     assert set(table.loaded.metadata.snapshots) == {ids[3]}
 
 
-def test_unused_specs_and_schemas_go_only_on_request(table: MaintainedTable) -> None:
+def test_unused_specs_and_schemas_are_removed_only_on_request(table: MaintainedTable) -> None:
     def versions() -> tuple[set[int], set[int]]:
         return set(table.loaded.metadata.schemas), set(table.loaded.metadata.specs)
 

@@ -1,4 +1,4 @@
-"""Tables whose partitioning or partition columns have changed, or reach unusual values."""
+"""Tables whose partitioning or partition columns have changed, or whose partition values are unusual."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def made(tmp_path: Path) -> Iterator[MaintainedTable]:
 
 
 def append(table: MaintainedTable, first: int, region: str | list[str], day: int = 0) -> None:
-    """Ten rows in one file, or one per partition of the current spec."""
+    """Append ten rows in a single file, or in a file per partition of the current spec."""
     regions = [region] * 10 if isinstance(region, str) else region
     ids = range(first, first + len(regions))
     days = pa.array([day] * len(regions), pa.int32()).cast(pa.date32())
@@ -72,8 +72,8 @@ def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
     return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
 
 
-def test_small_files_of_an_old_spec_merge_with_those_of_the_new_one(made: MaintainedTable) -> None:
-    """Unpartitioned files of one region each move to that region's partition; a single mixed one stays."""
+def test_small_files_of_an_old_spec_merge_with_files_of_the_new_spec(made: MaintainedTable) -> None:
+    """Unpartitioned files of a single region move to its partition; a single mixed file keeps its spec."""
     made.pyiceberg.create_table("ns.t", SCHEMA, properties={"format-version": "2"})
     for number in range(3):
         append(made, number * 100, "us")
@@ -93,7 +93,7 @@ def test_small_files_of_an_old_spec_merge_with_those_of_the_new_one(made: Mainta
 
 @pytest.mark.parametrize("reason", ["asked to keep", "live equality deletes"])
 def test_files_stay_in_their_spec(made: MaintainedTable, reason: str) -> None:
-    """On request, and while a writer may still emit equality deletes under the old spec
+    """On request, and while a writer may still write equality deletes under the old spec
     (rule: rows-stay-in-reach-of-deletes)."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
     made.pyiceberg.create_table("ns.t", SCHEMA, partition_spec=spec, properties={"format-version": "2"})
@@ -111,8 +111,8 @@ def test_files_stay_in_their_spec(made: MaintainedTable, reason: str) -> None:
     assert rows(made) == before
 
 
-def test_mixed_files_are_dealt_out_where_that_makes_fewer_files(made: MaintainedTable) -> None:
-    """Six files of three regions each, a null one among them: one file per region; rows, values and layout agree."""
+def test_mixed_files_are_divided_by_partition_if_that_makes_fewer_files(made: MaintainedTable) -> None:
+    """Six files of three regions each, one of them null, become a file per region; rows, values and layout agree."""
     made.pyiceberg.create_table("ns.t", SCHEMA, properties={"format-version": "2"})
     for number in range(6):
         regions = ["us", "eu", None, "us", "eu", "us"] if number % 2 else ["eu", "us", None]
@@ -132,8 +132,8 @@ def test_mixed_files_are_dealt_out_where_that_makes_fewer_files(made: Maintained
     assert compacted(made).status is Status.SKIPPED
 
 
-def test_rows_are_not_dealt_out_into_more_files(made: MaintainedTable) -> None:
-    """Three files, three regions each: as many partitions as files, so they merge where they are."""
+def test_rows_are_not_divided_into_more_files(made: MaintainedTable) -> None:
+    """Three files of three regions each: there are as many partitions as files, so they merge in their own spec."""
     made.pyiceberg.create_table("ns.t", SCHEMA, properties={"format-version": "2"})
     for number in range(3):
         append(made, number * 10, ["us", "eu", "cn"])
@@ -145,8 +145,8 @@ def test_rows_are_not_dealt_out_into_more_files(made: MaintainedTable) -> None:
     assert rows(made) == before
 
 
-def test_a_newer_equality_delete_drops_a_group_whose_rows_are_dealt_out(made: MaintainedTable) -> None:
-    """It lands while rows are on their way and is bound to a partition of the spec that they come to."""
+def test_a_newer_equality_delete_drops_a_group_that_changes_its_spec(made: MaintainedTable) -> None:
+    """The delete is committed during the rewrite, under a partition of the new spec."""
     spec = PartitionSpec(PartitionField(3, 1000, IdentityTransform(), "day"))
     made.pyiceberg.create_table("ns.t", SCHEMA, partition_spec=spec, properties={"format-version": "2"})
     for number in range(4):
@@ -164,14 +164,14 @@ def test_a_newer_equality_delete_drops_a_group_whose_rows_are_dealt_out(made: Ma
     assert {m.partition_spec_id for m in made.reader.manifests(head)} == {0, 1}
 
 
-# Dates that Python's calendar does not reach: a year with five digits is a common mistake of writers.
+# Dates outside of Python's range: a year with five digits is a common mistake of writers.
 
 DATES = Schema(NestedField(1, "id", LongType()), NestedField(2, "at", TimestampType()))
 DAY = 6_672_980
 """20240-01-01."""
 
 
-def test_dates_of_any_year() -> None:
+def test_dates_of_any_year_are_partition_values() -> None:
     cycle = 146_097
     for days in (0, -1, 59, 11_016, 19_782):
         date = datetime.date(1970, 1, 1) + datetime.timedelta(days)
@@ -208,7 +208,7 @@ def test_old_files_move_to_partitions_of_far_years(transform: str, value: int, p
         assert partition_path(spec, (value,), made.loaded.metadata.schemas_current_first) == path
 
 
-# Format v3 lets a partition field have several columns: its values are not specified, so no file moves.
+# In format v3 a partition field may have several columns; its values are not specified, so no file moves.
 
 TWO_COLUMNS = Schema(NestedField(1, "id", LongType()), NestedField(2, "part", StringType()))
 
@@ -223,7 +223,7 @@ def empty_table(tmp_path: Path) -> Iterator[MaintainedTable]:
 
 
 def created(empty_table: MaintainedTable, transform: str, sources: list[int]) -> None:
-    """Three files by the second column; then the document gives the field these sources, and the table a sort order."""
+    """Create three files, partitioned by the second column; then set these sources and a sort order in the metadata."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
     empty_table.create(TWO_COLUMNS, partition_spec=spec, properties=PROPERTIES)
     empty_table.fill(3)
@@ -240,7 +240,7 @@ def created(empty_table: MaintainedTable, transform: str, sources: list[int]) ->
 
 
 def test_a_table_partitioned_by_several_columns_at_once_is_left_alone(empty_table: MaintainedTable) -> None:
-    """A partition field of several columns has an unknown transform."""
+    """Its partition field counts as an unknown transform."""
     created(empty_table, "truncate[3]", [1, 2])
     before = empty_table.live_files()
     outcome = empty_table.maintain(rewrite_all="true")
@@ -252,7 +252,7 @@ def test_a_table_partitioned_by_several_columns_at_once_is_left_alone(empty_tabl
     assert empty_table.live_files() == before
 
 
-def test_a_list_of_one_column_is_that_column(empty_table: MaintainedTable) -> None:
+def test_a_list_of_a_single_column_equals_that_column(empty_table: MaintainedTable) -> None:
     created(empty_table, "identity", [2])
     outcome = empty_table.run(Operation.COMPACT, strategy="binpack")
     assert outcome.status is Status.SUCCEEDED, outcome
@@ -261,7 +261,7 @@ def test_a_list_of_one_column_is_that_column(empty_table: MaintainedTable) -> No
     assert set(file.lower_bounds) == {2}
 
 
-# Columns that a table is partitioned by, as they are, and that have become another type since
+# Columns with an identity partition whose type was promoted
 # (rule: promoted-values-keep-old-width).
 
 DAY_US = 86_400_000_000
@@ -270,7 +270,7 @@ TODAY = datetime.datetime.now(datetime.UTC).date()
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """A file of today and one of a month ago, in partitions of a date that has become a timestamp."""
+    """A file of today and a file of a month ago, in partitions of a date that was promoted to a timestamp."""
     columns = pa.schema([("id", pa.int64()), ("part", pa.date32())])
     table = new_table(local_catalog, tmp_path, schema=columns)
     with table.table.update_spec() as update:
@@ -290,8 +290,8 @@ def _promote(document: dict[str, Any]) -> None:
     document["current-schema-id"] = 1
 
 
-def test_a_day_stays_that_day(table: MaintainedTable) -> None:
-    """Read as microseconds, every day would be the beginning of 1970, and past any retention."""
+def test_a_promoted_partition_value_keeps_its_day(table: MaintainedTable) -> None:
+    """Read as microseconds, every day would be in January 1970, past any retention."""
     days = (TODAY - datetime.date(1970, 1, 1)).days
     assert partition_types(table.metadata, table.metadata.default_spec_id) == ["timestamp"]
     assert sorted(file.partition for file in table.data_files()) == sorted(
@@ -300,14 +300,14 @@ def test_a_day_stays_that_day(table: MaintainedTable) -> None:
     outcome = table.run(Operation.EXPIRE_PARTITIONS, partition_retention_hours="240")
     assert outcome.status is Status.SUCCEEDED, outcome.reason
     assert sorted(file.partition for file in table.data_files()) == [(days * DAY_US,)] * 2
-    # What stays was written anew, under the type of today.
+    # The remaining file was rewritten under the new type.
     assert table.run(Operation.REWRITE_MANIFESTS, min_manifests_to_rewrite="2").status is Status.SUCCEEDED
     assert sorted(file.partition for file in table.data_files()) == [(days * DAY_US,)] * 2
     table.assert_sound()
 
 
 @pytest.mark.parametrize(("kind", "units"), [("timestamp", 10**6), ("timestamptz_ns", 10**9)])
-def test_a_bound_from_before_is_that_day(kind: str, units: int) -> None:
+def test_an_old_bound_keeps_its_day(kind: str, units: int) -> None:
     """Bounds of columns and of partitions in a manifest list keep their four bytes
     (rule: promoted-values-keep-old-width)."""
     assert decode(kind, encode("date", -3)) == -3 * 86_400 * units
@@ -315,7 +315,7 @@ def test_a_bound_from_before_is_that_day(kind: str, units: int) -> None:
 
 
 # Columns that differ from the identity partition of their file.  Iceberg-Java shows the partition's value, DuckDB the
-# column's (platform: readers-disagree-on-identity); after a move all would show the column's.
+# column's (platform: readers-disagree-on-identity); after a move all readers would show the column's value.
 
 ID_REGION_AND_DAY = {
     "type": "struct",
@@ -332,7 +332,7 @@ NO_METRICS = {"write.metadata.metrics.default": "none"}
 
 
 class InUs:
-    """A table by region whose files are all in the partition ``us``, written and read by Iceberg-Java."""
+    """A table partitioned by region with all files in partition ``us``, written and read by Iceberg-Java."""
 
     def __init__(self, java_tables: JavaTables, folder: Path, **properties: str) -> None:
         self.java = java_tables.create(
@@ -341,19 +341,19 @@ class InUs:
         self._folder, self._rows = folder, 0
 
     def add(self, *files: list[str | None]) -> None:
-        """Files with these regions in their rows, each of another day."""
+        """Add files with these regions in their rows, each of another day."""
         for regions in files:
             first, self._rows = self._rows, self._rows + len(regions)
             rows = [{"1": first + n, "2": region, "3": n} for n, region in enumerate(regions)]
             self.java.append([self.java.data_file(rows, 0, ["us"], "parquet")])
 
     def given_up(self, change: Callable[[Any], Any] = lambda update: update) -> MaintainedTable:
-        """The table for us, after the region has left the spec."""
+        """The table for our passes, after the region has left the spec."""
         self.java.repartition(lambda update: change(update.removeField("region")))
         return registered_table(self.java.metadata_location, self._folder)
 
     def seen(self, table: MaintainedTable) -> tuple[Counter[tuple[int, str | None]], Counter[tuple[int, str | None]]]:
-        """Ids and regions as Iceberg-Java and as DuckDB find them."""
+        """Ids and regions that Iceberg-Java and DuckDB read."""
         self.java.take_over(table.metadata_location)
         by_java = Counter((row["1"], row["2"]) for row in self.java.rows())
         return by_java, Counter((row["id"], row["region"]) for row in duckdb_rows(table.metadata_location))
@@ -370,8 +370,8 @@ def test_readers_show_the_partition_or_the_column(java_tables: JavaTables, tmp_p
         ] == columns
 
 
-def test_files_unlike_their_partition_keep_their_spec(java_tables: JavaTables, tmp_path: Path) -> None:
-    """Their entries show it; the other files of the partition move, and no reader sees a change
+def test_files_that_differ_from_their_partition_keep_their_spec(java_tables: JavaTables, tmp_path: Path) -> None:
+    """Their metrics show the difference; the other files of the partition move, and readers see no change
     (rule: leave-identity-only-with-equal-values)."""
     made = InUs(java_tables, tmp_path)
     made.add(*UNLIKE, ["us", "us"], ["us", "us"])
@@ -392,10 +392,10 @@ def test_files_unlike_their_partition_keep_their_spec(java_tables: JavaTables, t
 
 
 @pytest.mark.parametrize("settings", [{}, {"strategy": "sort", "sort_order": "id"}, {"min_row_group_copy_bytes": "1"}])
-def test_files_found_unlike_their_partition_are_remembered(
+def test_files_found_to_differ_from_their_partition_are_recorded(
     settings: dict[str, str], java_tables: JavaTables, tmp_path: Path
 ) -> None:
-    """Without metrics only their rows show it; a week long no pass reads them again."""
+    """Without metrics only their rows show the difference; for a week no pass reads them again."""
     made = InUs(java_tables, tmp_path, **NO_METRICS)
     made.add(*UNLIKE, ["us", "us"], ["us", "us"])
     table = made.given_up()
@@ -412,8 +412,8 @@ def test_files_found_unlike_their_partition_are_remembered(
     assert "3 file(s) stay unchanged: " in (again.reason or "")
 
 
-def test_rows_unlike_their_partition_are_not_dealt_out(java_tables: JavaTables, tmp_path: Path) -> None:
-    """Divided by day they would make fewer files; they are merged where they are."""
+def test_rows_that_differ_from_their_partition_are_not_divided(java_tables: JavaTables, tmp_path: Path) -> None:
+    """Divided by day they would become fewer files, but they are merged in their own spec."""
     made = InUs(java_tables, tmp_path)
     for _ in range(3):
         made.add(["old", "us"])
@@ -427,10 +427,10 @@ def test_rows_unlike_their_partition_are_not_dealt_out(java_tables: JavaTables, 
 
 
 @pytest.mark.parametrize("operation", [Operation.COMPACT, Operation.REWRITE_POSITION_DELETES])
-def test_equality_deletes_by_a_column_unlike_its_partition_are_not_applied(
+def test_equality_deletes_by_a_column_that_differs_from_its_partition_are_not_applied(
     operation: Operation, java_tables: JavaTables, tmp_path: Path
 ) -> None:
-    """Java compares their keys with the partition's value: it deletes row 0 and keeps row 1.  DuckDB does the
+    """Java compares keys with the partition's value: it deletes row 0 and keeps row 1.  DuckDB does the
     opposite."""
     made = InUs(java_tables, tmp_path)
     made.add(["old", "old"], ["us", "us"], ["us", "us"])
@@ -448,7 +448,7 @@ def test_equality_deletes_by_a_column_unlike_its_partition_are_not_applied(
 def test_files_without_the_column_move_with_the_value_of_their_partition(
     java_tables: JavaTables, tmp_path: Path
 ) -> None:
-    """As in migrated tables (specification, "Column Projection")."""
+    """Migrated tables have such files (specification, "Column Projection")."""
     made = InUs(java_tables, tmp_path)
     for number in range(2):
         path = tmp_path / f"migrated-{number}.parquet"
@@ -497,7 +497,7 @@ FIXED = [None, None, None, b"abc", b"abc", b"abc", b"xyz", b"xyz", b"xyz"]
 
 
 def nine_rows(java_tables: JavaTables, folder: Path, fields: list[dict[str, Any]]) -> JavaTable:
-    """A file a row, some with nulls, by Iceberg-Java."""
+    """Nine files of a single row, some with nulls, by Iceberg-Java."""
     spec = {"spec-id": 0, "fields": fields}
     java = java_tables.create(ID_AND_FIXED, spec, {"format-version": "2"}, folder / "table")
     rows = [{"1": number, "2": value} for number, value in enumerate(FIXED)]
@@ -509,7 +509,7 @@ def fixed_rows(java: JavaTable) -> list[Any]:
     return [row["2"] for row in sorted(java.rows(), key=lambda row: row["1"])]
 
 
-def test_only_java_reads_its_partitions_by_fixed_bytes(java_tables: JavaTables, tmp_path: Path) -> None:
+def test_only_java_reads_its_own_partitions_by_fixed_bytes(java_tables: JavaTables, tmp_path: Path) -> None:
     java = nine_rows(java_tables, tmp_path, BY_FIXED)
     assert fixed_rows(java) == FIXED
     assert [row["c"] for row in duckdb_rows(java.metadata_location)] != FIXED
@@ -523,7 +523,7 @@ def test_only_java_reads_its_partitions_by_fixed_bytes(java_tables: JavaTables, 
 
 
 def test_no_file_moves_to_a_partition_by_fixed_bytes(java_tables: JavaTables, tmp_path: Path) -> None:
-    """The specification's encoding of its value would keep Java from reading the table at all."""
+    """Java could not read the table with the value as the specification encodes it."""
     java = nine_rows(java_tables, tmp_path, [])
     java.repartition(lambda update: update.addField("c"))
     table = registered_table(java.metadata_location, tmp_path)

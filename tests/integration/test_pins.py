@@ -1,4 +1,4 @@
-"""Pins: a pinned snapshot neither expires nor loses its metadata file, whoever else is at work."""
+"""Pins: a pinned snapshot neither expires nor loses its metadata file, also beside other writers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.moments import Moment, at
 from support.readers import canonical, duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import ScriptedCatalog, once
 
-# Pins as people use them: what is pinned neither expires nor loses its metadata file, and other engines see tags.
+# The pin command: a pinned snapshot neither expires nor loses its metadata file, and other engines see its tag.
 
 PASS = ("maintain", "ns.t", "--engine", "local", *EVERYTHING_IS_OLD)
 EXPIRE = (*PASS, "--operations", "expire_snapshots,remove_orphans", "--json")
@@ -59,7 +59,7 @@ def test_a_pinned_snapshot_outlives_an_expiry_and_is_still_read(command: Command
     assert command(*EXPIRE).json["operations"][0]["summary"].startswith("expired 3 snapshot(s)")
 
 
-def test_the_documents_of_pins(command: Command) -> None:
+def test_pins_are_shown_as_json(command: Command) -> None:
     command.table(appends=2)
     head = snapshots(command)[-1]
     before_ms = system_clock()
@@ -89,7 +89,7 @@ def test_the_documents_of_pins(command: Command) -> None:
     assert command("pin", "list", "ns.t", "--json").json == {**ABOUT, "pins": []}
 
 
-def test_a_pin_without_a_name_gets_one_and_the_same_name_prolongs(command: Command) -> None:
+def test_an_unnamed_pin_gets_a_name_and_the_same_name_extends_a_pin(command: Command) -> None:
     table = command.table(appends=2)
     add = ("pin", "add", "ns.t", "--snapshot", "current", "--json")
     first = command(*add, "--ttl", "1h").json["pin"]
@@ -100,7 +100,7 @@ def test_a_pin_without_a_name_gets_one_and_the_same_name_prolongs(command: Comma
     assert shorter == longer
     assert command("pin", "list", "ns.t", "--json").json["pins"] == [longer]
 
-    table.append(table.scan().to_arrow())  # the pin keeps the metadata file that its reader has
+    table.append(table.scan().to_arrow())  # the pin keeps the metadata file of its reader
     again = ("--snapshot", first["snapshot_id_text"], "--ttl", "9h", "--name", first["name"])
     later = command("pin", "add", "ns.t", *again, "--json").json["pin"]
     assert (later["metadata_location"], later["name"]) == (first["metadata_location"], first["name"])
@@ -116,7 +116,7 @@ WRONG_PINS: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 
 
-def test_wrong_pins_are_one_sentence_and_change_nothing(command: Command) -> None:
+def test_wrong_pins_fail_with_a_sentence_and_change_nothing(command: Command) -> None:
     command.table(appends=2)
     command.table("ns.empty", appends=0)
     command("pin", "add", "ns.t", "--snapshot", str(snapshots(command)[0]), "--ttl", "1h", "--name", "kept")
@@ -140,7 +140,7 @@ def test_wrong_pins_are_one_sentence_and_change_nothing(command: Command) -> Non
 
 
 def test_a_tag_keeps_the_snapshot_for_engines_that_do_not_know_pins(command: Command) -> None:
-    """Its age counts from the snapshot, so it runs out with the pin; removing the pin removes it."""
+    """The tag's age counts from the snapshot, so it expires with the pin; removing the pin removes it."""
     command.table(appends=3)
     first = command.catalog.load_table("ns.t").metadata.snapshots[0]
     added = command(
@@ -160,7 +160,7 @@ def test_a_tag_keeps_the_snapshot_for_engines_that_do_not_know_pins(command: Com
     assert refs(command) == {}
 
 
-def test_a_tag_that_another_writer_moved_stays(command: Command) -> None:
+def test_a_tag_that_another_writer_moved_is_kept(command: Command) -> None:
     table = command.table(appends=3)
     ids = snapshots(command)
     command("pin", "add", "ns.t", "--snapshot", str(ids[0]), "--ttl", "6h", "--name", "N", "--tag")
@@ -192,7 +192,7 @@ def test_impossible_tags_are_refused_and_nothing_is_pinned(
     assert command("pin", "list", "ns.t", "--json").json["pins"] == []
 
 
-# Pins while others are at work on the table.
+# Pins beside concurrent writers.
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def handle_of(table: MaintainedTable, **more: Any) -> TableHandle:
 
 
 def test_a_snapshot_that_expires_while_it_is_pinned_is_not_pinned(table: MaintainedTable) -> None:
-    """The expiry read the pins before this pin was there, and committed before pins were read again."""
+    """The expiry reads the pins before this pin exists, and commits before the pin is checked."""
     first = next(iter(table.metadata.snapshots))
     location = table.loaded.metadata_location
     with (
@@ -220,8 +220,8 @@ def test_a_snapshot_that_expires_while_it_is_pinned_is_not_pinned(table: Maintai
     assert location != table.loaded.metadata_location
 
 
-def test_an_expiry_that_read_the_pins_too_early_deletes_nothing_that_is_pinned(table: MaintainedTable) -> None:
-    """Pinned between its plan and its commit: the snapshot is gone from the table, but not from its pinned metadata."""
+def test_an_expiry_that_read_the_pins_too_early_keeps_pinned_files(table: MaintainedTable) -> None:
+    """Pinned between plan and commit, the snapshot leaves the table but remains in its pinned metadata file."""
     first = next(iter(table.metadata.snapshots))
     rows = canonical(pyiceberg_rows(table.loaded.metadata_location, first))
     pins: list[Pin] = []
@@ -244,7 +244,7 @@ def test_an_expiry_that_read_the_pins_too_early_deletes_nothing_that_is_pinned(t
     assert table.unreferenced() == set()
 
 
-def test_a_pinned_snapshot_that_cannot_be_followed_stops_every_deletion(table: MaintainedTable) -> None:
+def test_a_pinned_snapshot_with_unreadable_references_stops_every_deletion(table: MaintainedTable) -> None:
     first = next(iter(table.metadata.snapshots))
     pin = add_pin(handle_of(table), snapshot=str(first), ttl_ms=HOUR_MS)
     orphan = table.plant("data/orphan.parquet")
@@ -260,8 +260,8 @@ def test_a_pinned_snapshot_that_cannot_be_followed_stops_every_deletion(table: M
 
 
 @pytest.mark.parametrize("kind", [PinKind.READER, PinKind.JOB])
-def test_delete_after_commit_spares_pinned_metadata(tmp_path: Path, kind: PinKind) -> None:
-    """The pointer catalogs delete what falls off the metadata log, as Iceberg-Java does, but not what is pinned."""
+def test_delete_after_commit_keeps_pinned_metadata(tmp_path: Path, kind: PinKind) -> None:
+    """Pointer catalogs delete metadata files that leave the log, as Iceberg-Java does, except pinned files."""
     folder = tmp_path / "warehouse"
     folder.mkdir()
     catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=folder.as_uri())
@@ -291,8 +291,8 @@ def test_delete_after_commit_spares_pinned_metadata(tmp_path: Path, kind: PinKin
     catalog.close()
 
 
-def test_a_tag_of_unknown_outcome_leaves_the_pin(table: MaintainedTable) -> None:
-    """Perhaps it landed; then removing the pin removes it, too."""
+def test_a_tag_of_unknown_outcome_keeps_the_pin(table: MaintainedTable) -> None:
+    """The tag may exist; removing the pin then removes it, too."""
 
     def lose_the_answer() -> None:
         raise CommitStateUnknown("the answer got lost")
@@ -313,14 +313,14 @@ def test_a_tag_of_unknown_outcome_leaves_the_pin(table: MaintainedTable) -> None
     assert list_pins(handle_of(table)) == ()
 
 
-# A pin ends by the clock of the table's store, whatever the machines say that set and read it
+# A pin ends by the clock of the table's store, not by the clocks of the machines that set and read it
 # (rule: age-by-store-clock).
 
-NOW_H = 100  # the table's snapshots are so many hours old by its store
+NOW_H = 100  # the age of the table's snapshots in hours, by its store
 
 
 def first_snapshot_stays(three_appends: MaintainedTable, clock: Clock, store_h: float) -> bool:
-    """After an expiry that takes all but pinned and current snapshots, by a machine and a store with these clocks."""
+    """Whether the first snapshot survives an expiry of all unpinned snapshots, with these clocks."""
     first = next(iter(three_appends.metadata.snapshots))
     outcome = three_appends.run(
         Operation.EXPIRE_SNAPSHOTS,
@@ -334,10 +334,8 @@ def first_snapshot_stays(three_appends: MaintainedTable, clock: Clock, store_h: 
 
 
 @pytest.mark.parametrize("setter_h", [-5, 5])
-def test_a_pin_holds_where_the_clocks_of_setter_and_reader_are_wrong(
-    three_appends: MaintainedTable, setter_h: float
-) -> None:
-    """Two hours by the store: one machine is behind by more than that, the other ahead by more than that."""
+def test_a_pin_holds_if_the_clocks_of_both_machines_are_wrong(three_appends: MaintainedTable, setter_h: float) -> None:
+    """The pin lasts two hours by the store; one machine is behind by more than that, the other ahead by more."""
     handle = TableHandle(
         three_appends.catalog, NAME, three_appends.state, ahead(NOW_H + setter_h), store_clock=store_at(ahead(NOW_H))
     )

@@ -22,14 +22,14 @@ def processes(*sizes: int) -> set[int]:
 
 
 def test_tasks_that_read_little_start_no_process() -> None:
-    """A process pays its imports first."""
+    """Imports would cost a new process more time than the tasks."""
     half = SMALL_WORK_BYTES // 2
     assert processes(half, half - 1) == {os.getpid()}
     assert os.getpid() not in processes(half, half)
 
 
 def test_workers_have_the_environment_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their server has that of the time when it started."""
+    """Their server has the environment of its own start."""
     seen = []
     for value in ("one", "two"):
         monkeypatch.setenv("ICEKEEPER_TEST_WORKERS", value)
@@ -41,7 +41,7 @@ def test_workers_have_the_environment_of_the_call(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")
 def test_workers_are_forked_from_a_process_of_one_thread_that_has_imported_their_work() -> None:
-    """A second thread could hold a lock for ever; each worker's own import would take half a second."""
+    """A second thread could hold a lock for ever; imports in each worker would take half a second."""
     end_worker_server()
     with worker_pool(2, rewrite_group) as pool:
         assert pool.submit(threads_of_server, 1).result() == 1
@@ -51,7 +51,7 @@ def test_workers_are_forked_from_a_process_of_one_thread_that_has_imported_their
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")
 def test_workers_do_not_run_the_program_that_starts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program without a guard would begin once more in each worker."""
+    """A program without a main guard would run again in each worker."""
     program, mark = tmp_path / "program.py", tmp_path / "mark"
     program.write_text(f"open({str(mark)!r}, 'a').write('it ran')")
     main = types.ModuleType("__main__")
@@ -63,13 +63,13 @@ def test_workers_do_not_run_the_program_that_starts_them(tmp_path: Path, monkeyp
     assert not mark.exists()
 
 
-def test_what_workers_took_is_seen_once_their_server_has_ended() -> None:
+def test_resource_usage_of_workers_is_counted_once_their_server_has_ended() -> None:
     end_worker_server()
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     LocalEngine(2).map(burn, [1_000_000, 1_000_000], lambda done: None)
     end_worker_server()
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before > 0.02
-    end_worker_server()  # again: nothing runs
+    end_worker_server()  # a second call has no effect
 
 
 PROGRAM = """
@@ -81,8 +81,8 @@ if __name__ == "__main__":
 """
 
 
-def test_what_lies_in_the_current_folder_is_not_imported(tmp_path: Path) -> None:
-    """Whoever may write there would run code (rule: no-imports-from-current-folder)."""
+def test_nothing_is_imported_from_the_current_folder(tmp_path: Path) -> None:
+    """A user with write access to it could run code (rule: no-imports-from-current-folder)."""
     package = tmp_path / "here" / "multiprocessing"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("print('somebody else has written this')")

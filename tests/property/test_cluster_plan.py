@@ -1,4 +1,4 @@
-"""Clustering plans: what is merged with what, and that it happens once."""
+"""Clustering plans: which files are merged together, and that they are merged once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from icekeeper.policy import Policy, Strategy
 from support.examples import examples
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, policy, position_delete, table, table_state
 
-# What is clustered with what: no file twice for nothing, and nothing that is worth it left out for ever.
+# Which files are clustered together: no file twice without need, and each file that is worth it in the end.
 
 TABLE = table()
 OURS = 7000
@@ -96,7 +96,7 @@ def apply(
     ratio: Callable[[int], float] = lambda group_id: 1.0,
     age: int = 100,
 ) -> dict[str, LiveEntry]:
-    """The table afterwards: the outputs of every group are clustered, as many as their bytes make files."""
+    """The table after the plan: each group becomes clustered files of the target size."""
     after = {path: file for path, file in current.items() if path not in set(planned.input_files)}
     for group in planned.groups:
         total = int(group.total_bytes * ratio(group.group_id))
@@ -111,7 +111,7 @@ def apply(
 def test_groups_keep_the_rules_and_a_plan_applied_leaves_nothing_to_plan(
     all_files: list[File], settings: Policy
 ) -> None:
-    """Every group is of one partition, no file is in two, and large clustered files without deletes stay."""
+    """Each group has a single partition, groups share no file, and large clustered files without deletes are kept."""
     current = live(all_files)
     debts = [path for path, f in zip(current, all_files, strict=True) if f.has_debt]
     planned = plan(current, settings, debts)
@@ -122,17 +122,17 @@ def test_groups_keep_the_rules_and_a_plan_applied_leaves_nothing_to_plan(
         assert not candidate.is_clustered or is_small or candidate.file_path in debts
     for group in groups_of(planned):
         assert {candidate.partition for candidate in group.files} == {group.partition}
-        # The last file may overshoot, no other.
+        # Only the last file may exceed the cap.
         assert group.total_bytes - group.files[-1].file_size_in_bytes < settings.max_file_group_size_bytes
     if isinstance(planned, CompactionPlan):
         assert groups_of(plan(apply(current, planned, settings), settings)) == ()
 
 
 @given(files, policies, st.lists(st.floats(0.4, 1.3), min_size=8, max_size=8))
-def test_outputs_of_another_size_than_expected_settle_soon(
+def test_plans_converge_if_outputs_have_an_unexpected_size(
     all_files: list[File], settings: Policy, ratios: list[float]
 ) -> None:
-    """Sorted rows compress better or worse: a few more rounds at most, each with fewer files."""
+    """Sorted rows compress better or worse, so a few more rounds may follow, each with fewer files."""
     current, rounds = live(all_files), 0
     while isinstance(planned := plan(current, settings), CompactionPlan):
         rounds += 1
@@ -158,13 +158,13 @@ def old(*sizes: int) -> list[File]:
 @pytest.mark.parametrize(
     ("files", "settings", "expected"),
     [
-        # Four small new files wait for a fifth; new bytes for one output are enough, whatever their files.
+        # Four small new files wait for a fifth; new bytes for an output are enough, in any number of files.
         (sized(1, 1, 1, 1), {}, []),
         (sized(1, 1, 1, 1, 1), {}, [range(5)]),
         (sized(200, 55), {}, []),
         (sized(200, 56), {}, [range(2)]),
         (sized(300), {}, [range(1)]),
-        # New files leave clustered files alone, unless their output would make too many small clustered files.
+        # New files are clustered without clustered files, unless too many small clustered files would result.
         (old(200, 200, 10, 10) + sized(1, 1, 1, 1, 1), {}, [range(4, 9)]),
         (old(200, 10, 10, 10, 10), {}, []),
         (old(200, 10, 10, 10, 10, 10), {}, [range(1, 6)]),
@@ -174,7 +174,7 @@ def old(*sizes: int) -> list[File]:
         (sized(*[100] * 20), {"max_file_group_size_mb": 1000}, [range(10), range(10, 20)]),
         (sized(*[100] * 20), {"max_bytes_to_rewrite": 550 * MB}, [range(5)]),
         (sized(*[100] * 20), {"max_files_to_rewrite": 7}, [range(7)]),
-        # Two groups of three, put together, were once divided into two groups of three for ever.
+        # Two merged groups of three must not be divided into two groups of three again and again.
         *(
             (sized(*[1] * 6), {"min_input_files": 2, "max_files_to_rewrite": n}, [range(min(n, 6))])
             for n in (2, 3, 6, 7)
@@ -194,7 +194,7 @@ def test_without_rewriting_only_deletes_are_a_reason(enabled: bool) -> None:
     assert [[c.file_path for c in g.files] for g in groups] == ([["f000", "f001", "f002"]] if enabled else [["f001"]])
 
 
-# Plans over tables whose sorted runs pile up: what is merged, and that it happens once.
+# Plans over overlapping sorted runs: which runs are merged, and that they are merged once.
 
 LONG = struct.Struct("<q")
 BY_ID = {"strategy": "sort", "sort_order": "id", "target_file_size_mb": 10, "min_input_files": 5}
@@ -202,7 +202,7 @@ BY_ID = {"strategy": "sort", "sort_order": "id", "target_file_size_mb": 10, "min
 
 @dataclass(frozen=True)
 class Sorted:
-    """A file of a run: the snapshot that added it, its lowest and highest key (``None``: unknown), its megabytes."""
+    """A file of a run: the snapshot that added it, its lowest and highest key (``None``: unknown), its size in MB."""
 
     run: int
     low: int | None
@@ -237,7 +237,7 @@ def plan_by_depth(files: Sequence[Sorted], settings: Policy, fresh: Sequence[int
 
 
 def chosen_by_depth(files: Sequence[Sorted], fresh: Sequence[int] = (), **more: object) -> list[list[int]]:
-    """Per group the positions of its files."""
+    """The positions of the files of each group."""
     planned = plan_by_depth(files, policy(**(BY_ID | more)), fresh)
     if isinstance(planned, Nothing):
         return []
@@ -245,7 +245,7 @@ def chosen_by_depth(files: Sequence[Sorted], fresh: Sequence[int] = (), **more: 
 
 
 def applied(files: Sequence[Sorted], settings: Policy, next_run: int, fresh: Sequence[int] = ()) -> list[Sorted] | None:
-    """The partition after its plan; ``None``: there is nothing to do."""
+    """The partition after its plan; ``None``: the plan is empty."""
     planned = plan_by_depth(files, settings, fresh)
     if isinstance(planned, Nothing):
         return None
@@ -262,8 +262,8 @@ def applied(files: Sequence[Sorted], settings: Policy, next_run: int, fresh: Seq
     return after
 
 
-def test_runs_that_pile_up_are_sorted_together_again() -> None:
-    """The fault of old: each round was sorted by itself, and a lookup opened one more file after each."""
+def test_overlapping_runs_are_sorted_together_again() -> None:
+    """Otherwise a lookup would open another file after each round."""
     assert chosen_by_depth(runs(4)) == []
     assert chosen_by_depth(runs(5)) == [list(range(15))]
     with patch.object(plan_clustering, "MAX_CLUSTERING_DEPTH", 5):
@@ -274,21 +274,21 @@ def test_runs_that_pile_up_are_sorted_together_again() -> None:
         assert chosen_by_depth(runs(3)) == [list(range(9))]
 
 
-def test_new_files_join_the_runs_that_their_run_would_be_too_many_for() -> None:
-    """They are sorted once, not once by themselves and once with the others."""
+def test_new_files_are_sorted_with_the_runs_whose_limit_they_exceed() -> None:
+    """They are sorted once, together with the older runs."""
     new = [Sorted(9, 0, 300, 6.0)] * 5
     assert chosen_by_depth([*runs(4), *new], fresh=[9]) == [list(range(17))]
     assert chosen_by_depth([*runs(3), *new], fresh=[9]) == [list(range(9, 14))]
 
 
-def test_a_run_is_known_by_the_snapshot_that_added_it_and_by_bounds() -> None:
-    """Files of one snapshot that overlap are several runs, as after a pass whose group was divided by age."""
+def test_the_snapshot_and_the_bounds_of_files_identify_a_run() -> None:
+    """Overlapping files of a single snapshot are several runs, as after a pass that divided a group by age."""
     one_snapshot = [replace(f, run=1) for f in runs(5)]
     assert chosen_by_depth(one_snapshot) == [list(range(15))]
     assert chosen_by_depth([replace(f, run=1) for f in runs(1, 15)]) == []
 
 
-def test_unknown_bounds_cover_everything_and_yet_nothing_is_merged_twice() -> None:
+def test_files_with_unknown_bounds_are_merged_once() -> None:
     files = [Sorted(run, None, None) for run in range(1, 6)]
     assert chosen_by_depth(files) == [[0, 1, 2, 3, 4]]
     after = applied(files, policy(**BY_ID), 50)
@@ -297,8 +297,8 @@ def test_unknown_bounds_cover_everything_and_yet_nothing_is_merged_twice() -> No
     assert applied(after, policy(**BY_ID), 51) is None
 
 
-def test_where_a_pass_is_capped_runs_are_merged_along_the_key() -> None:
-    """By age a portion would hold whole runs, and leave as many of them over each key as before."""
+def test_capped_passes_merge_runs_along_the_key() -> None:
+    """Portions by age would hold whole runs, and each key would remain in as many runs as before."""
     groups = chosen_by_depth(runs(5), max_file_group_size_mb=50)
     assert [len(group) for group in groups] == [5, 5, 5]
     files = runs(5)
@@ -307,7 +307,7 @@ def test_where_a_pass_is_capped_runs_are_merged_along_the_key() -> None:
     assert {files[n].low for n in first} == {0}
 
 
-def test_capped_passes_get_through_the_partition() -> None:
+def test_capped_passes_cover_the_whole_partition() -> None:
     settings = policy(**BY_ID, max_files_to_rewrite=5)
     files: list[Sorted] | None = runs(5)
     passes = 0
@@ -318,23 +318,23 @@ def test_capped_passes_get_through_the_partition() -> None:
     assert len(last) == 15
 
 
-def test_z_order_goes_by_all_of_its_columns() -> None:
+def test_z_order_compares_all_of_its_columns() -> None:
     zorder: dict[str, Any] = {"strategy": "zorder", "sort_order": "id"}
     assert chosen_by_depth([replace(f, low=0, high=300) for f in runs(5)], **zorder) == [list(range(15))]
     assert chosen_by_depth([replace(f, low=0, high=300) for f in runs(4)], **zorder) == []
     assert chosen_by_depth(runs(9), rewrite_enabled=False) == []
 
 
-def test_a_transform_that_shuffles_values_gives_no_ranges() -> None:
-    """Bounds of ids say nothing about buckets of ids: every run may be anywhere."""
+def test_a_bucket_transform_has_no_ranges() -> None:
+    """Bounds of ids do not bound their buckets: every run may contain any bucket."""
     in_order = [Sorted(n + 1, 100 * n, 100 * n + 90) for n in range(5)]
     assert chosen_by_depth(in_order) == []
     assert chosen_by_depth(in_order, sort_order="bucket(4, id)") == [[0, 1, 2, 3, 4]]
     assert chosen_by_depth(in_order, sort_order="truncate(10, id)") == []
 
 
-def test_a_column_of_few_values_is_followed_by_the_next_one() -> None:
-    """Sorted by day, then id: files of one day overlap by their ids, or not at all."""
+def test_a_column_of_few_values_yields_to_the_next_column() -> None:
+    """Sorted by day, then id: files of the same day overlap only if their ids overlap."""
 
     columns = [{"id": 1, "name": "id", "type": "long"}, {"id": 2, "name": "day", "type": "string"}]
     schema = {"type": "struct", "schema-id": 0, "fields": [{**c, "required": False} for c in columns]}
@@ -373,7 +373,7 @@ settings_of = st.builds(
 )
 
 
-# Of all drawn so far the one that takes longest: five passes.
+# The slowest example so far: five passes.
 SLOW = [
     (1, 0, 1, 8),
     (1, 0, 1, 8),
@@ -395,10 +395,10 @@ SLOW += [(1, 7, 8, 8), (3, 1, 2, 8), (3, 3, 4, 10)]
     1,
     2,
 )
-def test_passes_settle(files: list[Sorted], settings: Policy, depth: int, factor: int) -> None:
-    """One more pass at most, where no group is cut off by its size; else some.
+def test_passes_converge(files: list[Sorted], settings: Policy, depth: int, factor: int) -> None:
+    """At most one pass follows if no group is capped, otherwise a few.
 
-    Where outputs of several groups overlap, bounds do not show which of them was in which.
+    If outputs of several groups overlap, their bounds do not show which group each came from.
     """
     most = 2 if settings.max_file_group_size_mb == 1000 else 6
     new = [12]
@@ -411,8 +411,8 @@ def test_passes_settle(files: list[Sorted], settings: Policy, depth: int, factor
         assert applied(files, settings, 90, new) is None
 
 
-def test_small_sorted_files_are_merged_with_their_like() -> None:
-    """Merging a large file with every few new files would rewrite it each time; below 4 MB all are alike."""
+def test_small_sorted_files_are_merged_with_files_of_similar_size() -> None:
+    """A large file is not rewritten for a few new files; files below 4 MB count as alike."""
     apart = [Sorted(n + 1, 100 * n, 100 * n + 90, size) for n, size in enumerate([180, 12, 11, 10, 9, 8])]
     large: dict[str, Any] = {"target_file_size_mb": 256}
     assert chosen_by_depth(apart, **large) == [[1, 2, 3, 4, 5]]

@@ -1,4 +1,4 @@
-"""The rules of grouping: every table comes to rest, and nothing is rewritten for nothing."""
+"""The rules of grouping: plans converge for every table, and no file is rewritten without need."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from icekeeper.policy import Policy
 from support.examples import examples
 from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file, manifest, policy, table, table_state
 
-# The rules of grouping: convergence above all, so that a table is never rewritten for nothing night after night.
+# The rules of grouping: above all convergence, so that a table is not rewritten again every night.
 
 TABLE = table()
 # After the planning snapshot; small sizes, so that examples shrink to readable numbers.
@@ -75,7 +75,7 @@ def groups_of(planned: CompactionPlan | Nothing) -> tuple[FileGroup, ...]:
 def apply(
     files: list[LiveEntry], planned: CompactionPlan, size_of: Callable[[int], int] = lambda size: size, *, age: int = 60
 ) -> list[LiveEntry]:
-    """The table after the plan: each group is so many files of one size, newer than all others."""
+    """The table after the plan: each group becomes its number of files of equal size, newer than all others."""
     gone = set(planned.input_files)
     kept = [f for f in files if f.entry.file.file_path not in gone]
     return kept + [
@@ -90,10 +90,10 @@ def apply(
 
 
 @given(live_files(), policies, st.sampled_from([SOON, LATER]))
-# The balanced bin takes the five small files; the two that it leaves then fill a file.
+# The balanced bin takes the five small files; the two remaining files then fill a file.
 @example(files_of_sizes(*[KB] * 5, 130 * KB, 188 * KB), NEARLY_FULL, SOON)
 def test_a_plan_applied_leaves_nothing_to_plan(files: list[LiveEntry], settings: Policy, now_ms: int) -> None:
-    """Also where files nearly fill one, or have been at rest, and what does not pay stays (rule: plans-converge)."""
+    """Also if files nearly fill a file, are at rest, or are not worth a rewrite (rule: plans-converge)."""
     planned = plan(files, settings, now_ms=now_ms)
     if isinstance(planned, CompactionPlan):
         assert isinstance(plan(apply(files, planned), settings, now_ms=now_ms), Nothing)
@@ -103,7 +103,7 @@ def test_a_plan_applied_leaves_nothing_to_plan(files: list[LiveEntry], settings:
 def test_outputs_of_another_size_than_their_inputs_still_converge(
     files: list[LiveEntry], settings: Policy, ratio: float
 ) -> None:
-    """Each round leaves fewer files, and outputs a fifth off their estimate settle after few of them."""
+    """Each round leaves fewer files; if sizes differ from their estimate by a fifth, a few rounds suffice."""
     rounds = 0
     while isinstance(planned := plan(files, settings), CompactionPlan):
         rounds += 1
@@ -114,7 +114,7 @@ def test_outputs_of_another_size_than_their_inputs_still_converge(
 
 
 @given(live_files(), policies)
-def test_every_group_keeps_the_rules(files: list[LiveEntry], settings: Policy) -> None:
+def test_every_group_follows_the_rules(files: list[LiveEntry], settings: Policy) -> None:
     spec_of = {f.entry.file.file_path: f.manifest.partition_spec_id for f in files}
     planned = plan(files, settings)
     groups = groups_of(planned)
@@ -155,13 +155,13 @@ def is_full(group: FileGroup, settings: Policy) -> bool:
 
 
 def bits(value: object) -> object:
-    """A partition bit for bit: 0.0 and -0.0 differ, all NaN are equal."""
+    """A partition by its bits: 0.0 and -0.0 differ, all NaN are equal."""
     return struct.pack("<d", value) if isinstance(value, float) else value
 
 
 @hypothesis.settings(max_examples=examples(40))
 @given(live_files(), policies, st.randoms(use_true_random=False))
-def test_the_order_in_which_manifests_are_read_decides_nothing(
+def test_plans_do_not_depend_on_the_order_of_manifests(
     files: list[LiveEntry], settings: Policy, random: object
 ) -> None:
     shuffled = files.copy()
@@ -175,7 +175,7 @@ def test_the_order_in_which_manifests_are_read_decides_nothing(
 
 @hypothesis.settings(max_examples=examples(40))
 @given(live_files(), st.integers(2, 6), st.integers(6, 30), st.integers(1, 30 * MB))
-def test_budgets_hold(files: list[LiveEntry], least: int, most_files: int, most_bytes: int) -> None:
+def test_plans_keep_to_their_budgets(files: list[LiveEntry], least: int, most_files: int, most_bytes: int) -> None:
     settings = policy(
         target_file_size_mb=10, min_input_files=least, max_files_to_rewrite=most_files, max_bytes_to_rewrite=most_bytes
     )
@@ -193,19 +193,19 @@ def sized(*megabytes: int, partition: str = "p") -> list[LiveEntry]:
 
 
 def sizes(planned: CompactionPlan | Nothing) -> list[tuple[int, int]]:
-    """Per group: how many files, how many megabytes."""
+    """The number of files and of megabytes of each group."""
     return [(len(g.files), g.total_bytes // MB) for g in groups_of(planned)]
 
 
-def test_groups_by_example() -> None:
-    """SeaweedFS's worker, before and after: an unpartitioned table, a partitioned table, and an oversized bin that is
-    split (rule: bounded-merge-rewrites)."""
+def test_groups_equal_those_of_seaweedfs() -> None:
+    """The groups of SeaweedFS's worker: of an unpartitioned table, of a partitioned table, and of an oversized bin that
+    is split (rule: bounded-merge-rewrites)."""
     assert sizes(plan(sized(10, 5, 8, 12, 3, 15), policy())) == [(6, 53)]
     planned = plan(sized(20, 15, 10, 25, 18, partition="us") + sized(5, 8, partition="eu"), policy())
     assert sizes(planned) == [(5, 88)]
     assert groups_of(planned)[0].partition == ("us",)
     assert sizes(plan(sized(*[30] * 20), policy())) == [(8, 240), (8, 240)]
-    # Files come together in the order in which they came.
+    # Files are grouped in the order of their age.
     first, second = groups_of(plan(reversed(sized(*[30] * 16)), policy()))
     assert [c.file_path for c in (*first.files, *second.files)] == [f"p-{i:03}" for i in range(16)]
     assert len(first.files) == 8
@@ -219,7 +219,7 @@ def test_groups_by_example() -> None:
 
 
 def test_files_with_and_without_row_ids_are_not_mixed() -> None:
-    """Rows of the one keep their ids, those of the other get theirs from the commit (rule: rows-keep-their-lineage)."""
+    """Rows with ids keep them, other rows get ids from the commit (rule: rows-keep-their-lineage)."""
     files = [live_file(data_file(f"f{i}", MB, first_row_id=None if i % 2 else i * 100), age=i) for i in range(10)]
     groups = groups_of(plan(files, policy()))
     assert [[c.file_path for c in group.files] for group in groups] == [
@@ -239,8 +239,8 @@ def reason(
     return planned.reason
 
 
-def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
-    """SeaweedFS's worker, skip conditions; the budget and switch sentences are our own."""
+def test_every_reason_for_an_empty_plan_is_the_sentence_of_seaweedfs() -> None:
+    """The skip conditions of SeaweedFS's worker; the sentences on budgets and switches are our own."""
     deletes = [manifest(), manifest("d", content=ManifestContent.DELETES)]
     spent = [manifest(), manifest("d", content=ManifestContent.DELETES, live=0, dead=3)]
     unknown = [manifest(), manifest("d", content=ManifestContent.DELETES, live=None, dead=None)]
@@ -266,7 +266,7 @@ def test_every_reason_for_nothing_is_that_of_seaweedfs_word_for_word() -> None:
     )
 
 
-# Files that nearly fill one are merged too, a partition that grows is not rewritten over and over, and it all ends.
+# Nearly full files are merged too, a growing partition is not rewritten again and again, and plans converge.
 
 TARGET = 256 * MB
 
@@ -281,12 +281,12 @@ def applied(files: list[LiveEntry], settings: Policy, now_ms: int = SOON, age: i
 
 
 def shape(planned: tuple[FileGroup, ...]) -> list[tuple[int, int]]:
-    """Per group: files in, files out."""
+    """The input and output files of each group."""
     return [(len(group.files), group.output_count) for group in planned]
 
 
 @pytest.mark.parametrize("hundredths", range(20, 80, 6))
-def test_uniform_files_of_any_size_end_as_large_ones(hundredths: int) -> None:
+def test_uniform_files_of_any_size_become_large_files(hundredths: int) -> None:
     settings = policy()
     files = files_of_sizes(*[TARGET * hundredths // 100] * 60)
     after = applied(files, settings)
@@ -295,16 +295,16 @@ def test_uniform_files_of_any_size_end_as_large_ones(hundredths: int) -> None:
     assert groups(after, settings) == ()
 
 
-def test_a_large_file_waits_until_the_small_ones_are_worth_it() -> None:
-    """With 160 MB rewritten for every five files of 8 MB, 192 MB would be rewritten for 32 MB of new data."""
+def test_a_large_file_waits_until_the_small_files_are_worth_its_rewrite() -> None:
+    """Rewriting 160 MB with every five files of 8 MB would amount to 192 MB for 32 MB of new data."""
     assert shape(groups(files_of_sizes(160 * MB, *[8 * MB] * 4), policy())) == []
     assert [len(g.files) for g in groups(files_of_sizes(150 * MB, *[8 * MB] * 5), policy())] == [5]
     assert [g.total_bytes // MB for g in groups(files_of_sizes(160 * MB, *[8 * MB] * 8), policy())] == [224]
 
 
 @pytest.mark.parametrize(("rate_mb", "most", "most_small"), [(8, 2.6, 6), (1, 4.3, 10), (60, 1.0, 4)])
-def test_a_partition_that_grows_is_rewritten_a_few_times(rate_mb: float, most: float, most_small: int) -> None:
-    """So many MB an hour into one partition, a pass each hour: bytes rewritten per byte written, and small files."""
+def test_a_growing_partition_is_rewritten_a_few_times(rate_mb: float, most: float, most_small: int) -> None:
+    """A partition gets ``rate_mb`` MB and a pass each hour; rewritten bytes and small files are limited."""
     settings, files = policy(), list[LiveEntry]()
     written = rewritten = worst = 0
     for hour in range(300):
@@ -318,7 +318,7 @@ def test_a_partition_that_grows_is_rewritten_a_few_times(rate_mb: float, most: f
     assert worst <= most_small
 
 
-def test_a_partition_at_rest_is_merged_once_whatever_its_sizes() -> None:
+def test_a_partition_at_rest_is_merged_once() -> None:
     files = files_of_sizes(100 * MB, 20 * MB, 4 * MB, MB, MB)
     assert groups(files, policy(), SOON) == ()
     assert shape(groups(files, policy(), LATER)) == [(5, 1)]
@@ -327,7 +327,7 @@ def test_a_partition_at_rest_is_merged_once_whatever_its_sizes() -> None:
     assert groups(files_of_sizes(*[MB] * 4), policy(), LATER) == ()
 
 
-def test_a_plan_says_what_it_leaves_alone_and_why() -> None:
+def test_a_plan_reports_the_files_it_leaves_alone_and_why() -> None:
     files = [
         *files_of_sizes(150 * MB, *[8 * MB] * 5),
         live_file(data_file("q", 3 * MB, ["q"])),

@@ -36,7 +36,7 @@ TYPES = (pa.float64(), pa.string(), pa.int64())
 def test_exactly_the_rows_that_a_newer_key_equals_are_deleted(
     rows: list[tuple[Any, ...]], keys: list[tuple[Any, ...]], start: int, width: int, number: int
 ) -> None:
-    """By one column, which is sorted where it has an order, or by several."""
+    """By a single column, sorted if it has an order, or by several columns."""
     chosen = range(start, min(start + width, 3))
 
     def columns(tuples: list[tuple[Any, ...]]) -> list[pa.Array]:
@@ -48,7 +48,7 @@ def test_exactly_the_rows_that_a_newer_key_equals_are_deleted(
     assert found == [any(key[3] > number and all(same(row[i], key[i]) for i in chosen) for key in keys) for row in rows]
 
 
-# Which deleted keys a row group may hold by its statistics, against an oracle that knows its rows
+# Which deleted keys a row group may contain by its statistics, against an oracle that knows its rows
 # (rule: copy-under-keys-only-if-none-match).
 
 DAY = datetime.date(1970, 1, 1)
@@ -70,7 +70,7 @@ VALUES: dict[str, Sequence[Any]] = {
 
 
 def ordered(value: Any) -> Any:
-    """In Iceberg's order of values: texts by their bytes."""
+    """The value in Iceberg's order: strings by their bytes."""
     return value.encode() if isinstance(value, str) else value
 
 
@@ -79,7 +79,7 @@ def is_nan(value: Any) -> bool:
 
 
 def may_have(kind: str, column: Sequence[Any], key: Any) -> bool:
-    """Whether bounds and null counts of these values leave room for a key."""
+    """Whether the bounds and null counts of these values allow a key."""
     values = [ordered(value) for value in column if value is not None and not is_nan(value)]
     if key is None:
         return None in column
@@ -90,19 +90,19 @@ def may_have(kind: str, column: Sequence[Any], key: Any) -> bool:
 
 
 def distinct(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Without those that are equal: NaN equals NaN, the zeros differ."""
+    """The keys without duplicates: NaN equals NaN, the zeros differ."""
     return list({tuple(map(repr, key)): key for key in keys}.values())
 
 
 @pytest.mark.parametrize("kind", list(VALUES))
 @settings(max_examples=examples(30))
 @given(data=st.data())
-def test_the_keys_that_bounds_leave_room_for_are_counted_and_no_others(kind: str, data: st.DataObject) -> None:
+def test_exactly_the_keys_within_the_bounds_are_counted(kind: str, data: st.DataObject) -> None:
     kinds = [kind, *data.draw(st.lists(st.sampled_from(list(VALUES)), max_size=2))]
     row = st.tuples(*(st.none() | st.sampled_from(VALUES[kind]) for kind in kinds))
     rows = data.draw(st.lists(row, min_size=1, max_size=6))
     keys = data.draw(st.lists(st.tuples(row, st.integers(1, 3)), min_size=1, max_size=6))
-    number, told = data.draw(st.integers(0, 3)), data.draw(st.booleans())
+    number, has_statistics = data.draw(st.integers(0, 3)), data.draw(st.booleans())
 
     schema = struct(*((i, f"c{i}", kind) for i, kind in enumerate(kinds, 1)))
     lookup = EqualityLookup.build(
@@ -110,17 +110,17 @@ def test_the_keys_that_bounds_leave_room_for_are_counted_and_no_others(kind: str
         [stored([key[i] for key, _ in keys], kind) for i, kind in enumerate(kinds)],
         pa.array([newer for _, newer in keys], pa.int64()),
     )
-    found = keys_within(lookup, ranges_of(schema, kinds, rows, told), number)
+    found = keys_within(lookup, ranges_of(schema, kinds, rows, has_statistics), number)
 
-    newer = distinct([key for key, one in keys if one > number])
+    newer = distinct([key for key, sequence_number in keys if sequence_number > number])
     columns = list(zip(*rows, strict=True))
     expected = [
         key
         for key in newer
-        if not told or all(map(may_have, kinds, columns, key))  # without statistics: all of them
+        if not has_statistics or all(map(may_have, kinds, columns, key))  # without statistics: all keys
     ]
     assert found == len(expected)
-    # Whatever the bounds say: no key that a row has is missing.
+    # No key of a row is missing, whatever the bounds.
     assert found >= sum(any(tuple(map(repr, key)) == tuple(map(repr, row)) for row in rows) for key in newer)
 
 
@@ -129,7 +129,7 @@ def stored(values: Sequence[Any], kind: str) -> pa.Array:
     return pa.array(values, found.storage_type if isinstance(found, pa.BaseExtensionType) else found)
 
 
-def ranges_of(schema: dict[str, Any], kinds: Sequence[str], rows: Sequence[tuple[Any, ...]], told: bool) -> Any:
+def ranges_of(schema: dict[str, Any], kinds: Sequence[str], rows: Sequence[tuple[Any, ...]], stats: bool) -> Any:
     columns = [
         pa.ExtensionArray.from_storage(arrow_type(kind), stored(values, kind))
         if kind == "uuid"
@@ -138,7 +138,7 @@ def ranges_of(schema: dict[str, Any], kinds: Sequence[str], rows: Sequence[tuple
     ]
     sink = pa.BufferOutputStream()
     names = [f"c{i}" for i in range(1, len(kinds) + 1)]
-    pq.write_table(pa.table(columns, names), sink, write_statistics=told, store_decimal_as_integer=True)
+    pq.write_table(pa.table(columns, names), sink, write_statistics=stats, store_decimal_as_integer=True)
     footer = pq.read_metadata(pa.BufferReader(sink.getvalue()))
     return column_ranges(footer.row_group(0), leaf_columns(schema))
 
@@ -150,12 +150,12 @@ def ranges_of(schema: dict[str, Any], kinds: Sequence[str], rows: Sequence[tuple
         ([0, 0], set()),
         ([2], {0}),
         ([3], set()),
-        ([3, 0], set()),  # a row group that surely has none does not count
+        ([3, 0], set()),  # a row group without keys does not count
         ([4, 1, 0], {0, 1}),
         ([5, 1, 0], {1}),
         ([8, 8, 8, 8], {0, 1, 2, 3}),
         ([9, 9, 9, 9], set()),
     ],
 )
-def test_keys_are_looked_up_where_some_row_groups_will_have_none(keys: list[int], looked_at: set[int]) -> None:
+def test_keys_are_looked_up_if_some_row_groups_probably_have_none(keys: list[int], looked_at: set[int]) -> None:
     assert worth_a_look(keys) == looked_at

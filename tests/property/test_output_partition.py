@@ -1,4 +1,4 @@
-"""Rows and files go to the partition that their values say."""
+"""Rows and files are written to the partition of their values."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from icekeeper.rows.arrow_schema import arrow_schema
 from support.plans import data_file
 from support.tables import new_document
 
-# A file moves to a partition of the current spec only if every one of its rows belongs there.
+# A file moves to a partition of the current spec only if all of its rows belong there.
 
 DAY_US = 86_400_000_000
-# Iceberg type → its transforms, and values that often share one.
+# Iceberg type → its transforms, and values that often share a partition.
 KINDS: dict[str, tuple[list[str], st.SearchStrategy[Any]]] = {
     "long": (["identity", "bucket[3]", "truncate[10]", "void"], st.integers(-25, 25)),
     "date": (["identity", "year", "month", "day", "bucket[3]"], st.integers(-40, 40)),
@@ -55,7 +55,7 @@ def _field(transform: str) -> dict[str, Any]:
 
 
 def file_of(kind: str, rows: list[Any], partition: tuple[PartitionValue, ...] = ()) -> Any:
-    """A data file with these rows, as a writer that truncates bounds to four characters describes it."""
+    """A data file with these rows and the entry of a writer that truncates bounds to four characters."""
     present = [row for row in rows if row is not None]
     bounds: dict[str, Any] = {}
     if present:
@@ -103,10 +103,10 @@ def test_a_file_moves_only_with_all_its_rows(data: st.DataObject, kind: str) -> 
         ("double", "identity", math.nan, "void", None),
     ],
 )
-def test_an_old_partition_tells_the_new_one(
+def test_an_old_partition_determines_the_new_partition(
     kind: str, old: str, value: PartitionValue, transform: str, expected: PartitionValue
 ) -> None:
-    """From an identity value, or from the same transform under another spec; metrics are not needed."""
+    """It follows from an identity value, or from the same transform in another spec, without metrics."""
     if transform == "bucket[16]" and value is not None:
         expected = next(iter(oracle(kind, transform, [value])))
     file = data_file("f", 10, (value,))
@@ -144,8 +144,8 @@ def test_no_file_moves_to_a_partition_of_fixed_bytes() -> None:
     assert OutputPartitions(table("binary", "identity"), keep=False).destination(file, 0) == (1, (None,))
 
 
-def test_what_is_not_certain_stays() -> None:
-    """Without metrics, with NaN, with nulls beside values, by an unknown transform, or on request."""
+def test_a_file_of_an_uncertain_partition_keeps_its_partition() -> None:
+    """Without metrics, with NaN, with nulls beside values, with an unknown transform, or on request."""
     own = (0, ())
     one_value = file_of("long", [5, 5])
     assert OutputPartitions(table("long", "identity"), keep=False).destination(one_value, 0) == (1, (5,))
@@ -165,13 +165,13 @@ def test_what_is_not_certain_stays() -> None:
 
 
 @pytest.mark.parametrize("transform", ["identity", "truncate[2]", "bucket[3]"])
-def test_a_file_whose_bounds_are_no_text_stays_where_it_is(transform: str) -> None:
-    """Nothing could be said of the partition that such text belongs to."""
+def test_a_file_whose_bounds_are_invalid_text_keeps_its_partition(transform: str) -> None:
+    """The partition of such text is unknown."""
     file = data_file("f", 10, records=2, null_value_counts={1: 0}, lower_bounds={1: b"\xff"}, upper_bounds={1: b"\xff"})
     assert OutputPartitions(table("string", transform), keep=False).destination(file, 0) == (0, ())
 
 
-# Every row goes to the partition that its own values say, whatever the types and transforms.
+# Every row is written to the partition of its values, for all types and transforms.
 
 EPOCH = datetime.datetime(1970, 1, 1)
 moments = st.integers(-(10**12), 10**12).map(lambda us: EPOCH + datetime.timedelta(microseconds=us * 1000))
@@ -211,7 +211,7 @@ def tables(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any], list[list[A
 
 
 def plain(value: Any) -> Any:
-    """A partition value as numbers and text, as we store it or as PyIceberg gives it."""
+    """A partition value of ours or of PyIceberg, as a number or text."""
     if isinstance(value, decimal.Decimal):
         return int(value.scaleb(2))
     if isinstance(value, datetime.datetime):
@@ -220,7 +220,9 @@ def plain(value: Any) -> Any:
 
 
 @given(tables())
-def test_rows_go_where_their_values_say(table: tuple[dict[str, Any], dict[str, Any], list[list[Any]]]) -> None:
+def test_rows_match_their_partition(
+    table: tuple[dict[str, Any], dict[str, Any], list[list[Any]]],
+) -> None:
     """All rows of a file belong to the partition that its entry names (rule: rows-match-their-partition)."""
     schema, spec, rows = table
     target = arrow_schema(schema)
@@ -240,10 +242,10 @@ def test_rows_go_where_their_values_say(table: tuple[dict[str, Any], dict[str, A
     for raw, part in router.split(batch):
         assert raw not in seen
         seen.add(raw)
-        told = [
+        stated = [
             decimal_unscaled(value) if f["type"].startswith("decimal") and isinstance(value, bytes) else plain(value)
             for f, value in zip(schema["fields"], raw, strict=True)
         ]
         for values in zip(*(column.to_pylist() for column in part.columns), strict=True):
-            found[repr((told, list(values)))] += 1
+            found[repr((stated, list(values)))] += 1
     assert found == expected

@@ -52,13 +52,13 @@ from support.copied import (
 from support.examples import examples
 from support.rewrites import rewritten, rows, struct, written
 
-# Which bytes of an object a store copies and which are sent to it: every byte once and in order, within the limits.
+# Which bytes of an object a store copies and which are uploaded: every byte once and in order, within the limits.
 
 SMALL = {"least": 5, "most_copied": 14, "most_sent": 10, "most_parts": 200}
 
 
 def drawn_contents(sizes: list[tuple[int, int]]) -> list[Content]:
-    """Own bytes (0), and ranges of two objects that may follow on each other."""
+    """New bytes (0), and ranges of two objects that may be adjacent."""
     positions = {1: 0, 2: 1000}
     contents: list[Content] = []
     for kind, size in sizes:
@@ -66,7 +66,7 @@ def drawn_contents(sizes: list[tuple[int, int]]) -> list[Content]:
             contents.append(bytes(range(size)))
         else:
             contents.append(ObjectRange(f"s3://b/{kind}", "e", positions[kind], positions[kind] + size))
-            positions[kind] += size + (size % 3 == 0)  # every third leaves a gap behind
+            positions[kind] += size + (size % 3 == 0)  # a gap follows every third range
     return contents
 
 
@@ -74,7 +74,7 @@ CONTENTS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40)), max_size=1
 
 
 def single_bytes(contents: Any) -> list[tuple[str, int]]:
-    """Every byte by its origin."""
+    """The origin of every byte."""
     found: list[tuple[str, int]] = []
     for content in contents:
         if isinstance(content, ObjectRange):
@@ -92,7 +92,7 @@ def planned(contents: list[Content], **limits: int) -> tuple[Part, ...]:
 
 @settings(max_examples=examples(200))
 @given(CONTENTS)
-def test_every_byte_is_there_once_and_in_order(contents: list[Content]) -> None:
+def test_every_byte_is_planned_once_and_in_order(contents: list[Content]) -> None:
     parts = planned(contents, **SMALL)
     inside = chain.from_iterable([part] if isinstance(part, ObjectRange) else part for part in parts)
     assert single_bytes(inside) == single_bytes(contents)
@@ -109,7 +109,7 @@ def test_parts_are_within_the_limits(contents: list[Content]) -> None:
 
 
 def fewest_sent(contents: list[Content], least: int) -> int:
-    """The fewest bytes that any plan sends: every choice of single bytes to be copied (few bytes only)."""
+    """The fewest bytes that any plan uploads, by trying every choice of copied bytes (for a few bytes only)."""
     origins = single_bytes(contents)
     if not origins:
         return 0
@@ -117,7 +117,7 @@ def fewest_sent(contents: list[Content], least: int) -> int:
     for choice in product([False, True], repeat=len(origins)):
         if any(choice[n] and origins[n][0] == "own" for n in range(len(origins))):
             continue
-        # A new stretch begins where the choice changes, or where a copied byte does not follow the one before it.
+        # A new stretch begins where the choice changes, or where a copied byte does not follow the previous byte.
         starts = [
             n
             for n in range(len(origins))
@@ -133,20 +133,20 @@ def fewest_sent(contents: list[Content], least: int) -> int:
 
 @settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=5).map(drawn_contents))
-def test_little_more_is_sent_than_must_be(contents: list[Content]) -> None:
-    """Against every plan that there is: at most twice as much, and a short range at the end."""
+def test_few_more_bytes_are_uploaded_than_necessary(contents: list[Content]) -> None:
+    """At most twice as much as the best plan, and a short range at the end."""
     if len(single_bytes(contents)) <= 12:
         assert sent_bytes(planned(contents, least=2, most_copied=4, most_sent=4)) <= 2 * fewest_sent(contents, 2) + 1
 
 
-def test_files_of_16_mb_are_copied_whole_beside_a_footer() -> None:
-    """The magic of the first file is that of the output, so only the end is sent."""
+def test_files_of_16_mb_are_copied_whole() -> None:
+    """The output begins with the magic of the first file, so only the footer is uploaded."""
     sizes = [16_000_000 + number for number in range(20)]
     files = [ObjectRange(f"s3://b/{n}", "e", 0 if n == 0 else 4, size) for n, size in enumerate(sizes)]
     assert planned([*files, b"footer"]) == (*files, (b"footer",))
 
 
-def test_a_short_neighbour_takes_what_it_lacks_from_the_range_before_it() -> None:
+def test_a_short_range_is_extended_from_the_previous_range() -> None:
     least = LEAST_PART_BYTES
     first, last = ObjectRange("s3://b/1", "e", 4, 4 + 3 * least), ObjectRange("s3://b/3", "e", 4, 4 + least)
     short = ObjectRange("s3://b/2", "e", 4, 1004)
@@ -158,7 +158,7 @@ def test_a_short_neighbour_takes_what_it_lacks_from_the_range_before_it() -> Non
     )
 
 
-def test_large_ranges_are_divided_and_never_into_too_many_parts() -> None:
+def test_large_ranges_are_divided_into_a_limited_number_of_parts() -> None:
     large = ObjectRange("s3://b/1", "e", 0, 4 * 1024**4)
     parts = planned([large])
     assert len(parts) <= 5_001
@@ -168,13 +168,13 @@ def test_large_ranges_are_divided_and_never_into_too_many_parts() -> None:
     assert plan_parts([]) == ()
 
 
-# Parquet files whose footers claim what is not so, or whose bytes are damaged, by chance.
+# Parquet files with random false claims in their footers or random damage to their bytes.
 
 _EDGES = (0, 1, -1, 4, 127, 2**15, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 
 
 def _numbers_in(value: Any) -> Iterator[tuple[Any, str]]:
-    """Every place in a footer that may hold a number, as an object and the name of its field."""
+    """Every field of a footer that may hold a number, as an object and the name of the field."""
     if isinstance(value, list):
         for item in value:
             yield from _numbers_in(item)
@@ -188,7 +188,7 @@ def _numbers_in(value: Any) -> Iterator[tuple[Any, str]]:
 
 
 def lied(path: Path, chance: random.Random) -> None:
-    """Change one or two numbers of the footer: to an edge, a neighbour, one from elsewhere, or none."""
+    """Change one or two numbers of the footer to a limit, a neighbour, another number of the footer, or nothing."""
 
     def change(metadata: FileMetaData) -> None:
         places = list(_numbers_in(metadata))
@@ -202,7 +202,7 @@ def lied(path: Path, chance: random.Random) -> None:
 
     try:
         with_metadata(path, change)
-    except Exception:  # a number that its field cannot hold: there is no such file
+    except Exception:  # the field cannot hold this number, so no such file exists
         lied(path, chance)
 
 
@@ -226,7 +226,7 @@ def scrambled(path: Path, chance: random.Random) -> None:
 
 
 def cut(path: Path, chance: random.Random) -> None:
-    """Leave the beginning, the end, or a piece in the middle out."""
+    """Leave out the beginning, the end, or a piece in the middle."""
     data = path.read_bytes()
     start = chance.randrange(len(data))
     end = chance.randrange(start, len(data))
@@ -237,7 +237,7 @@ CHANGES: tuple[Callable[[Path, random.Random], None], ...] = (lied, lied, scramb
 
 
 def rows_of(path: Path) -> pa.Table | None:
-    """What Arrow reads, ``None`` where it fails."""
+    """The table that Arrow reads, or ``None`` if it fails."""
     try:
         table = pq.read_table(path)
         table.validate(full=True)
@@ -246,8 +246,8 @@ def rows_of(path: Path) -> pa.Table | None:
     return table
 
 
-# A copy of any row groups of any files has the rows, row ids and last changes that a reader finds in the inputs, and
-# metrics as if the rows had been written anew (rule: copy-only-checked-footers, rows-keep-their-lineage).
+# A copy of any row groups of any files has the rows, row ids and last-updated sequence numbers of the inputs, and the
+# metrics of a rewrite of the rows (rule: copy-only-checked-footers, rows-keep-their-lineage).
 
 IDS = st.none() | st.integers(0, 2**62)
 STORED = st.lists(st.tuples(IDS, IDS), min_size=0, max_size=12)
@@ -267,7 +267,7 @@ CODEC_NAMES = st.sampled_from(sorted(set(CODECS) - {"lz4_raw"}))
 
 
 def drawn(folder: Path, number: int, file: tuple[Any, ...], codec: str, chance: random.Random) -> Input:
-    """A file, of which all or some row groups are wanted."""
+    """A file of which all or some row groups are copied."""
     stored, count, options, blooms, first, sequence_number = file
     path = folder / f"{number}.parquet"
     options = {**options, "bloom_filter_options": blooms, "compression": codec.replace("uncompressed", "none")}
@@ -288,7 +288,7 @@ def assert_true_of_all_rows(path: str) -> None:
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     for column in range(footer.num_columns):
         name = groups[0].column(column).path_in_schema
-        if name not in table.column_names or name == "key":  # of uuids Arrow compares bytes
+        if name not in table.column_names or name == "key":  # Arrow compares uuids by bytes
             continue
         found = [group.column(column).statistics for group in groups]
         counts = [item.null_count for item in found if item is not None and item.has_null_count]
@@ -354,7 +354,7 @@ METRICS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bound
 def test_metrics_of_a_part_are_those_of_a_rewrite_of_its_rows(
     content: list[tuple[Any, ...]], options: dict[str, Any], mode: str, seed: int
 ) -> None:
-    """Exactly, or the part is refused.  Row ids and last changes have metrics, too."""
+    """They are equal, or the part is refused.  Row lineage columns have metrics, too."""
     with tempfile.TemporaryDirectory() as name:
         names = [field["name"] for field in VALUES["fields"]]
         table = rows(VALUES, dict(zip(names, map(list, zip(*content, strict=True)), strict=True)))
@@ -381,12 +381,12 @@ def test_metrics_of_a_part_are_those_of_a_rewrite_of_its_rows(
             assert (made.column_sizes or {}).keys() == (anew.column_sizes or {}).keys()
 
 
-# A file with false claims is refused in one sentence, or its copy has the rows that Arrow reads in it.
+# A file with false claims is refused in a sentence, or its copy has the rows that Arrow reads from the file.
 
 
 @cache
 def original(kind: str) -> bytes:
-    """A file of forty rows by its kind; page bodies are short, so that changed bytes hit headers and indexes."""
+    """A file of forty rows of this kind; pages are short, so that changed bytes often hit headers and indexes."""
     options: dict[str, dict[str, Any]] = {
         "Bloom filters": {"bloom_filter_options": {"text": {"ndv": 20, "fpp": 0.1}}},
         "pages of version 2": {"data_page_version": "2.0", "use_dictionary": False},
@@ -406,7 +406,7 @@ KINDS = ("page index", "Bloom filters", "pages of version 2", "one row group", "
 
 
 def _outcome(inputs: list[Input], to: Path, target: CopyTarget) -> DataFile | NotCopyable | str | None:
-    """The copy of the inputs, the refusal, or the sentence of an error."""
+    """The copy of the inputs, the refusal, or the message of an error."""
     try:
         return merged(inputs, to, target)
     except (StorageError, ValueError) as error:
@@ -421,7 +421,7 @@ def _outcome(inputs: list[Input], to: Path, target: CopyTarget) -> DataFile | No
     only=st.sampled_from([None, None, [0], [1]]),
     seed=st.integers(0, 2**48),
 )
-def test_no_false_claim_is_copied(
+def test_a_false_claim_is_refused_or_harmless(
     kind: str, change: Callable[[Path, random.Random], None], keeps_ids: bool, only: list[int] | None, seed: int
 ) -> None:
     has_ids = kind.endswith("ids")
@@ -436,7 +436,7 @@ def test_no_false_claim_is_copied(
         inputs = [whole, Input(entry, 9, only), whole]
         made = _outcome(inputs, to, target)
         if isinstance(made, str):
-            # The row group has no rows now, pages are damaged, or only decoding disproves the claim about row ids.
+            # The row group has lost its rows, pages are damaged, or only decoding disproves the claim about row ids.
             assert "row group" in made or rows_of(path) is None
             return
         if not isinstance(made, DataFile):
@@ -444,13 +444,13 @@ def test_no_false_claim_is_copied(
             assert "\n" not in str(made)
             assert str(made).startswith(f"{path} ")
             return
-        # Where Arrow cannot read the input, its pages are damaged, and then it cannot read the copy either.
+        # If Arrow cannot read the input because its pages are damaged, it cannot read the copy either.
         copy, read = rows_of(to), rows_of(path)
         assert (read is None) <= (only is not None or copy is None)
         if read is not None and copy is not None:
             assert copy.num_rows == made.record_count
             try:
                 wanted = [row for source in inputs for row in resolved(source)]
-            except (OverflowError, ValueError):  # a damaged day or moment that Python does not have
+            except (OverflowError, ValueError):  # a damaged date or time outside of Python's range
                 return
             assert copy.equals(pa.Table.from_pylist(wanted, schema=copy.schema))

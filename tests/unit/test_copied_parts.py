@@ -1,4 +1,4 @@
-"""Some row groups of a file are copied, and no doubtful bound becomes a narrow bound
+"""A copy of some row groups of a file never gets a narrow bound from a doubtful bound
 (rule: metrics-contain-every-value)."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from support.copied import (
 )
 from support.rewrites import rewritten, rows, struct, written
 
-# Some row groups of a file are copied without the others, and described by what is sure of them
+# A copy of some row groups of a file is described only by metrics that are certain
 # (rule: metrics-contain-every-value).
 
 FLOATS = struct(
@@ -55,7 +55,7 @@ def judged(entry: DataFile, target: Any = None) -> CopyableFile:
     return file
 
 
-def test_every_row_group_says_which_rows_and_bytes_it_has(tmp_path: Path) -> None:
+def test_every_row_group_states_its_rows_and_bytes(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     with pq.ParquetWriter(path, mixed_rows(0, 0).schema, compression="zstd", store_decimal_as_integer=True) as writer:
         for count in (7, 0, 5, 9):
@@ -79,7 +79,7 @@ def test_every_row_group_says_which_rows_and_bytes_it_has(tmp_path: Path) -> Non
 
 
 def floats(count: int, nan: int = -1) -> dict[str, list[Any]]:
-    """Ten rows a row group; the second has neither texts nor numbers, and a value may be NaN."""
+    """Ten rows per row group; the second has neither texts nor numbers, and a value may be NaN."""
     numbers = range(count)
     return {
         "id": list(numbers),
@@ -90,7 +90,7 @@ def floats(count: int, nan: int = -1) -> dict[str, list[Any]]:
 
 
 def whole(folder: Path, values: dict[str, list[Any]], change: Any = None, **options: Any) -> DataFile:
-    """A file of several row groups with the entry that a rewrite of its rows has."""
+    """A file of several row groups, with the entry that a rewrite of its rows would have."""
     folder.mkdir()
     table = rows(FLOATS, values)
     path = parquet_file(folder / "whole.parquet", table, row_group_size=10, **options)
@@ -137,7 +137,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], list[int], str, str]] = {
 
 @pytest.mark.parametrize("what", UNKNOWN)
 def test_a_part_with_unknown_metrics_is_refused(what: str, tmp_path: Path) -> None:
-    """The whole file can be copied; so can the part, if the manifest need not state them."""
+    """The whole file can be copied; so can the part, if the manifest needs no metrics."""
     how, numbers, mode, sentence = UNKNOWN[what]
     entry = whole(tmp_path / "in", floats(30, how.get("nan", -1)), how.get("change"))
     target = target_of(FLOATS, mode=mode)
@@ -154,7 +154,7 @@ def test_a_part_with_unknown_metrics_is_refused(what: str, tmp_path: Path) -> No
     assert isinstance(freely, DataFile)
 
 
-def test_cut_bounds_of_texts_are_enough_where_the_manifest_cuts_them_anyway(tmp_path: Path) -> None:
+def test_truncated_string_bounds_are_enough_if_the_manifest_truncates_them_too(tmp_path: Path) -> None:
     entry = whole(tmp_path / "in", floats(30), cut_texts)
     target = target_of(FLOATS, mode="truncate(16)")
     made = merge_files([(entry, judged(entry, target).only([2]))], str(tmp_path / "copy.parquet"), target, STORAGE)
@@ -163,8 +163,8 @@ def test_cut_bounds_of_texts_are_enough_where_the_manifest_cuts_them_anyway(tmp_
     assert (made.upper_bounds or {})[3] == b"text number 002:"
 
 
-def test_counts_of_a_part_are_known_where_all_values_of_the_file_are_alike(tmp_path: Path) -> None:
-    """All of them NaN, or null: the footer need not count them."""
+def test_counts_of_a_part_are_known_if_all_values_are_null_or_nan(tmp_path: Path) -> None:
+    """If all values are NaN, or all are null, the footer need not count them."""
     values = {**floats(30), "x": [math.nan] * 30, "t": [None] * 30}
     entry = whole(tmp_path / "in", values, without_nulls)
     target = target_of(FLOATS, mode="full")
@@ -177,7 +177,7 @@ def test_counts_of_a_part_are_known_where_all_values_of_the_file_are_alike(tmp_p
 
 
 def test_a_zero_in_a_bound_of_a_part_gets_the_outer_sign(tmp_path: Path) -> None:
-    """Some writers state the zero that they saw, and both signs are there."""
+    """Some writers state the first zero that they saw, and the column has both signs."""
 
     def swapped(metadata: FileMetaData) -> None:
         statistics = metadata.row_groups[1].columns[1].meta_data.statistics
@@ -203,7 +203,7 @@ UNCOUNTED = struct(
 
 
 def uncounted_rows() -> pa.Table:
-    """Three row groups of ten; the second has NaN in ``x``, all have some in ``point``, a null struct among them."""
+    """Three row groups of ten rows; the second has NaN in ``x``, all have NaN in ``point``, which has a null struct."""
     numbers = range(30)
     return rows(
         UNCOUNTED,
@@ -219,8 +219,8 @@ def uncounted_rows() -> pa.Table:
 
 @pytest.mark.parametrize("has_bounds", [True, False], ids=["as PyIceberg", "without bounds"])
 @pytest.mark.parametrize("numbers", [[0, 1, 2], [0], [1]])
-def test_nan_that_an_entry_does_not_count_are_counted(numbers: list[int], has_bounds: bool, tmp_path: Path) -> None:
-    """Iceberg-Java takes an absent count for none, and drops whole files by that
+def test_nan_missing_from_an_entry_are_counted(numbers: list[int], has_bounds: bool, tmp_path: Path) -> None:
+    """Iceberg-Java reads an absent count as zero, and skips whole files because of it
     (rule: footer-bounds-by-known-writers)."""
     table = uncounted_rows()
     path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
@@ -254,7 +254,7 @@ def _bounds_of(entry: DataFile) -> tuple[Any, Any]:
     return entry.lower_bounds, entry.upper_bounds
 
 
-# As DuckDB 2.0.0 writes eight rows, with a count of NaN in the footer and no bounds beside them.
+# Eight rows as DuckDB 2.0.0 writes them, with a NaN count in the footer and no bounds.
 DUCKDB_2 = (
     "P(e~L6#x~C0TpH}6%Z8w6$TXs001bpFa01!RRI9V0ssI25CH%J00RI700jUB00#g70000000#hIU@$Nk7z_*svXGDgBNYG@Y!zB8"
     "6%Z8w6$TXs001bpFa01kB>@1y0ssI25CH-J0049_F)}kWH8uhO004A11_S~?zySsX+>|6002RIg6<jP85ETFw1{DSX04TLD{UBd0"
@@ -269,7 +269,7 @@ DUCKDB_2 = (
 
 
 def test_files_of_duckdb_2_are_copied(tmp_path: Path) -> None:
-    """Its footers count NaN, in a field that readers know from 2026 on; a footer for several writers has none."""
+    """Its footers count NaN, in a field that readers know since 2026; a footer for several writers omits the field."""
     schema = struct(
         (1, "id", "long"), (2, "text", "string"), (3, "ratio", "double"), (4, "point", struct((5, "y", "float")))
     )
@@ -296,8 +296,8 @@ def test_files_of_duckdb_2_are_copied(tmp_path: Path) -> None:
         ] * 4
 
 
-def test_nan_of_footers_are_believed_where_entries_have_bounds(tmp_path: Path) -> None:
-    """So that nothing is decoded: here a false count comes through (rule: footer-bounds-by-known-writers)."""
+def test_nan_counts_of_footers_are_used_if_entries_have_bounds(tmp_path: Path) -> None:
+    """Nothing is decoded: a false count would be copied (rule: footer-bounds-by-known-writers)."""
     table = rows(FLOATS, floats(20))
     path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
     anew = written(rewritten(FLOATS, [table], tmp_path))
@@ -313,7 +313,7 @@ def test_nan_of_footers_are_believed_where_entries_have_bounds(tmp_path: Path) -
     target = target_of(FLOATS, mode="full")
     made = merge_files([(entry, judged(entry, target))], str(tmp_path / "copy.parquet"), target, STORAGE)
     assert isinstance(made, DataFile), str(made)
-    assert made.nan_value_counts == {2: 3}  # the second row group has nulls only
+    assert made.nan_value_counts == {2: 3}  # the second row group contains only nulls
 
 
 def test_a_float_column_that_cannot_be_decoded_is_refused(tmp_path: Path) -> None:
@@ -330,8 +330,8 @@ def test_a_float_column_that_cannot_be_decoded_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("counted", [{}, {1: 0}, {3: 1}, {1: 0, 3: 1}], ids=["none", "first", "second", "both"])
-def test_columns_whose_paths_are_the_same_to_arrow_are_not_mixed_up(counted: dict[int, int], tmp_path: Path) -> None:
-    """A dot in a name is a step to PyArrow."""
+def test_columns_with_the_same_path_in_arrow_are_not_mixed_up(counted: dict[int, int], tmp_path: Path) -> None:
+    """PyArrow treats a dot in a name as a path separator."""
     schema = struct((1, "a.b", "double"), (2, "a", struct((3, "b", "double"))))
     values: dict[str, list[Any]] = {"a.b": [1.0, 2.0, 3.0], "a": [{"b": math.nan}, {"b": 5.0}, None]}
     path = parquet_file(tmp_path / "in.parquet", rows(schema, values))
@@ -371,9 +371,9 @@ def lookup(*values: Any, kind: pa.DataType) -> EqualityLookup:
     return EqualityLookup.build([1], [pa.array(values, kind)], pa.array([2] * len(values), pa.int64()))
 
 
-def test_keys_within_bounds() -> None:
-    """A lower bound that was cut is below every value, and says nothing of the greatest; a bound that is no value of
-    the type bounds nothing, and a column without bounds may hold every key."""
+def test_keys_within_bounds_are_counted() -> None:
+    """A truncated lower bound does not limit the greatest value, an invalid bound is ignored, and a column without
+    bounds may contain every key."""
     keys = lookup("aa", "ab", "zz", kind=pa.string())
     assert keys_within(keys, {1: ColumnRange(least=b"ab")}, 1) == 2
     assert keys_within(keys, {1: ColumnRange(most=b"ab")}, 1) == 2
@@ -383,7 +383,7 @@ def test_keys_within_bounds() -> None:
     assert keys_within(lookup(1, None, kind=pa.int64()), {2: ColumnRange(5, 6, may_be_null=False)}, 1) == 2
 
 
-# Wrong bounds never become narrow bounds of a copy, of a part, or of the rows that keys may be in.
+# Wrong bounds never become narrow bounds of a copy, of a part, or of the rows that keys may match.
 
 FLOAT_COLUMN = struct((1, "x", "double"))
 
@@ -401,11 +401,11 @@ def file_of(path: Path, values: list[float], bounds: tuple[float, float], **opti
 
 
 @pytest.mark.parametrize("order", [*permutations(range(3))])
-def test_bounds_that_are_nan_bound_nothing(order: tuple[int, ...], tmp_path: Path) -> None:
-    """Some writers give them to files that hold NaN beside other values: then they bound nothing
+def test_nan_bounds_are_ignored(order: tuple[int, ...], tmp_path: Path) -> None:
+    """Some writers give such bounds to files with NaN and other values; they are ignored
     (rule: metrics-contain-every-value).
 
-    Those of the footer do, if it has any.
+    Bounds of the footer are used, if it has any.
     """
     inputs = [
         file_of(tmp_path / "a.parquet", [3.0, 4.0], (3.0, 4.0)),
@@ -423,8 +423,8 @@ def test_bounds_that_are_nan_bound_nothing(order: tuple[int, ...], tmp_path: Pat
 TEXTS = struct((1, "id", "long"), (2, "name", "string"), (3, "x", "double"), (4, "price", "decimal(9,2)"))
 
 
-def with_turned_bounds(path: Path) -> Path:
-    """The statistics of the first row group say the least value where the greatest belongs, and the other way round."""
+def with_exchanged_bounds(path: Path) -> Path:
+    """Exchange the minimum and the maximum in the statistics of the first row group."""
     prices = [Decimal("-1.25"), Decimal("3.50"), Decimal("7.00"), Decimal("8.00")]
     values: dict[str, Any] = {
         "id": [1, 9, 20, 21],
@@ -443,17 +443,17 @@ def with_turned_bounds(path: Path) -> Path:
     return with_metadata(path, turn)
 
 
-def test_turned_statistics_leave_no_key_out(tmp_path: Path) -> None:
-    """A writer that compares otherwise is no reason to let deleted rows come back
+def test_exchanged_statistics_exclude_no_key(tmp_path: Path) -> None:
+    """Deleted rows do not return because a writer compares values differently
     (rule: copy-under-keys-only-if-none-match)."""
-    footer = pq.read_metadata(with_turned_bounds(tmp_path / "a.parquet"))
+    footer = pq.read_metadata(with_exchanged_bounds(tmp_path / "a.parquet"))
     first, second = (column_ranges(footer.row_group(number), leaf_columns(TEXTS)) for number in range(2))
     assert set(first.values()) == {ColumnRange(may_be_null=False)}
     assert (second[1].least, second[1].most, second[2].least) == (20, 21, b"b")
 
 
-def test_a_part_is_not_described_by_turned_statistics(tmp_path: Path) -> None:
-    path = with_turned_bounds(tmp_path / "a.parquet")
+def test_a_part_does_not_use_exchanged_statistics(tmp_path: Path) -> None:
+    path = with_exchanged_bounds(tmp_path / "a.parquet")
     nothing = dict.fromkeys(range(1, 5), 0)
     entry = entry_of(path, value_counts=dict.fromkeys(nothing, 4), null_value_counts=nothing, nan_value_counts=nothing)
     target = target_of(TEXTS, mode="counts")
@@ -477,13 +477,13 @@ def test_a_part_is_not_described_by_turned_statistics(tmp_path: Path) -> None:
         ("", False),
     ],
 )
-def test_writers_whose_statistics_are_right_are_known_by_name_and_version(writer: str, is_right: bool) -> None:
+def test_writers_with_correct_statistics_are_known_by_name_and_version(writer: str, is_right: bool) -> None:
     """(rule: footer-bounds-by-known-writers)."""
     assert has_right_statistics(writer.encode()) is is_right
 
 
 @pytest.mark.parametrize(("writer", "is_known"), [("somebody version 9.9.9", False), ("DuckDB version v2.0.0", True)])
-def test_bounds_and_counts_come_from_footers_of_known_writers_only(writer: str, is_known: bool, tmp_path: Path) -> None:
+def test_only_footers_of_known_writers_supply_bounds_and_counts(writer: str, is_known: bool, tmp_path: Path) -> None:
     """Plausible but wrong bounds would hide rows from filters."""
     path = parquet_file(tmp_path / "a.parquet", rows(FLOAT_COLUMN, {"x": [1.0, 2.0, 3.0, 4.0]}), row_group_size=2)
 
@@ -520,7 +520,7 @@ def test_bounds_and_counts_come_from_footers_of_known_writers_only(writer: str, 
         assert str(part) == f"{path} has a manifest entry without bounds of column x for a part of its row groups"
 
 
-def test_a_copy_of_unknown_writers_is_of_an_unknown_writer() -> None:
+def test_a_copy_from_unknown_writers_has_an_unknown_writer() -> None:
     known, unknown = b"parquet-cpp-arrow version 26.0.1", b"somebody version 9.9.9"
     assert has_right_statistics(common_writer({known, b"DuckDB version v2.0.0"}))
     assert not has_right_statistics(common_writer({known, unknown}))
@@ -546,16 +546,16 @@ def packed(value: float | None) -> bytes | None:
     ],
 )
 @pytest.mark.parametrize("deprecated", [False, True])
-def test_bounds_of_floats_are_stated_only_if_the_upper_is_above_the_lower(
+def test_bounds_of_floats_are_stated_only_if_they_differ(
     least: float | None, most: float | None, hidden: bool, deprecated: bool
 ) -> None:
-    """Of a single bound no reader makes a single value."""
+    """No reader takes a single bound for a single value."""
     statistics = Statistics(min=packed(least), max=packed(most))
     if not deprecated:
         statistics = Statistics(min_value=packed(least), max_value=packed(most))
     (leaf,) = leaf_columns(FLOAT_COLUMN)
     assert hides_bounds(ColumnMetaData(statistics=statistics), leaf) is hidden
-    # Where no value is NaN, equal bounds are the only value, but for zeros, which have two signs.
+    # Without NaN, equal bounds are the only value, except for zeros, which have two signs.
     is_single = least == most != 0
     assert hides_bounds(ColumnMetaData(statistics=statistics), leaf, may_be_nan=False) is (hidden and not is_single)
     assert not hides_bounds(ColumnMetaData(statistics=None), leaf)

@@ -28,7 +28,7 @@ from icekeeper.operations.expiry.unreferenced import (
 from support.listed_manifests import FILE_BYTES, LOCATION, ListedManifests, path_of
 from support.tables import new_document, snapshot
 
-# What an expiry of some snapshots frees, by names below the location of the table.
+# The files that an expiry of some snapshots frees, by names below the location of the table.
 
 
 def freed(table: ListedManifests, *expired: int) -> set[str]:
@@ -44,14 +44,14 @@ def names(freed_now: Unreferenced) -> set[str]:
     return {path.removeprefix(f"{LOCATION}/") for path in freed_now.candidates}
 
 
-# Which manifests are opened to find out what an expiry frees, in which order, and what a candidate costs.
+# Which manifests an expiry opens, in which order, and the memory for a candidate.
 
 
 History = list[dict[str, list[Any]]]
 
 
 def table_of(history: History) -> ListedManifests:
-    """Snapshots 1, 2, … as manifests by name: 1 is the live file data/1, -1 a deleted entry of it, a pair a vector."""
+    """Snapshots 1, 2, … as manifests by name: 1 is the live file data/1, -1 its deleted entry, a pair is a vector."""
     vectors = {
         name
         for manifests in history
@@ -76,44 +76,44 @@ def of_manifests(*names: str) -> set[str]:
 FREED: dict[str, tuple[History, set[int], set[str]]] = {
     "appends": ([{"a": [1]}, {"a": [1], "b": [2]}, {"a": [], "b": [], "c": [3]}], {1}, of_manifests("snap-1")),
     "no live entries": ([{"kept": [1], "old": [-9]}, {"kept": []}], {1}, of_manifests("snap-1", "old")),
-    # An object store may hold "m 1" and "m%201" side by side: only what is spelled alike is surely the same.
+    # An object store may hold both "m 1" and "m%201": only equal spellings are surely the same object.
     "two manifests that could be one": (
         [{"old": [1, 2]}, {"m 1": [3], "m%201": [1]}],
         {1},
         {"data/2", *of_manifests("old", "snap-1")},
     ),
-    # The deleted entries of m2 name files that an earlier snapshot lost, and that another may hold again.
+    # The deleted entries of m2 name files that an earlier snapshot removed and another may add again.
     "deleted entries": (
         [{"m1": [1]}, {"m2": [2, -1, -9]}, {"m3": [3]}],
         {2},
         {"data/2", *of_manifests("m2", "snap-2")},
     ),
-    # Snapshot 2 publishes the file again in a manifest of its own, and a tag keeps snapshot 1.
+    # Snapshot 2 adds the file again in another manifest, and a tag keeps snapshot 1.
     "a file listed twice": (
         [{"first": [1]}, {"first": [], "again": [1, 2]}, {"rest": [3]}],
         {2},
         {"data/2", *of_manifests("again", "snap-2")},
     ),
-    # A kept manifest that rewrote the dropped one holds its files; no snapshot listed both.
+    # A kept manifest that replaced the dropped manifest lists its files; no snapshot lists both.
     "a rewritten manifest": ([{"old": [1, 2]}, {"rewritten": [1]}], {1}, {"data/2", *of_manifests("old", "snap-1")}),
     "a manifest without live entries proves nothing about others": (
         [{"kept": [1], "history": [-9]}, {"gone": [1, 2]}, {"kept": []}],
         {1, 2},
         {"data/2", *of_manifests("history", "gone", "snap-1", "snap-2")},
     ),
-    # Both manifests are listed by one snapshot, with vectors at other offsets of one file.
+    # A single snapshot lists both manifests, with vectors at different offsets of the same file.
     "a Puffin file with a live vector": (
         [{"kept": [("data/dv", 4)], "gone": [("data/dv", 44), ("data/old", 4)]}, {"kept": []}],
         {1},
         {"data/old", *of_manifests("gone", "snap-1")},
     ),
-    # "kept" was listed beside "d 1" only.
+    # A snapshot lists "kept" only beside "d 1".
     "two dropped manifests that could be one": (
         [{"d%201": [1]}, {"kept": [1], "d 1": [2]}, {"kept": []}],
         {1, 2},
         {"data/2", *of_manifests("d%201", "snap-1", "snap-2")},
     ),
-    # What a store or client may take for the same file or manifest.
+    # Paths that a store or client may treat as the same file or manifest.
     **{
         f"{kept} saves {dropped}": (
             [{"old": [dropped, "data/other"]}, {"new": [kept]}],
@@ -136,11 +136,11 @@ FREED: dict[str, tuple[History, set[int], set[str]]] = {
 
 
 @pytest.mark.parametrize(("history", "expired", "expected"), FREED.values(), ids=FREED)
-def test_what_an_expiry_frees(history: History, expired: set[int], expected: set[str]) -> None:
+def test_an_expiry_frees_exactly_the_expected_files(history: History, expired: set[int], expected: set[str]) -> None:
     assert freed(table_of(history), *expired) == expected
 
 
-def test_appends_open_the_first_manifest_that_stays_and_none_without_live_entries() -> None:
+def test_after_appends_only_the_first_kept_manifest_with_live_entries_is_opened() -> None:
     table = table_of(FREED["appends"][0])
     freed(table, 1)
     assert table.read_manifests() == {"b": 1}
@@ -151,7 +151,7 @@ def test_appends_open_the_first_manifest_that_stays_and_none_without_live_entrie
 
 
 def test_manifests_listed_beside_a_dropped_manifest_are_opened_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most likely "rewritten" holds what the dropped manifest held."""
+    """Most likely "rewritten" lists the files of the dropped manifest."""
     monkeypatch.setattr("icekeeper.metadata.table_reader._PARALLEL_READS", 1)
     table = ListedManifests()
     beside, dead = table.manifest("beside", ["data/b"]), table.manifest("dead", dead=["data/0"])
@@ -165,7 +165,7 @@ def test_manifests_listed_beside_a_dropped_manifest_are_opened_last(monkeypatch:
     assert "beside" not in table.read_manifests()
 
 
-def test_no_more_manifests_are_opened_once_no_candidate_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_manifest_is_opened_once_no_candidate_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("icekeeper.metadata.table_reader._PARALLEL_READS", 1)
     table = ListedManifests()
@@ -213,8 +213,8 @@ def test_manifests_that_v1_lists_inline_are_read_once() -> None:
     assert table.reads == {path_of("metadata/gone.avro"): 1, path_of("metadata/kept.avro"): 1}
 
 
-def test_a_candidate_costs_little_more_than_its_path() -> None:
-    """A million of them fit beside everything else: no second copy of a path, no object per file."""
+def test_a_candidate_takes_little_more_memory_than_its_path() -> None:
+    """A million candidates fit into memory: no second copy of a path, no object per file."""
     count = 4_000
     paths = [f"file:///warehouse/ns/t/data/part-{number:08d}-{'x' * 60}.parquet" for number in range(count)]
     candidates = Candidates(["file:///warehouse/ns/t"])
@@ -232,7 +232,7 @@ def test_a_candidate_costs_little_more_than_its_path() -> None:
     assert (candidates.files_left, candidates.size, candidates.paths()) == (0, 0, ())
 
 
-def test_candidates_with_the_same_hash_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_with_the_same_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icekeeper.operations.expiry.unreferenced.hash", lambda text: 7, raising=False)
     candidates = Candidates([LOCATION])
     for name in ("a", "b", "c", "b", "d"):
@@ -243,7 +243,7 @@ def test_candidates_with_the_same_hash_stay_apart(monkeypatch: pytest.MonkeyPatc
     assert candidates.size == 30
 
 
-# What each branch, tag and snapshot holds alone: counted once per object, each manifest read once.
+# What only one branch, tag or snapshot needs: each object is counted once, each manifest read once.
 
 
 def sizes(table: ListedManifests, *names: str) -> int:
@@ -261,7 +261,7 @@ def by_snapshot(costs: TableCosts) -> dict[int, tuple[tuple[str, ...], int, int]
 
 @pytest.fixture
 def table() -> ListedManifests:
-    """1 ← 2 ← 3 (main), 4 of a branch off 2, the tag on 1, and 5 that no ref names."""
+    """1 ← 2 ← 3 (main), 4 of a branch from 2, a tag on 1, and 5 without a ref."""
     made = ListedManifests()
     base = made.manifest("base", ["data/1", "data/2"])
     made.snapshot(1, base)
@@ -305,7 +305,7 @@ def test_a_snapshot_is_charged_what_no_other_snapshot_reaches(table: ListedManif
 
 @st.composite
 def trees(draw: st.DrawFn) -> TableMetadata:
-    """Snapshots 1, 2, …, each a child of one before or of none, and refs on them."""
+    """Snapshots 1, 2, …, each with or without an earlier parent, and refs on them."""
     count = draw(st.integers(1, 8))
     parents = [draw(st.sampled_from([None, *range(1, number)])) for number in range(1, count + 1)]
     document = new_document("s3://b/t", 2)
@@ -320,7 +320,7 @@ def trees(draw: st.DrawFn) -> TableMetadata:
 
 
 @given(trees(), st.dictionaries(st.integers(0, 255), st.tuples(st.integers(1, 9), st.integers(1, 99)), max_size=12))
-def test_the_costs_are_those_of_walking_each_ref(metadata: TableMetadata, weights: dict[int, tuple[int, int]]) -> None:
+def test_the_costs_equal_a_walk_over_each_ref(metadata: TableMetadata, weights: dict[int, tuple[int, int]]) -> None:
     bits = {i: 1 << place for place, i in enumerate(metadata.snapshots)}
     weights = {mask & sum(bits.values()): weight for mask, weight in weights.items()}
     held_by = {
@@ -345,8 +345,8 @@ def test_the_costs_are_those_of_walking_each_ref(metadata: TableMetadata, weight
     assert costs.bytes_without_ref == sum(weights[mask][1] for mask in weights if not holders[mask])
 
 
-def test_thousands_of_refs_are_weighed_in_seconds() -> None:
-    """Each ancestor is walked once, not once for each ref, and a snapshot names twenty refs at most."""
+def test_the_costs_of_thousands_of_refs_take_seconds() -> None:
+    """Each ancestor is visited once, not once per ref, and a snapshot names at most twenty refs."""
     count = 3_000
     document = new_document("s3://b/t", 2)
     document["snapshots"] = [
@@ -384,7 +384,7 @@ def test_a_puffin_file_counts_once_however_many_vectors_it_holds() -> None:
     assert by_snapshot(costs)[2] == (("main",), 2, sizes(table, "dv2", "snap-2"))
 
 
-def test_spellings_are_one_file_and_statistics_count() -> None:
+def test_spellings_count_as_the_same_file_and_statistics_count() -> None:
     table = ListedManifests()
     table.snapshot(1, table.manifest("a", ["s3a://b/t/data/1"]))
     table.snapshot(2, table.manifest("b", ["s3://b/t//data/1"]))
@@ -396,7 +396,7 @@ def test_spellings_are_one_file_and_statistics_count() -> None:
     assert costs[2][1:] == (2, sizes(table, "b", "snap-2"))
 
 
-def test_costs_are_json_and_a_table_without_snapshots_has_none(table: ListedManifests) -> None:
+def test_costs_are_json_and_a_table_without_snapshots_has_no_costs(table: ListedManifests) -> None:
     document = json.loads(json.dumps(cost_of_refs(table.reader).to_json()))
     assert {ref["name"] for ref in document["refs"]} == {"main", "audit", "first"}
     assert document["snapshots"][0]["refs"] == ["first"]
@@ -409,7 +409,7 @@ def test_an_unreadable_manifest_raises_an_error(table: ListedManifests) -> None:
         cost_of_refs(table.reader)
 
 
-# The commit that removes snapshots: what it asks of the table, and what it takes out.
+# The commit that removes snapshots: its requirements and its updates.
 
 REFS = {
     "main": {"type": "branch", "snapshot-id": 3},
@@ -431,8 +431,8 @@ def table_with_refs(refs: dict[str, dict[str, object]]) -> TableMetadata:
 
 
 @pytest.mark.parametrize("name", REFS)
-def test_every_known_ref_must_be_where_it_was_in_the_same_table(name: str) -> None:
-    """Some catalogs drop a ref together with its snapshot: a ref that has moved may need such a snapshot
+def test_the_commit_requires_every_known_ref_unchanged_in_the_same_table(name: str) -> None:
+    """Some catalogs drop a ref together with its snapshot, and a ref that has moved may need the snapshot
     (rule: assert-refs-on-expiry)."""
     commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
     check_requirements(table_with_refs(REFS), commit.requirements)
@@ -444,8 +444,8 @@ def test_every_known_ref_must_be_where_it_was_in_the_same_table(name: str) -> No
         check_requirements(other, commit.requirements)
 
 
-def test_snapshots_go_with_their_statistics_and_aged_refs() -> None:
-    """Each has an update of its own, because a catalog may not know what belongs to a snapshot."""
+def test_snapshots_are_removed_with_their_statistics_and_expired_refs() -> None:
+    """Each has its own update, because a catalog may not know what belongs to a snapshot."""
     commit = removal_of(table_with_refs(REFS), PLAN, UnusedMetadata())
     assert [update["action"] for update in commit.updates] == [
         "remove-snapshot-ref",
@@ -459,10 +459,10 @@ def test_snapshots_go_with_their_statistics_and_aged_refs() -> None:
     assert [entry["snapshot-id"] for entry in after.statistics] == [3]
 
 
-# Which files an expiry frees: what no kept snapshot holds, and what saves a file.
+# Which files an expiry frees: files that no kept snapshot needs, and what keeps a file.
 
 
-def test_thousands_of_statistics_go_in_seconds() -> None:
+def test_the_removal_of_thousands_of_statistics_takes_seconds() -> None:
     document = new_document("s3://b/t", 2, **{"table-uuid": "u"})
     document["snapshots"] = [snapshot(i, format_version=2, sequence_number=i) for i in range(1, 9_002)]
     document["statistics"] = [
@@ -478,7 +478,7 @@ def test_thousands_of_statistics_go_in_seconds() -> None:
 
 
 def test_an_unreadable_kept_snapshot_stops_the_expiry() -> None:
-    """The manifest decides nothing, but every snapshot that would stay needs it."""
+    """The manifest would not change the plan, but every kept snapshot needs it."""
     table = ListedManifests()
     a, b = table.manifest("a", ["data/1"]), table.manifest("b", ["data/2"])
     table.snapshot(1, a)
@@ -508,7 +508,7 @@ def test_metadata_that_decides_must_be_readable(lost: str) -> None:
         freed(table, 1)
 
 
-def test_files_elsewhere_and_held_files_stay() -> None:
+def test_files_elsewhere_and_held_files_are_kept() -> None:
     table = ListedManifests()
     table.snapshot(1, table.manifest("old", ["s3://b/t2/data/1", "s3://b/t/../u/data/2", "data/staged", "data/3"]))
     table.snapshot(2, table.manifest("new", ["data/4"]))
@@ -516,7 +516,7 @@ def test_files_elsewhere_and_held_files_stay() -> None:
     assert names(freed_now) == {"data/3", "metadata/old.avro", "metadata/snap-1.avro"}
 
 
-def test_statistics_go_unless_another_snapshot_names_their_file() -> None:
+def test_statistics_are_freed_unless_another_snapshot_names_their_file() -> None:
     table = ListedManifests()
     kept = table.manifest("kept", ["data/1"])
     table.snapshot(1, kept)
@@ -548,7 +548,7 @@ def test_bytes_are_those_of_objects_each_counted_once() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[dict[str, set[int]]], set[int]]:
-    """Snapshots as manifests by name with the files they hold, a file perhaps twice; and which of them expire."""
+    """Snapshots as manifests by name with their files, perhaps with repeated files; and which snapshots expire."""
     snapshots: list[dict[str, set[int]]] = []
     manifests, head = 0, dict[str, set[int]]()
     for _ in range(draw(st.integers(1, 7))):
@@ -573,7 +573,7 @@ def histories(draw: st.DrawFn) -> tuple[list[dict[str, set[int]]], set[int]]:
 def test_expiry_frees_exactly_the_files_that_no_kept_snapshot_needs(
     history: tuple[list[dict[str, set[int]]], set[int]], version: int
 ) -> None:
-    """Branches, rewrites of manifests, files that come back: the shortcuts change nothing
+    """Branches, rewritten manifests, files added again: shortcuts do not change the result
     (rule: what-a-table-needs)."""
     snapshots, expired = history
     table, made = ListedManifests(version), {}
@@ -594,7 +594,7 @@ def test_expiry_frees_exactly_the_files_that_no_kept_snapshot_needs(
     assert set(table.reads.values()) <= {1}
 
 
-# Partition specs and schemas go when nothing uses them, and stay when something may.
+# Partition specs and schemas are removed if nothing uses them, and kept if something may use them.
 
 
 def schema(schema_id: int, *columns: int) -> dict[str, Any]:
@@ -636,15 +636,15 @@ def test_specs_and_schemas_that_only_expired_snapshots_used_are_removed(table_of
     assert unused(table_of_versions, 1, 2) == UnusedMetadata((1,), (0, 1)), "a kept manifest uses spec 0"
 
 
-def test_schemas_stay_while_deletes_may_mean_dropped_columns(table_of_versions: ListedManifests) -> None:
-    """Specs and schemas are removed only when nothing can refer to them."""
+def test_schemas_are_kept_while_deletes_may_refer_to_dropped_columns(table_of_versions: ListedManifests) -> None:
+    """Specs and schemas are removed only if nothing can refer to them."""
     deletes = table_of_versions.manifest("d", ["data/d"], deletes=True, spec_id=2)
     table_of_versions.snapshot(4, deletes, **{"schema-id": 2})
     assert unused(table_of_versions, 1, 2) == UnusedMetadata((0, 1), ())
 
 
 @pytest.mark.parametrize("meaning", ["partition-specs", "sort-orders"])
-def test_schemas_stay_while_a_spec_or_order_means_a_dropped_column(
+def test_schemas_are_kept_while_a_spec_or_order_refers_to_a_dropped_column(
     table_of_versions: ListedManifests, meaning: str
 ) -> None:
     table_of_versions.document["schemas"][0] = schema(0, 1, 9)
@@ -653,7 +653,7 @@ def test_schemas_stay_while_a_spec_or_order_means_a_dropped_column(
     assert unused(table_of_versions, 1).schema_ids == ()
 
 
-def test_a_schema_or_spec_of_unknown_use_stays(table_of_versions: ListedManifests) -> None:
+def test_a_schema_or_spec_of_unknown_use_is_kept(table_of_versions: ListedManifests) -> None:
     raw = table_of_versions.document["snapshots"][1]
     del raw["schema-id"]
     assert unused(table_of_versions, 1) == UnusedMetadata((0,), ())
@@ -670,7 +670,7 @@ def test_nested_columns_are_columns(table_of_versions: ListedManifests) -> None:
     assert unused(table_of_versions, 1, 2).schema_ids == (0, 1)
 
 
-def test_the_document_loses_them_unless_they_are_in_use_again(table_of_versions: ListedManifests) -> None:
+def test_the_document_loses_schemas_and_specs_unless_they_are_in_use_again(table_of_versions: ListedManifests) -> None:
     found = unused(table_of_versions, 1, 2)
     requirements = found.requirements(table_of_versions.metadata)
     assert requirements == [

@@ -1,4 +1,4 @@
-"""What a process holds in memory has bounds, and freed memory is returned (rule: bounded-worker-memory)."""
+"""The memory of a process is bounded, and freed memory is returned (rule: bounded-worker-memory)."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from support.copied import mixed_rows, parquet_file
 from support.paper_s3 import PaperS3, storage_over
 from support.rewrites import task
 
-# Whoever imports Icekeeper first has Arrow give memory back (platform: arrow-allocators).
+# An import of Icekeeper makes Arrow return memory to the system (platform: arrow-allocators).
 
 GNU = {"CS_GNU_LIBC_VERSION": 2, "CS_PATH": 0}
 
 
-def test_a_choice_is_kept_and_only_gnu_wheels_are_sure_to_have_it() -> None:
+def test_a_set_allocator_is_kept_and_the_default_depends_on_the_wheel() -> None:
     given = {"ARROW_DEFAULT_MEMORY_POOL": "system", "JE_ARROW_MALLOC_CONF": "narenas:9"}
     ours = {
         "ARROW_DEFAULT_MEMORY_POOL": "jemalloc",
@@ -67,8 +67,8 @@ def test_a_choice_is_kept_and_only_gnu_wheels_are_sure_to_have_it() -> None:
 
 
 @pytest.mark.skipif("CS_GNU_LIBC_VERSION" not in os.confstr_names, reason="Arrow's wheels for other systems lack it")
-def test_arrow_uses_it() -> None:
-    """In a process of its own: Arrow asks once."""
+def test_arrow_uses_the_chosen_allocator() -> None:
+    """In a separate process, because Arrow reads the choice once."""
     code = "import icekeeper, pyarrow; print(pyarrow.default_memory_pool().backend_name)"
     environment = {name: value for name, value in os.environ.items() if name != "ARROW_DEFAULT_MEMORY_POOL"}
     done = subprocess.run(
@@ -77,8 +77,8 @@ def test_arrow_uses_it() -> None:
     assert (done.stdout, done.stderr) == ("jemalloc\n", "")
 
 
-# What a worker holds has bounds that do not grow with its group (rule: bounded-worker-memory), in bytes that Arrow
-# hands out.
+# The memory of a worker does not grow with its group (rule: bounded-worker-memory), in bytes that Arrow
+# allocates.
 
 MB = 1024 * 1024
 BY_POSITION = DeleteFile(
@@ -106,7 +106,7 @@ def file_of(path: Path, table: pa.Table, group_rows: int) -> Path:
 
 
 def held_by_reader(path: Path) -> int:
-    """The most bytes that are held besides the batch that was read last."""
+    """The most bytes held besides the last batch."""
     before, most = pa.total_allocated_bytes(), 0
     with pa.OSFile(str(path)) as stream:
         schema, batches = open_rows(stream, "PARQUET")
@@ -115,23 +115,23 @@ def held_by_reader(path: Path) -> int:
     return most
 
 
-def test_a_reader_holds_no_more_of_a_larger_row_group(tmp_path: Path) -> None:
-    """16 and 64 MB; whole column chunks would be four times as much."""
+def test_a_reader_holds_no_more_memory_for_a_larger_row_group(tmp_path: Path) -> None:
+    """16 and 64 MB; whole column chunks would take four times as much."""
     small, large = (file_of(tmp_path / str(n), rows(n * 131_072), n * 131_072) for n in (2, 8))
     assert large.stat().st_size > 60 * MB
     assert held_by_reader(large) <= held_by_reader(small) + MB
 
 
 def test_columns_of_small_chunks_get_no_buffers(tmp_path: Path) -> None:
-    """Buffers for each of many columns would be more than their chunks are."""
+    """Buffers for each of many columns would be larger than their chunks."""
     table = rows(2_000, columns=400)
     footer = pq.read_metadata(file_of(tmp_path / "wide", table, 2_000))
     assert parquet_reader._buffer_bytes(footer, 1.0, few_reads=False) == 0
     assert parquet_reader._buffer_bytes(footer, 1.0, few_reads=True) == 0
 
 
-def test_what_is_read_at_once_from_far_away_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row groups beyond it are read by pieces, and no more of the others together than fit."""
+def test_concurrent_reads_from_a_store_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger row groups are read in pieces, and smaller row groups together only up to the limit."""
     path = file_of(tmp_path / "far", rows(100_000), 25_000)
     monkeypatch.setattr(parquet_reader, "_SMALL_BYTES", 0)
     for most, portions, is_buffered in ((32 * MB, 1, False), (2 * MB, 2, False), (MB, 4, True)):
@@ -146,8 +146,8 @@ def test_what_is_read_at_once_from_far_away_has_a_bound(tmp_path: Path, monkeypa
             assert sum(read.num_rows for read in reads) == 100_000
 
 
-def test_wide_rows_come_fewer_at_a_time(tmp_path: Path) -> None:
-    """Rows of 1,600 bytes: as many as usual would be 200 MB."""
+def test_batches_of_wide_rows_have_fewer_rows(tmp_path: Path) -> None:
+    """A usual batch of rows of 1,600 bytes would take 200 MB."""
     path = file_of(tmp_path / "wide", rows(30_000, columns=200), 30_000)
     with pa.OSFile(str(path)) as stream:
         schema, batches = open_rows(stream, "PARQUET")
@@ -157,12 +157,12 @@ def test_wide_rows_come_fewer_at_a_time(tmp_path: Path) -> None:
 
 
 def own_copy(column: pa.ChunkedArray) -> pa.Array:
-    """The column in memory of its own, also from the columns beside it."""
+    """The column in separate memory, not shared with other columns."""
     return pa.concat_arrays([*column.chunks, column.chunk(0).slice(0, 0)])
 
 
 def held_by_keys(folder: Path, delete_files: int) -> int:
-    """The most bytes that Arrow holds while keys of equality deletes are turned into positions; a tenth match."""
+    """The most bytes that Arrow holds while equality keys are turned into positions; a tenth of the keys match."""
     numbers = rows(100_000, 1)
     data = file_of(folder / "data.parquet", numbers.slice(0, 10_000), 10_000)
     deletes = []
@@ -184,13 +184,13 @@ def held_by_keys(folder: Path, delete_files: int) -> int:
     return int(counted.max_memory() or 0)
 
 
-def test_looking_up_keys_holds_no_more_of_more_keys(tmp_path: Path) -> None:
+def test_key_lookups_hold_no_more_memory_for_more_keys(tmp_path: Path) -> None:
     few, many = held_by_keys(tmp_path, 1), held_by_keys(tmp_path, 6)
     assert many < 1.3 * few < 16 * MB
 
 
 def test_batches_are_joined_column_by_column(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looked at after each column: no more than one is in memory twice."""
+    """At most one column is in memory twice."""
     count, before, seen, table = 131_072, pa.total_allocated_bytes(), [], rows(131_072)
     batches = [
         pa.RecordBatch.from_arrays([own_copy(column) for column in table.columns], schema=table.schema)
@@ -211,8 +211,8 @@ def test_batches_are_joined_column_by_column(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("times", [2, 4])
-def test_writing_holds_no_more_of_more_rows(times: int, tmp_path: Path) -> None:
-    """A row group of 16 MB at a time, whatever their number: its rows, and less than a batch that goes beyond."""
+def test_writing_holds_no_more_memory_for_more_rows(times: int, tmp_path: Path) -> None:
+    """It holds the rows of a row group of 16 MB, and less than a batch beyond them."""
     wanted, step = 16 * MB, 16_384
     before, most = pa.total_allocated_bytes(), 0
 
@@ -231,9 +231,9 @@ def test_writing_holds_no_more_of_more_rows(times: int, tmp_path: Path) -> None:
     assert most <= wanted + 4 * MB
 
 
-def test_a_row_group_leaves_room_for_what_else_is_held(tmp_path: Path) -> None:
-    """On S3 for what waits to be sent, in a sort for the rows that stay, with deletes for a copy of a batch; half of
-    it stays in any case.
+def test_a_row_group_leaves_room_for_other_memory(tmp_path: Path) -> None:
+    """On S3 for unsent parts, in a sort for the rows in memory, with deletes for a copy of a batch; a row group gets at
+    least half of the memory.
     """
     work = replace(task(SCHEMA, [], tmp_path), row_group_memory_bytes=176 * MB)
     sorting = replace(work, recipe=SimpleNamespace())  # type: ignore[arg-type]  # any recipe
@@ -248,8 +248,8 @@ def test_a_row_group_leaves_room_for_what_else_is_held(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [200, 400])
-def test_an_upload_holds_no_more_than_its_room(size: int) -> None:
-    """Bytes that were taken and have not arrived, counted whenever a part arrives: four parts of 10 at most."""
+def test_an_upload_holds_a_limited_number_of_bytes(size: int) -> None:
+    """Unsent bytes, counted whenever a part arrives: at most four parts of 10."""
     taken, arrived, most, lock = 0, 0, 0, threading.Lock()
 
     def count(call: str, number: int) -> None:
@@ -279,7 +279,7 @@ def test_an_upload_holds_no_more_than_its_room(size: int) -> None:
 
 
 class Counted(Storage):
-    """Counts the bytes of files that were opened."""
+    """Counts the bytes of opened files."""
 
     opened = 0
 
@@ -290,14 +290,14 @@ class Counted(Storage):
 
 @pytest.mark.parametrize("count", [20, 80])
 def test_files_are_fetched_ahead_up_to_a_number_of_bytes(count: int) -> None:
-    """16 MB, and the file that goes beyond, whatever the number of files."""
+    """16 MB and the file that exceeds them, for any number of files."""
     storage, size = Counted({}), 3 * MB
     inputs = [InputFile(f"s3://bucket/{number}", 1, size) for number in range(count)]
     for taken, _ in enumerate(opened_inputs(inputs, storage), start=1):
         assert storage.opened <= (taken - 1) * size + 16 * MB + size
 
 
-# Whoever imports Icekeeper has the C library give large blocks back (platform: arrow-allocators).
+# An import of Icekeeper makes the C library return large blocks (platform: arrow-allocators).
 
 _CODE = """
 import ctypes, sys
@@ -321,12 +321,12 @@ print(mappings, before.arena - after.arena, before.hblks - after.hblks)
 """
 
 
-def test_no_other_library_is_asked() -> None:
+def test_other_c_libraries_are_not_configured() -> None:
     assert not limit_freed_memory({"CS_PATH": 0})
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library is another library, or older")
-def test_a_large_block_has_a_mapping_of_its_own_and_what_a_compressor_frees_is_kept() -> None:
+def test_large_blocks_are_mapped_separately_and_blocks_of_compressors_are_reused() -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
     done = subprocess.run(
         [sys.executable, "-c", _CODE], capture_output=True, text=True, check=True, env=environment, timeout=60
@@ -334,10 +334,10 @@ def test_a_large_block_has_a_mapping_of_its_own_and_what_a_compressor_frees_is_k
     assert (done.stdout.split(), done.stderr) == (["1", "0", "0"], "")
 
 
-# What a container's limits leave of a machine.
+# The cores and memory that a container's limits leave of a machine.
 
 
-def test_quotas_and_limits_count_where_they_are_lower() -> None:
+def test_lower_quotas_and_limits_apply() -> None:
     quotas = ("", "max 100000", "200000 100000", "150000 100000", "10000 100000", "1600000 100000")
     assert [limited_cores(8, cpu_max) for cpu_max in quotas] == [8, 8, 2, 2, 1, 8]
     assert [limited_memory(1000, text) for text in ("", "max", "600", "9223372036854771712")] == [1000, 1000, 600, 1000]
@@ -346,13 +346,13 @@ def test_quotas_and_limits_count_where_they_are_lower() -> None:
     assert here.memory_bytes > 2**20
 
 
-# What is in memory while columns are encoded side by side, and while row groups are copied: little beside the rows.
+# Columns that are encoded concurrently, and row groups that are copied, take little memory beside the rows.
 
 ENCODED_COLUMNS, ROWS = 20, 64 * 1024
 
 
 class Watched:
-    """A sink that notes how much memory Arrow has with every write."""
+    """A sink that records the memory of Arrow at every write."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -366,8 +366,8 @@ class Watched:
         self.allocated.append(pa.total_allocated_bytes())
 
 
-def test_encoded_columns_take_the_place_of_their_rows() -> None:
-    """Doubles at random take as much memory encoded as before: without that their sum would be twice as much."""
+def test_encoded_columns_replace_their_rows_in_memory() -> None:
+    """Random doubles take as much memory encoded as before; without release their sum would be twice as much."""
     before = pa.total_allocated_bytes()
     rows = [pa.table({f"c{number}": pc.random(ROWS, initializer=number) for number in range(ENCODED_COLUMNS)})]
     size = pa.total_allocated_bytes() - before
@@ -378,13 +378,13 @@ def test_encoded_columns_take_the_place_of_their_rows() -> None:
     assert rows == []
     writer.close()
     pages = sink.allocated[1 : ENCODED_COLUMNS + 1]
-    # In a column's small file its buffer may be twice as large as what it holds: two runs are under way, two may wait.
+    # The buffer of a column's small file may be twice as large as its content: two runs are encoded, two may wait.
     assert max(pages) - before < 1.4 * size
     assert pages[-1] - before < 0.3 * size
 
 
 class OneBlock:
-    """A stream of bytes whose reader must release a block before it reads the next block."""
+    """A stream whose reader must release a block before it reads the next block."""
 
     def __init__(self, data: bytes) -> None:
         self._data = io.BytesIO(data)
@@ -399,7 +399,7 @@ class OneBlock:
         return self._last
 
 
-def test_one_block_of_a_copied_file_is_in_memory_at_a_time(tmp_path: Path) -> None:
+def test_a_single_block_of_a_copied_file_is_in_memory_at_a_time(tmp_path: Path) -> None:
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
     footer = read_footer(str(path), Storage({}))
     groups = footer.metadata().row_groups
@@ -413,15 +413,15 @@ def test_one_block_of_a_copied_file_is_in_memory_at_a_time(tmp_path: Path) -> No
     assert copy.getvalue() == data[whole.start : whole.end]
 
 
-# A task may hold what its engine says, and nothing where the engine does not know (rule: bounded-worker-memory).
+# A task may hold the memory that its engine states, and none if the engine states none (rule: bounded-worker-memory).
 
 
 def spare_of(task: int) -> int:
     return task + spare_bytes()
 
 
-def test_a_task_may_hold_what_its_engine_says() -> None:
-    """Nothing is spare where several processes share the memory; an inner block ends with itself."""
+def test_a_task_may_hold_the_memory_that_its_engine_states() -> None:
+    """No memory is spare if several processes share it; an inner block ends its own setting only."""
     assert LocalEngine(1, spare_bytes=100).map(spare_of, [1, 2], lambda done: None) == [101, 102]
     assert LocalEngine(1).map(spare_of, [1], lambda done: None) == [1]
     assert LocalEngine(2, spare_bytes=100).map(spare_of, [1, 2], lambda done: None) == [1, 2]

@@ -1,4 +1,4 @@
-"""What a pass may rewrite: budgets, payback, and what deletes cost readers."""
+"""What a pass may rewrite: budgets, payback, and the cost of deletes to readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.paper_table import ROW_BYTES, Arrival, PaperTable
 from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, manifest, policy, position_delete, table, table_state
 from support.tables import new_document, snapshot
 
-# What a pass may rewrite: deletes alone on a budget, caps, and the order of jobs.
+# Rewrites only for deletes have a budget; passes have caps and an order of jobs.
 
 
 def delete_entry(number: int = 60, *, rows: int = 1, content: FileContent, **more: Any) -> ManifestEntry:
@@ -41,7 +41,7 @@ def planned(files: list[LiveEntry], deletes: list[ManifestEntry], settings: Poli
 def plan_of(
     files: list[LiveEntry], deletes: list[ManifestEntry], settings: Policy, *, new_mb: int
 ) -> CompactionPlan | Nothing:
-    """At a head that brought ``new_mb`` after our last rewrite."""
+    """The plan at a head that added ``new_mb`` after our last rewrite."""
     metadata = table()
     document = dict(metadata.document)
     ours = snapshot(HEAD - 1, format_version=2, sequence_number=49, timestamp_ms=HEAD_MS - 1)
@@ -57,29 +57,29 @@ def large_files(count: int) -> list[LiveEntry]:
 
 
 def test_one_global_equality_delete_does_not_rewrite_the_table() -> None:
-    """100 large files, 50 MB new, one delete that may reach all: at most 10 times the new bytes are rewritten."""
+    """100 large files, 50 MB of new data, and a delete that may apply to all: at most 10 times the new bytes."""
     plan = planned(large_files(100), [global_equality_delete()], policy(), new_mb=50)
     assert [group.total_bytes for group in plan.groups] == [200 * MB, 200 * MB]
     assert plan.groups_waiting == 98
 
 
-def test_a_pass_takes_one_file_that_is_larger_than_what_came_since_the_last() -> None:
-    """As long as the budget of the week has room for it; else it would never be its turn."""
+def test_a_pass_may_rewrite_a_single_file_larger_than_the_new_data() -> None:
+    """The weekly budget must have room for it; otherwise such a file would never be rewritten."""
     plan = planned(large_files(3), [global_equality_delete()], policy(), new_mb=20)
     assert len(plan.groups) == 1
     assert plan.groups_waiting == 2
 
 
 @pytest.mark.parametrize(("rows", "rewritten"), [(899_999, 0), (900_000, 3)])
-def test_a_position_delete_file_of_several_files_makes_debt_of_its_share(rows: int, rewritten: int) -> None:
-    """As a conversion writes it in v2: it names no file, so its rows count in all files of its partition alike."""
+def test_a_position_delete_file_of_several_files_adds_its_share_to_each(rows: int, rewritten: int) -> None:
+    """A conversion in v2 writes such files; without a file name, the rows are spread over the whole partition."""
     delete = delete_entry(rows=rows, content=FileContent.POSITION_DELETES)
     found = plan_of(large_files(3), [delete], policy(convert_equality_deletes="true"), new_mb=1000)
     assert len(found.groups if isinstance(found, CompactionPlan) else ()) == rewritten
 
 
-def test_without_new_data_nothing_is_rewritten_for_few_deletes() -> None:
-    """One a pass whatever came would be 240 MB an hour, in a CDC table 15 bytes per byte of new data."""
+def test_without_new_data_few_deletes_cause_no_rewrite() -> None:
+    """A file in every pass would be 240 MB an hour, in a CDC table 15 bytes per byte of new data."""
     found = plan_of(large_files(3), [global_equality_delete()], policy(), new_mb=0)
     assert isinstance(found, Nothing)
     waits = "3 file(s) under deletes wait until writers have added more data"
@@ -93,7 +93,7 @@ def test_the_most_indebted_file_comes_first() -> None:
 
 
 def test_a_file_that_frees_enough_costs_no_budget() -> None:
-    """A tenth of its rows are deleted: rewriting it amplifies by ten at most, which is what is allowed."""
+    """A tenth of its rows are deleted: its rewrite amplifies by at most ten, the allowed factor."""
     own = [
         delete_entry(60 + n, rows=rows, content=FileContent.POSITION_DELETES, referenced_data_file=f"f00{n}")
         for n, rows in enumerate([100_000, 100_000, 100_000, 99_999, 99_999])
@@ -153,14 +153,14 @@ def test_a_file_whose_deletes_are_encrypted_is_left_alone() -> None:
     assert found.reason == f"no files eligible for compaction ({why})"
 
 
-# What deletes alone may have rewritten: over a week, for debts that cost readers much, and for small debts.
+# Rewrites only for deletes: per week, for debts that cost readers much, and for small debts.
 
 NOW_MS = 1_760_000_000_000
 DAY_MS = 24 * HOUR_MS
 
 
 def history(*commits: tuple[float, str, dict[str, int]]) -> TableMetadata:
-    """Commits by age in days, operation and summary; those with ``removed-files-size`` are ours."""
+    """Commits by age in days, operation and summary; commits with ``removed-files-size`` are ours."""
     raws = []
     for number, (days, operation, counters) in enumerate(commits, start=1):
         at_ms = int(NOW_MS - days * DAY_MS)
@@ -176,7 +176,7 @@ def of(metadata: TableMetadata, oldest_delete: int = 0) -> tuple[int, int, int]:
     return found.recent, found.received, found.rewritten
 
 
-def test_a_week_counts_and_no_more() -> None:
+def test_the_budget_counts_the_last_week() -> None:
     metadata = history(
         (8, "append", {"added-files-size": 10_000}),
         (7.5, "replace", {"added-files-size": 100, "removed-files-size": 900}),
@@ -188,13 +188,13 @@ def test_a_week_counts_and_no_more() -> None:
     assert of(metadata) == (45, 2045, 300)
 
 
-def test_what_came_before_the_oldest_delete_pays_for_none() -> None:
-    """A load of 10 TB would otherwise pay for a week of rewrites that a few deletes ask for."""
+def test_data_older_than_the_oldest_delete_adds_no_budget() -> None:
+    """Otherwise a load of 10 TB would allow a week of rewrites for a few deletes."""
     metadata = history((2, "append", {"added-files-size": 10_000}), (1, "overwrite", {"added-files-size": 40}))
     assert of(metadata, oldest_delete=2) == (10_040, 40, 0)
 
 
-def test_rewrites_of_others_are_no_new_data_and_dropped_partitions_no_rewrite() -> None:
+def test_rewrites_by_others_and_dropped_partitions_do_not_count() -> None:
     metadata = history(
         (3, "replace", {"added-files-size": 700}),
         (2, "delete", {"removed-files-size": 900}),
@@ -204,7 +204,7 @@ def test_rewrites_of_others_are_no_new_data_and_dropped_partitions_no_rewrite() 
 
 
 def rewritten(deletes: int, *, sizes: Sequence[int], new_mb: int = 0, rows: int = 1, **settings: object) -> list[int]:
-    """Sizes in MB of the files that are rewritten under so many global equality deletes."""
+    """Sizes in MB of the files that are rewritten for this number of global equality deletes."""
     builder = DeleteIndexBuilder()
     for number in range(deletes):
         file = data_file(f"d{number}", 1000, records=rows, content=FileContent.EQUALITY_DELETES)
@@ -218,30 +218,30 @@ def rewritten(deletes: int, *, sizes: Sequence[int], new_mb: int = 0, rows: int 
     return sorted(group.total_bytes // MB for group in groups)
 
 
-def test_debts_that_are_small_altogether_are_paid_at_once() -> None:
-    """Ten times what opening one file costs: 40 MB."""
+def test_a_small_total_debt_is_rewritten_at_once() -> None:
+    """The limit is ten times the cost of opening a file: 40 MB."""
     assert rewritten(1, sizes=[40]) == [40]
     assert rewritten(1, sizes=[41]) == []
 
 
-def test_files_whose_deletes_cost_readers_ten_times_the_file_are_rewritten_a_tenth_at_a_time() -> None:
-    """A file of 200 MB costs as much to read as 50 to open; else deletes without new data would never be applied."""
+def test_files_whose_deletes_cost_readers_ten_times_their_size_are_rewritten_a_tenth_at_a_time() -> None:
+    """A read of 200 MB costs as much as opening 50 files; otherwise deletes without new data would never be applied."""
     assert rewritten(500, sizes=[200] * 30) == []
     assert rewritten(501, sizes=[200] * 30) == [200] * 3
     assert rewritten(501, sizes=[200] * 2) == [200]
 
 
-def test_mostly_dead_files_are_rewritten_whatever_was_spent() -> None:
-    """Three tenths of the rows of each: they free as much as a third of what they take."""
+def test_files_with_many_deleted_rows_are_rewritten_beyond_the_budget() -> None:
+    """Three tenths of their rows are deleted."""
     assert rewritten(1, sizes=[200] * 3, rows=3 * 299_999, new_mb=100) == [200] * 3  # within the budget
     assert rewritten(1, sizes=[300] * 9, rows=9 * 150_000, new_mb=100) == [300] * 3
     assert rewritten(1, sizes=[300] * 9, rows=9 * 300_000, new_mb=100) == [300] * 9
 
 
 def test_a_cdc_table_keeps_within_its_amplification_and_its_debt_is_bounded() -> None:
-    """8 MB an hour that replace rows all over 3 GB, by an equality delete each.
+    """Each hour, 8 MB and an equality delete replace rows all over 3 GB.
 
-    With one indebted file a pass, whatever it costs, 30 bytes would be rewritten for each that came.
+    Without a budget, a file per pass would amount to 30 bytes rewritten per new byte.
     """
     table = PaperTable(policy())
     table.write(NOW_MS, [Arrival("p", 240 * MB)] * 12)
@@ -264,11 +264,11 @@ def worst_dead_share(table: PaperTable) -> float:
     return max(shares, default=0.0)
 
 
-# The rows of an equality delete are spread over all files that it was meant for, not over those that need it still.
+# The rows of an equality delete are spread over all files that it applied to at first, not over the remaining files.
 
 
-def test_the_last_file_of_many_is_not_taken_for_full_of_deleted_rows() -> None:
-    """Nine of ten files were rewritten since the delete came; a tenth of its rows, not all, are in the one left."""
+def test_the_last_file_of_many_counts_only_its_share_of_the_deleted_rows() -> None:
+    """Nine of ten files were rewritten since the delete; the last file has a tenth of its rows, not all."""
     delete = data_file("d", 1000, records=1000, content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
     files = [live_file(data_file(f"f{i}", 200 * MB, records=1000), age=40 if i else 1) for i in range(10)]
     state = table_state(files, [ManifestEntry(EntryStatus.ADDED, HEAD, 30, 30, delete)])
@@ -277,9 +277,9 @@ def test_the_last_file_of_many_is_not_taken_for_full_of_deleted_rows() -> None:
     assert found.spread == {("d", None): 10}
 
 
-# A rewrite is done where it saves its readers more than it costs, the best first.
+# A rewrite is planned if it saves readers more than it costs; the best rewrites come first.
 
-# Two gets and 4 MB read: what opening a file costs.
+# The cost of opening a file: two gets and a read of 4 MB.
 OPEN = 2 * 0.0004 / 1000 + 4 / 1024 * 0.005
 
 
@@ -293,8 +293,8 @@ def plan(
     return plan_compaction(table_state(files, deletes or [], is_unpartitioned=False), settings, now_ms=HEAD_MS)
 
 
-def test_the_worth_of_a_group_is_what_its_readers_save_and_what_it_costs() -> None:
-    """Six files of 53 MB become one: five opens in each of 200 scans, against 53 MB, twelve gets and one put.
+def test_the_worth_of_a_group_is_the_saving_of_its_readers_and_its_cost() -> None:
+    """Six files, 53 MB in all, become a single file: five opens in each of 200 scans, against 53 MB, 12 gets and a put.
 
     Four of the files, 45 MB, are copied.
     """
@@ -307,8 +307,8 @@ def test_the_worth_of_a_group_is_what_its_readers_save_and_what_it_costs() -> No
     assert worth.pays
 
 
-def test_what_costs_more_than_it_saves_is_left_and_said() -> None:
-    """Three files of 190 MB become two: one open saved for 570 MB, which takes 138 scans where they are decoded."""
+def test_a_merge_that_costs_more_than_it_saves_is_left_and_reported() -> None:
+    """Three files of 190 MB become two: a saved open for 570 MB, which pays off after 138 scans if they are decoded."""
     files = payback_plan(*[190] * 6)
     assert isinstance(plan(files, policy(expected_scans=138, min_row_group_copy_bytes=None)), CompactionPlan)
     found = plan(files, policy(expected_scans=137, min_row_group_copy_bytes=None))
@@ -318,8 +318,8 @@ def test_what_costs_more_than_it_saves_is_left_and_said() -> None:
     assert found.left == {reason: Tally(6, 1140 * MB)}
 
 
-def test_files_that_can_be_copied_pay_with_fewer_scans() -> None:
-    """The same 570 MB for a fifth of the price; a file of small row groups beside them is decoded."""
+def test_files_that_can_be_copied_pay_off_after_fewer_scans() -> None:
+    """The same 570 MB costs a fifth; a file of small row groups beside them is decoded."""
     files = payback_plan(*[190] * 6)
     assert isinstance(plan(files, policy(expected_scans=28)), CompactionPlan)
     assert isinstance(plan(files, policy(expected_scans=27)), NothingToCompact)
@@ -330,18 +330,18 @@ def test_without_expected_scans_every_merge_is_planned() -> None:
     assert isinstance(plan(payback_plan(*[190] * 6), policy(expected_scans=None)), CompactionPlan)
 
 
-def test_what_is_asked_for_by_name_is_done_whatever_it_costs() -> None:
+def test_rewrite_all_ignores_the_payback() -> None:
     assert isinstance(plan(payback_plan(*[190] * 6), policy(expected_scans=1, rewrite_all=True)), CompactionPlan)
 
 
-def test_deletes_have_a_budget_of_their_own() -> None:
+def test_deletes_have_a_separate_budget() -> None:
     planned = plan(payback_plan(2000), policy(expected_scans=1), [position_delete("d", "p0", ["p"])])
     assert isinstance(planned, CompactionPlan)
     worth = planned.groups[0].worth
     assert worth.saving == pytest.approx(OPEN + worth.bytes_saved / 1024**3 * 0.005)
 
 
-def test_what_saves_most_per_byte_comes_first_and_fills_the_caps() -> None:
+def test_groups_with_the_largest_saving_per_byte_come_first() -> None:
     files = [
         *payback_plan(*[40] * 6, partition="a"),
         *payback_plan(*[1] * 5, partition="b"),

@@ -1,4 +1,4 @@
-"""Files as we write them: dictionaries, and the same order on any number of cores."""
+"""Files that we write: dictionaries, and the same bytes on any number of cores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from icekeeper.rows.arrow_schema import leaf_columns
 from support.copied import MIXED, mixed_rows
 from support.rewrites import input_file, rewritten, rows, struct, task, written
 
-# Which columns go without a dictionary: only those of which it is certain that one would save nothing.
+# A column has no dictionary only if a dictionary certainly saves nothing.
 
 LIMIT = 2 * 1024 * 1024
 ROWS = 300_000
@@ -30,12 +30,12 @@ LIST = {"type": "list", "element-id": 2, "element": "float", "element-required":
 
 
 def drawn(kinds: int, count: int = ROWS) -> pa.Array:
-    """So many numbers, each of so many kinds with the same chance."""
+    """``count`` random numbers of ``kinds`` equally likely values."""
     return pc.floor(pc.multiply(pc.random(count, initializer=1), kinds)).cast(pa.int64())
 
 
 def is_plain(values: pa.Array, kind: object = "long", limit: int = LIMIT, batches: int = 3) -> bool:
-    """Whether a column of these values goes without a dictionary; they come in several batches."""
+    """Whether a column of these values, in several batches, has no dictionary."""
     schema = struct((1, "a", kind))
     step = -(-len(values) // batches)
     table = pa.concat_tables([pa.table({"a": values.slice(n * step, step)}) for n in range(batches)])
@@ -46,7 +46,7 @@ def is_plain(values: pa.Array, kind: object = "long", limit: int = LIMIT, batche
 
 
 def cycle(kinds: int) -> pa.Array:
-    """The numbers below it, one after the other, again and again: no two that are near are the same."""
+    """The numbers below ``kinds`` in order, repeated, so that neighbouring values differ."""
     numbers = pa.arange(0, ROWS)
     return pc.subtract(numbers, pc.multiply(pc.divide(numbers, kinds), kinds))
 
@@ -60,7 +60,7 @@ def cycle(kinds: int) -> pa.Array:
         (drawn(ROWS // 3), False),
         (cycle(40_000), False),
         (cycle(90_000), False),
-        (pc.divide(pa.arange(0, ROWS), 2), False),  # each twice: the dictionary has half of them
+        (pc.divide(pa.arange(0, ROWS), 2), False),  # each value twice: the dictionary has half as many
         (pa.array([7] * 1000), False),
         (pa.arange(0, 1000), True),
         (pa.array([None] * 1000, pa.int64()), False),
@@ -73,14 +73,14 @@ def test_values_that_repeat_have_a_dictionary(values: pa.Array, plain: bool) -> 
 
 
 def test_a_dictionary_that_would_be_given_up_halfway_is_not_begun() -> None:
-    """50,000 numbers take 400 KB: four times as much as allowed, or less than twice."""
+    """50,000 numbers take 400 KB: four times the limit, or less than twice the limit."""
     values = drawn(50_000)
     assert is_plain(values, limit=100_000)
     assert not is_plain(values, limit=300_000)
 
 
-def test_widths_count() -> None:
-    """Texts of which nine of ten are different: the tenth saves more than the indexes take; of integers it does not."""
+def test_the_width_of_values_decides() -> None:
+    """If nine of ten values differ, a dictionary saves more than its indexes take for strings, but not for integers."""
     count = 1000
     numbers = [n - n % 10 if n % 10 == 1 else n for n in range(count)]
     assert is_plain(pa.array(numbers, pa.int32()), "int")
@@ -100,17 +100,17 @@ def test_widths_count() -> None:
     ids=["fixed", "binary", "timestamp", "decimal", "list"],
 )
 def test_every_type_is_counted(values: pa.Array, kind: object) -> None:
-    """Unique ones, then one of them again and again."""
+    """Unique values have no dictionary, a repeated value has."""
     assert is_plain(values, kind)
     assert not is_plain(values.take(pa.repeat(5, 2000)), kind)
 
 
-def test_booleans_never_have_one() -> None:
+def test_booleans_never_have_a_dictionary() -> None:
     assert not is_plain(pa.array([True, False] * 500), "boolean")
 
 
-def test_the_writer_does_as_told(tmp_path: Path) -> None:
-    """A unique number goes without, a text, an element and a nested number have one; values are the same when read."""
+def test_the_writer_applies_the_choice_of_dictionaries(tmp_path: Path) -> None:
+    """Unique numbers have none; a string, an element and a nested number have a dictionary; values are unchanged."""
     tags = {"type": "list", "element-id": 4, "element": "string", "element-required": False}
     schema = struct((1, "id", "long"), (2, "text", "string"), (3, "tags", tags), (5, "in", struct((6, "x", "int"))))
     shuffled = random.Random(1).sample(range(5000), 5000)
@@ -134,11 +134,11 @@ def test_the_writer_does_as_told(tmp_path: Path) -> None:
     ]
 
 
-# Sorted files are the same on any number of cores: rows are taken, and columns encoded, side by side.
+# Sorted files are the same on any number of cores, which take rows and encode columns concurrently.
 
 
 @pytest.mark.parametrize("cores", [1, 3])
-def test_taken_rows_are_those_that_arrow_takes(cores: int) -> None:
+def test_rows_are_taken_as_by_arrow(cores: int) -> None:
     (batch,) = mixed_rows(0, 90).combine_chunks().to_batches()
     numbers = pa.array(random.Random(5).sample(range(90), 40))
     with on_cores(cores), row_taker() as taken:
