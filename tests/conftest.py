@@ -218,8 +218,8 @@ def moto_server(java_and_servers: None) -> Iterator[MotoServer]:
 
 @pytest.fixture(scope="module", autouse=True)
 def account_is_left_empty() -> Iterator[None]:
-    """All modules share one account: a later module would list this one's Glue databases and table buckets, and read
-    their maintenance settings."""
+    """All modules share one account: a later module would list Glue databases and table buckets of earlier modules, and
+    read their maintenance settings."""
     yield
     _empty_account()
 

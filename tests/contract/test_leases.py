@@ -325,14 +325,14 @@ HELD, HELD_NAME = IDENTITY.lease_key, str(IDENTITY.table)
 TTL_MS = 120
 
 
-def held(leases: LeaseStore, now: list[int], ttl_ms: int = TTL_MS) -> HeldLease:
+def held_lease(leases: LeaseStore, now: list[int], ttl_ms: int = TTL_MS) -> HeldLease:
     lease = leases.acquire(HELD, "a", now_ms=now[0], ttl_ms=ttl_ms, name=HELD_NAME)
     return HeldLease(leases, lease, ttl_ms, lambda: now[0])
 
 
 def test_requiring_a_lease_extends_it(open_store: OpenStore) -> None:
     now, leases = [1_000], open_store().leases
-    lease = held(leases, now)
+    lease = held_lease(leases, now)
     now[0] += 100
     lease.require()
     found = leases.current(HELD, now_ms=1_219)
@@ -342,7 +342,7 @@ def test_requiring_a_lease_extends_it(open_store: OpenStore) -> None:
 
 def test_a_lease_taken_by_another_run_stays_lost(open_store: OpenStore) -> None:
     now, leases = [1_000], open_store().leases
-    lease = held(leases, now)
+    lease = held_lease(leases, now)
     now[0] += TTL_MS
     stolen = leases.acquire(HELD, "b", now_ms=now[0], ttl_ms=TTL_MS, name=HELD_NAME)
     with pytest.raises(LeaseLost, match=rf"^the lease of a on {HELD_NAME} is lost: b took it$"):
@@ -358,7 +358,7 @@ def test_a_lease_that_cannot_be_extended_permits_nothing(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, leases = [1_000], open_store().leases
-    lease = held(leases, now)
+    lease = held_lease(leases, now)
 
     def down(*_: object, **__: object) -> None:
         raise StorageError("the state is down")
@@ -375,7 +375,7 @@ def test_a_lease_is_extended_while_its_holder_works_and_released_at_the_end(open
     """The clock advances by almost the TTL at each beat; without beats the lease would expire."""
     leases = open_store().leases
     now, beats, enough = [1_000], [0], threading.Event()
-    lease = held(leases, now)
+    lease = held_lease(leases, now)
     renew = lease.require
 
     def counted() -> None:
@@ -395,7 +395,7 @@ def test_a_lease_is_extended_while_its_holder_works_and_released_at_the_end(open
 
 def test_a_lease_is_released_after_an_interrupt(open_store: OpenStore) -> None:
     leases = open_store().leases
-    with pytest.raises(KeyboardInterrupt), kept_alive(held(leases, [1_000], 60_000)):
+    with pytest.raises(KeyboardInterrupt), kept_alive(held_lease(leases, [1_000], 60_000)):
         raise KeyboardInterrupt
     assert leases.current(HELD, now_ms=1_000) is None
 

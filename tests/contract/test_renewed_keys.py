@@ -49,7 +49,7 @@ WAYS: Mapping[str, tuple[dict[str, str], str]] = {
 
 @pytest.fixture
 def aws(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedAws]:
-    """No keys in the environment, and two profiles: one with a credential process, one that assumes a role by it."""
+    """No keys in the environment; the profile ``person`` has a credential process, and ``assumes`` a role."""
     with guarded(moto_server) as door:
         door.surround(tmp_path, monkeypatch)
         yield door

@@ -206,7 +206,7 @@ def test_a_table_has_the_same_records_under_any_name(open_store: OpenStore) -> N
     assert deletions.lists(IDENTITY) == ()
 
 
-def test_a_copy_shares_pins_and_nothing_else(open_store: OpenStore) -> None:
+def test_a_copy_shares_pins_but_no_records_of_passes(open_store: OpenStore) -> None:
     """A copy may be the table itself, moved, so that pins must protect it too."""
     store = open_store()
     store.record_pass(a_pass("a", 10))

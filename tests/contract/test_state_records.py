@@ -43,21 +43,21 @@ ENTRY = Entry(CatalogId("C", "s3://bucket/"), "ns.ä b")
 PASS, LOOK = CutWork.PASS, CutWork.LOOK
 
 
-def a_cut(times: int, cut_ms: int = 5, work: CutWork = PASS, entry: Entry = ENTRY) -> CutOff:
+def cut_off(times: int, cut_ms: int = 5, work: CutWork = PASS, entry: Entry = ENTRY) -> CutOff:
     return CutOff(entry=entry, work=work, times=times, cut_ms=cut_ms, why="it took longer than job_timeout_s 60")
 
 
 def test_cut_offs_are_counted_until_the_work_ends_in_time(open_store: OpenStore) -> None:
     store = open_store().cut_offs
     assert list(store.of_catalog(ENTRY.catalog)) == []
-    why = a_cut(1).why
+    why = cut_off(1).why
     assert [cut_again(store, ENTRY, PASS, why, now_ms=at).times for at in (3, 4, 5)] == [1, 2, 3]
-    assert list(open_store().cut_offs.of_catalog(ENTRY.catalog)) == [a_cut(3)]
+    assert list(open_store().cut_offs.of_catalog(ENTRY.catalog)) == [cut_off(3)]
     forget_cut(store, ENTRY, LOOK)
-    assert list(store.of_catalog(ENTRY.catalog)) == [a_cut(3)]
+    assert list(store.of_catalog(ENTRY.catalog)) == [cut_off(3)]
     forget_cut(store, ENTRY, PASS)
     assert list(store.of_catalog(ENTRY.catalog)) == []
-    assert cut_again(store, ENTRY, PASS, why, now_ms=9) == a_cut(1, 9)
+    assert cut_again(store, ENTRY, PASS, why, now_ms=9) == cut_off(1, 9)
 
 
 def test_each_entry_and_kind_of_work_has_its_own_cut_off(open_store: OpenStore) -> None:
@@ -68,7 +68,7 @@ def test_each_entry_and_kind_of_work_has_its_own_cut_off(open_store: OpenStore) 
         Entry(CatalogId("D", "s3://bucket/"), "ns.t"),
         Entry(CatalogId("C", "s3://bucket/"), "ns.u"),
     ]
-    cuts = [a_cut(n, entry=entry, work=work) for n, entry in enumerate((ENTRY, *others), 1) for work in (LOOK, PASS)]
+    cuts = [cut_off(n, entry=entry, work=work) for n, entry in enumerate((ENTRY, *others), 1) for work in (LOOK, PASS)]
     for cut in cuts:
         store.record(cut)
     assert list(store.of_catalog(CatalogId("C", "s3://bucket/"))) == [*cuts[6:], *cuts[:2]]
@@ -80,7 +80,7 @@ def test_each_entry_and_kind_of_work_has_its_own_cut_off(open_store: OpenStore) 
 @given(times=st.integers(1, 2**31), cut_ms=st.integers(0, 2**42))
 @settings(max_examples=examples(100))
 def test_each_further_cut_off_doubles_the_wait_up_to_a_week(times: int, cut_ms: int) -> None:
-    cut = a_cut(times, cut_ms)
+    cut = cut_off(times, cut_ms)
     waits_ms = cut.until_ms - cut_ms
     hours = {1: 3, 2: 6, 3: 12, 4: 24, 5: 48, 6: 96}.get(times, 7 * 24)
     assert waits_ms == hours * HOUR_MS
@@ -291,7 +291,7 @@ def test_a_dynamodb_request_has_at_most_25_records_with_distinct_keys(moto_dynam
     assert [len(set(keys)) for keys in sent_keys] == [25, 25, 10, 25, 25, 11]
 
 
-# Requests: a table has at most one pending, a repeat replaces it, and a claim removes it.
+# Requests: a table has at most one pending request, a repeat replaces it, and a claim removes it.
 
 
 def a_request(requested_ms: int, identity: TableIdentity = IDENTITY, **settings: str) -> MaintenanceRequest:
@@ -312,7 +312,7 @@ def test_a_request_waits_until_it_is_claimed_once(open_store: OpenStore) -> None
 
 
 def test_a_repeated_request_replaces_the_earlier_request(open_store: OpenStore) -> None:
-    """A reader of the old request cannot claim the new one, which is later or has other settings."""
+    """A reader of the old request cannot claim the newer request, which is later or has other settings."""
     requests, old = open_store().requests, a_request(5, operations="compact")
     for newer in (a_request(9, operations="compact"), a_request(9), a_request(5, operations="all")):
         requests.file(old)
@@ -378,7 +378,7 @@ def test_copies_and_other_tables_have_separate_records(open_store: OpenStore, ot
 
 
 def test_records_are_found_by_any_name_of_the_table(open_store: OpenStore) -> None:
-    """A repeated request keeps the table name that it used."""
+    """A request has the table name of its latest repeat."""
     store, requests, renamed = open_store(), open_store().requests, CALLED
     requests.file(a_request(5, operations="compact"))
     requests.file(a_request(6, renamed))

@@ -27,13 +27,13 @@ LAYERS = st.lists(SETTINGS, max_size=5).map(
 
 
 @given(LAYERS)
-def test_the_last_layer_that_sets_a_key_is_its_value_and_source(layers: list[Layer]) -> None:
+def test_the_last_layer_that_sets_a_key_gives_its_value_and_source(layers: list[Layer]) -> None:
     result = resolve(layers)
     for key in VALUES:
         setters = [layer for layer in layers if key in layer.values]
         assert result.sources[key] == (setters[-1].source if setters else "default")
-        alone = resolve([Layer("only", {key: setters[-1].values[key]})] if setters else []).policy
-        assert getattr(result.policy, key) == getattr(alone, key)
+        expected = resolve([Layer("only", {key: setters[-1].values[key]})] if setters else []).policy
+        assert getattr(result.policy, key) == getattr(expected, key)
 
 
 @given(LAYERS, st.integers(0, 1000), st.integers(24, 1000))

@@ -118,7 +118,7 @@ def test_sam_adds_no_role_and_no_policy(seen: Seen) -> None:
 
 def test_every_rendering_is_valid_to_cfn_lint(tmp_path: Path) -> None:
     """Each possible set of policies together with all optional resources, and the defaults."""
-    tables = [chosen for chosen in combinations(TABLES) if is_looked_at(chosen)]
+    tables = [chosen for chosen in combinations(TABLES) if is_linted(chosen)]
     wanted: list[Mapping[str, str]] = [{**chosen, **SINGLE, **VPC} for chosen in tables]
     wanted.append({})
     paths = [rendered(tmp_path / f"{number}.json", parameters) for number, parameters in enumerate(wanted)]
@@ -130,7 +130,7 @@ def test_every_rendering_is_valid_to_cfn_lint(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
-def is_looked_at(chosen: Mapping[str, str]) -> bool:
+def is_linted(chosen: Mapping[str, str]) -> bool:
     """Discovery and keys only add statements, so each is combined with one other parameter."""
     discovers = chosen["DiscoverTableBuckets"] == "true"
     beside = discovers == bool(chosen["TableBucketArns"]), bool(chosen["KmsKeyArns"]) == bool(chosen["DataBucketArns"])

@@ -52,8 +52,8 @@ exec "$chroot" --userspec="$USER_AND_GROUP" --groups= "$root" "$@"
 _START_S = 60.0
 
 
-def why_not_here() -> str | None:
-    """Why functions cannot be emulated on this machine; ``None`` if they can."""
+def why_not_possible() -> str | None:
+    """The reason why functions cannot be emulated on this machine; ``None`` if they can."""
     missing = [name for name in ("unshare", "chroot", "ldd") if shutil.which(name) is None]
     if missing:
         return f"a root of its own needs {' and '.join(missing)}, of Linux"
@@ -174,7 +174,7 @@ def handle(event, context):
 
 @pytest.fixture(autouse=True)
 def possible() -> None:
-    if (reason := why_not_here()) is not None:
+    if (reason := why_not_possible()) is not None:
         pytest.skip(reason)
 
 

@@ -247,27 +247,27 @@ def test_keys_whose_lookups_open_many_files_get_a_sort_order() -> None:
 def test_columns_of_many_values_with_overlapping_bounds_get_bloom_filters() -> None:
     eight = (PartitionTotals((), 8, GB),)
 
-    def of(point: float = 8.0, records: int = 1_000_000, files: int = 8, **facts: Any) -> Advice | None:
+    def bloom_with(point: float = 8.0, records: int = 1_000_000, files: int = 8, **facts: Any) -> Advice | None:
         totals = (replace(eight[0], files=files),)
         known = column(point, **({"type": "uuid", "distinct": 100_000} | facts))
         return advice_by(bloom_advice, columns=(known,), partitions=totals, records=records)
 
-    found = of()
+    found = bloom_with()
     assert found is not None
     assert found.statement == (
         "ALTER TABLE ns.t SET TBLPROPERTIES ('write.parquet.bloom-filter-enabled.column.id'='true')"
     )
-    assert of(point=7.2) is not None
-    assert of(point=7.1) is None
-    assert of(distinct=99_999) is None
-    assert of(records=1_000_001) is None
-    assert of(files=7, point=7.0) is None
-    assert of(value_bytes=64.0) is not None
-    assert of(value_bytes=64.1) is None
-    assert of(type="double") is None
-    assert of(has_bloom_filter=True) is None
-    assert of(distinct=None) is None
-    assert of(depth=None) is None
+    assert bloom_with(point=7.2) is not None
+    assert bloom_with(point=7.1) is None
+    assert bloom_with(distinct=99_999) is None
+    assert bloom_with(records=1_000_001) is None
+    assert bloom_with(files=7, point=7.0) is None
+    assert bloom_with(value_bytes=64.0) is not None
+    assert bloom_with(value_bytes=64.1) is None
+    assert bloom_with(type="double") is None
+    assert bloom_with(has_bloom_filter=True) is None
+    assert bloom_with(distinct=None) is None
+    assert bloom_with(depth=None) is None
 
 
 # -- upkeep
@@ -404,7 +404,7 @@ def file(path: str, day: int, low: int, high: int, **more: Any) -> LiveEntry:
     return live_file(data_file(path, 10 * MB, [None, day], records=100, **(bounds | more)), spec_id=1)
 
 
-def of(
+def summary_of(
     table: TableMetadata,
     data: Sequence[LiveEntry] = (),
     deletes: Sequence[LiveEntry] = (),
@@ -416,7 +416,7 @@ def of(
 
 def test_partitions_follow_the_current_spec_without_void_fields() -> None:
     older = live_file(data_file("o", 7 * MB, [], records=5, file_format="avro"), spec_id=0)
-    found = of(metadata({}), [file("a", 1, 0, 9), file("b", 1, 0, 9), file("c", 2, 0, 9), older])
+    found = summary_of(metadata({}), [file("a", 1, 0, 9), file("b", 1, 0, 9), file("c", 2, 0, 9), older])
     assert found.fields == (PartitionField("day", "day", "date", "identity"),)
     assert found.partitions == (PartitionTotals((1,), 2, 20 * MB), PartitionTotals((2,), 1, 10 * MB))
     assert (found.files, found.size, found.records) == (4, 37 * MB, 305)
@@ -426,13 +426,13 @@ def test_partitions_follow_the_current_spec_without_void_fields() -> None:
 
 def test_identifier_fields_and_equality_delete_columns_are_keys() -> None:
     data = [file("a", 1, 0, 9), file("b", 1, 5, 9), file("c", 2, 0, 9)]
-    assert of(metadata({}), data).columns == ()
-    (identified,) = of(metadata({}, schema={"identifier-field-ids": [1]}), data).columns
+    assert summary_of(metadata({}), data).columns == ()
+    (identified,) = summary_of(metadata({}, schema={"identifier-field-ids": [1]}), data).columns
     assert (identified.name, identified.is_key) == ("id", True)
     assert identified.depth is not None
     assert (identified.depth.deepest, identified.depth.files) == (2, 3)
     delete = data_file("d", 1, content=FileContent.EQUALITY_DELETES, equality_ids=(2,))
-    (deleted,) = of(metadata({}), data, [live_file(delete)]).columns
+    (deleted,) = summary_of(metadata({}), data, [live_file(delete)]).columns
     assert (deleted.name, deleted.is_key, deleted.depth is not None) == ("sku", True, True)
 
 
@@ -457,12 +457,12 @@ def test_the_newest_sketch_counts_distinct_values() -> None:
     statistics = [sketch(1, 2, 5_000_000), sketch(2, 2, 150_000)]
     data = [file("a", 1, 0, 9, column_sizes={2: 1000}, value_counts={2: 100})]
     properties = {"write.parquet.bloom-filter-enabled.column.sku": "true"}
-    found = of(metadata({}, {}, statistics=statistics, properties=properties), data)
+    found = summary_of(metadata({}, {}, statistics=statistics, properties=properties), data)
     (column,) = found.columns
     assert column == ColumnFacts(
         name="sku", type="string", depth=column.depth, distinct=150_000, value_bytes=10.0, has_bloom_filter=True
     )
-    assert of(metadata({}, {}, statistics=[sketch(2, 2, 99_999)]), data).columns == ()
+    assert summary_of(metadata({}, {}, statistics=[sketch(2, 2, 99_999)]), data).columns == ()
 
 
 def test_the_changed_share_counts_rows_added_and_deleted_since_the_statistics() -> None:
@@ -471,10 +471,10 @@ def test_the_changed_share_counts_rows_added_and_deleted_since_the_statistics() 
         {"added-records": "10", "deleted-records": "5"},
         {"added-records": "5", "total-records": "100"},
     ]
-    assert of(metadata(*changes, statistics=[sketch(1, 2, 9)])).changed_share == 0.2
+    assert summary_of(metadata(*changes, statistics=[sketch(1, 2, 9)])).changed_share == 0.2
     rewritten = {"operation": "replace", "added-records": "90", "deleted-records": "90", "total-records": "100"}
-    assert of(metadata({}, rewritten, statistics=[sketch(1, 2, 9)])).changed_share == 0.0
-    assert of(metadata(*changes)).changed_share is None
+    assert summary_of(metadata({}, rewritten, statistics=[sketch(1, 2, 9)])).changed_share == 0.0
+    assert summary_of(metadata(*changes)).changed_share is None
 
 
 def test_deletes_after_our_pass_count_as_come_back() -> None:
@@ -485,18 +485,20 @@ def test_deletes_after_our_pass_count_as_come_back() -> None:
         "removed-delete-files": "1",
         "removed-files-size": "500",
     }
-    assert of(metadata(deleting, ours)).deletes == DeleteFacts(commits=1, passes=1, bytes_rewritten=500, positions=7)
-    back = of(metadata(deleting, ours, {}, {**deleting, "added-equality-deletes": "2"})).deletes
+    assert summary_of(metadata(deleting, ours)).deletes == DeleteFacts(
+        commits=1, passes=1, bytes_rewritten=500, positions=7
+    )
+    back = summary_of(metadata(deleting, ours, {}, {**deleting, "added-equality-deletes": "2"})).deletes
     assert back == DeleteFacts(commits=2, passes=1, bytes_rewritten=500, positions=14, equalities=2, came_back=True)
 
 
 def test_the_clustering_comes_from_the_policy() -> None:
     data = [file("a", 1, 0, 9)]
-    by_id = of(metadata({}), data, settings=policy(strategy="sort", sort_order="id, sku").policy)
+    by_id = summary_of(metadata({}), data, settings=policy(strategy="sort", sort_order="id, sku").policy)
     assert (by_id.clustered_by, [c.name for c in by_id.columns]) == (("id",), ["id"])
-    curve = of(metadata({}), data, settings=policy(strategy="zorder", sort_order="id,sku").policy)
+    curve = summary_of(metadata({}), data, settings=policy(strategy="zorder", sort_order="id,sku").policy)
     assert curve.clustered_by == ("id", "sku")
-    wrong = of(metadata({}), data, settings=policy(strategy="sort", sort_order="gone").policy)
+    wrong = summary_of(metadata({}), data, settings=policy(strategy="sort", sort_order="gone").policy)
     assert wrong.clustered_by == ()
-    empty = of(metadata())
+    empty = summary_of(metadata())
     assert (empty.files, empty.partitions, empty.deletes) == (0, (), DeleteFacts())

@@ -96,7 +96,7 @@ def packages(folder: Path, *paths: str) -> Path:
     return folder
 
 
-def left(folder: Path) -> list[str]:
+def files_in(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
@@ -108,7 +108,7 @@ def test_the_layer_omits_only_files_that_functions_never_use(tmp_path: Path) -> 
     unused += ["zstandard/_cffi.cpython-312-x86_64-linux-gnu.so", "icekeeper/__pycache__/x.pyc"]
     unused += [f"icekeeper-0.1.0.dist-info/{name}" for name in ("RECORD", "direct_url.json")]
     layer.prune(packages(tmp_path, *needed, *unused))
-    assert left(tmp_path) == sorted(needed)
+    assert files_in(tmp_path) == sorted(needed)
 
 
 def test_every_user_may_read_the_layer(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_the_packages_that_build_the_wheel_are_locked(tmp_path: Path, monkeypatc
 PINS = {"boto3": "1.44.5", "pyarrow": "26.0.1"}
 CLEAN = [{"name": name, "version": pinned, "vulns": []} for name, pinned in PINS.items()]
 # pip-audit 2.10.1 without a network, which prints "No known vulnerabilities found" and exits with 0.
-UNASKED = {"name": "boto3", "skip_reason": "Dependency not found on PyPI and could not be audited: boto3 (1.44.5)"}
+UNSCANNED = {"name": "boto3", "skip_reason": "Dependency not found on PyPI and could not be audited: boto3 (1.44.5)"}
 KNOWN = {"id": "PYSEC-2026-1", "aliases": ["CVE-2026-2"], "fix_versions": ["26.0.2"], "description": "-"}
 
 
@@ -266,7 +266,7 @@ KNOWN = {"id": "PYSEC-2026-1", "aliases": ["CVE-2026-2"], "fix_versions": ["26.0
     [
         (CLEAN, []),
         ([{**CLEAN[0], "name": "Boto3"}, CLEAN[1]], []),
-        ([UNASKED, CLEAN[1]], [f"boto3 1.44.5 was not scanned: {UNASKED['skip_reason']}"]),
+        ([UNSCANNED, CLEAN[1]], [f"boto3 1.44.5 was not scanned: {UNSCANNED['skip_reason']}"]),
         ([CLEAN[1]], ["boto3 1.44.5 was not scanned: the report does not name it"]),
         ([], [f"{name} {PINS[name]} was not scanned: the report does not name it" for name in PINS]),
         ([{**CLEAN[0], "version": "1.0"}, CLEAN[1]], ["boto3 1.44.5 was not scanned: the report does not name it"]),

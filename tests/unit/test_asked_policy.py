@@ -1,4 +1,4 @@
-"""A request may not loosen the table's policy, except by leave of the operator
+"""A request may not loosen the table's policy, unless the operator admits it
 (rule: requests-never-exceed-policy)."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LIMITED: dict[str, tuple[str, str, str | None]] = {
     "branch": ("main", "audit", None),
     "where": ("none", "k = 1", None),
 }
-"""Key → the policy's value, a looser one, and a tighter one (``None``: every other value is looser)."""
+"""Key → the policy's value, a looser value, and a tighter value (``None``: every other value is looser)."""
 FREE = {
     *("apply_deletes", "bucket_filter", "delete_compaction_min_deletes"),
     *(
@@ -112,7 +112,7 @@ def test_a_request_cannot_waive_the_refusal_for_another_tables_metadata(table: d
     """A prefix that only the table protects waives no refusal; in a request it would
     (rule: unknown-metadata-stops-sweeps)."""
 
-    def of(*requests: dict[str, str]) -> ResolvedPolicy:
+    def policy_of(*requests: dict[str, str]) -> ResolvedPolicy:
         own = [Layer("table property", dict(table), is_table=True)] if table else []
         return resolve([*own, *(Layer(OVERRIDE_SOURCE, item) for item in requests)])
 
@@ -122,9 +122,9 @@ def test_a_request_cannot_waive_the_refusal_for_another_tables_metadata(table: d
         match="cannot add s3://b/t/other.metadata.json to orphan_protected_prefixes, which lets sweeps remove another "
         r"table's files there: .* sets RequestsMay \(ICEKEEPER_REQUESTS_MAY\) to orphan_protected_prefixes$",
     ):
-        require_no_more(of(), of(request), frozenset(), "ns.t")
-    require_no_more(of(), of(request), requests_may({REQUESTS_MAY: "orphan_protected_prefixes"}), "ns.t")
-    require_no_more(of(), of({**request, "operations": "compact"}), frozenset(), "ns.t")
+        require_no_more(policy_of(), policy_of(request), frozenset(), "ns.t")
+    require_no_more(policy_of(), policy_of(request), requests_may({REQUESTS_MAY: "orphan_protected_prefixes"}), "ns.t")
+    require_no_more(policy_of(), policy_of({**request, "operations": "compact"}), frozenset(), "ns.t")
 
 
 def test_a_value_limited_by_a_bound_is_not_looser() -> None:

@@ -87,18 +87,18 @@ def test_unknown_elements_of_a_policy_are_errors(statement: dict[str, Any], word
 def test_unneeded_rights_are_reported_unless_excused() -> None:
     ours = role(allow(["s3:GetObject", "s3:PutObject"], ["b/one", "b/two"]), allow("s3:ListBucket", "b"))
 
-    def found(*needs: Need, excused: dict[str, list[str]] | None = None) -> list[str]:
+    def reported(*needs: Need, excused: dict[str, list[str]] | None = None) -> list[str]:
         return surprises([ours], [frozenset(decide(ours, need).grants) for need in needs], excused or {})
 
     everything = Need("s3:GetObject", "b/one"), Need("s3:PutObject", "b/two"), Need("s3:ListBucket", "b")
-    assert found(*everything) == []
-    assert found(everything[0], everything[2]) == [
+    assert reported(*everything) == []
+    assert reported(everything[0], everything[2]) == [
         "P[0]: b/two is allowed, and no call needs it",
         "P[0]: s3:PutObject is allowed, and no call needs it",
     ]
-    assert "R: P is allowed, and no call needs it" in found()
-    assert found(everything[2], excused={"P": ["s3:GetObject", "s3:PutObject"]}) == []
-    assert found(*everything, excused={"P": ["s3:ListBucket", "s3:Other"]}) == [
+    assert "R: P is allowed, and no call needs it" in reported()
+    assert reported(everything[2], excused={"P": ["s3:GetObject", "s3:PutObject"]}) == []
+    assert reported(*everything, excused={"P": ["s3:ListBucket", "s3:Other"]}) == [
         "P does not allow s3:Other, which is excused",
         "P: s3:ListBucket is needed, and excused",
     ]

@@ -101,7 +101,7 @@ class _Body(io.BytesIO):
 
 
 def answer(status: int, code: str = "") -> Callable[[], AWSResponse]:
-    """An answer with the error code in a header, as of S3 Tables, and in the body, as of Glue."""
+    """An answer with the error code in a header, as S3 Tables sends it, and in the body, as Glue does."""
     headers: Mapping[str, str] = {"x-amzn-errortype": code, "content-type": "application/json"} if code else {}
     body = json.dumps({"__type": code} if code else {"DatabaseList": []}).encode()
     return lambda: AWSResponse("https://aws.example", status, dict(headers), _Body(body))

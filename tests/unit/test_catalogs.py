@@ -36,18 +36,18 @@ GLUE = {"type": "glue", "glue.region": "eu-west-1"}
 REST = {"uri": "http://rest/", "warehouse": "w", "credential": "id:secret"}
 
 
-def named(catalogs: dict[str, dict[str, str]], *, names: str = "", buckets: str = "") -> list[tuple[str, str]]:
+def served_ids(catalogs: dict[str, dict[str, str]], *, names: str = "", buckets: str = "") -> list[tuple[str, str]]:
     environment = {CATALOGS: names, TABLE_BUCKETS: buckets}
     return [item.id for item in named_catalogs(environment, catalogs)]
 
 
 def test_configured_catalogs_come_before_table_buckets_in_the_given_order() -> None:
     catalogs = {"lake": LAKE, "g": GLUE, "unused": REST}
-    found = named(catalogs, names=" g, lake,g ,", buckets=f"{OTHER}, {ARN},{OTHER}")
+    found = served_ids(catalogs, names=" g, lake,g ,", buckets=f"{OTHER}, {ARN},{OTHER}")
     assert found == [("g", ""), ("lake", "file:///lake"), ("logs", OTHER), ("sales", ARN)]
-    assert named(catalogs) == []
-    # Names differ only in case for the same catalog, but a SQL catalog stores the name as it is spelled.
-    assert named(catalogs, names="G,Lake") == [("g", ""), ("Lake", "file:///lake")]
+    assert served_ids(catalogs) == []
+    # A name in another case means the same catalog, but a SQL catalog stores the name as it is spelled.
+    assert served_ids(catalogs, names="G,Lake") == [("g", ""), ("Lake", "file:///lake")]
 
 
 def test_without_names_every_catalog_of_the_catalog_file_is_served() -> None:
@@ -117,7 +117,7 @@ def test_two_names_for_the_same_tables_are_an_error(
     catalogs: dict[str, dict[str, str]], names: str, buckets: str
 ) -> None:
     with pytest.raises(PolicyError, match=r"name the same tables as catalog 'a' and as catalog '(b|sales)'"):
-        named(catalogs, names=names, buckets=buckets)
+        served_ids(catalogs, names=names, buckets=buckets)
 
 
 @pytest.mark.parametrize(
@@ -130,13 +130,13 @@ def test_two_names_for_the_same_tables_are_an_error(
     ],
 )
 def test_different_catalogs_are_both_served(first: dict[str, str], second: dict[str, str]) -> None:
-    assert [name for name, _ in named({"a": first, "b": second}, names="a,b")] == ["a", "b"]
+    assert [name for name, _ in served_ids({"a": first, "b": second}, names="a,b")] == ["a", "b"]
 
 
 def test_two_catalogs_with_one_name_are_an_error() -> None:
     twin = OTHER.replace("logs", "sales")
     with pytest.raises(PolicyError, match="two catalogs of this deployment are named 'sales'"):
-        named({}, buckets=f"{ARN},{twin}")
+        served_ids({}, buckets=f"{ARN},{twin}")
     with pytest.raises(PolicyError, match="two catalogs of this deployment are named 'sales'"):
         add_found(named_catalogs({TABLE_BUCKETS: ARN}, {}), [twin], {})
 

@@ -54,10 +54,10 @@ SUMMARY = {
 
 
 def health(summary: object = None, resolved: ResolvedPolicy | PolicyError | None = None, **more: Any) -> LakeStats:
-    return of(table(SUMMARY if summary is None else summary, **more), resolved)
+    return health_of(table(SUMMARY if summary is None else summary, **more), resolved)
 
 
-def of(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError | None = None, **more: Any) -> LakeStats:
+def health_of(metadata: TableMetadata, resolved: ResolvedPolicy | PolicyError | None = None, **more: Any) -> LakeStats:
     return examine(IDENTITY, metadata, resolved or policy(), now_ms=NOW_MS, **more)
 
 
@@ -99,17 +99,17 @@ def test_counters_come_from_the_document_and_the_heads_summary() -> None:
     )
 
 
-OF_THE_DOCUMENT = {"lake_snapshots", "lake_refs", "lake_metadata_log", "lake_statistics_files"}
+DOCUMENT_COUNTERS = {"lake_snapshots", "lake_refs", "lake_metadata_log", "lake_statistics_files"}
 
 
 def test_unknown_counters_are_absent() -> None:
     summaries: list[object] = [{}, [], "x", dict.fromkeys(SUMMARY, "many"), dict.fromkeys(SUMMARY, "-1")]
     for summary in summaries:
         found = health(summary)
-        assert set(found.counters) == OF_THE_DOCUMENT | {"lake_oldest_snapshot_age_hours"}
+        assert set(found.counters) == DOCUMENT_COUNTERS | {"lake_oldest_snapshot_age_hours"}
         assert found.warnings == {}
     empty = health(snapshots=0)
-    assert (empty.snapshot_id, empty.warnings, set(empty.counters)) == (None, {}, OF_THE_DOCUMENT)
+    assert (empty.snapshot_id, empty.warnings, set(empty.counters)) == (None, {}, DOCUMENT_COUNTERS)
     files = {"total-data-files": "4", "total-files-size": "8"}
     assert health(files, version=1).counters["lake_delete_files"] == 0
     assert health(files, version=1).counters["lake_average_file_bytes"] == 2
@@ -131,7 +131,7 @@ def test_history_bytes_are_those_that_only_other_snapshots_reference() -> None:
     def history(*snapshots: dict[str, object]) -> object:
         refs = {"main": {"snapshot-id": 3, "type": "branch"}}
         made = TableMetadata({**document, "snapshots": [*snapshots], "current-snapshot-id": 3, "refs": refs})
-        return of(made).counters.get("lake_history_bytes")
+        return health_of(made).counters.get("lake_history_bytes")
 
     assert history(*snapshots) == 6 + 7
     assert history(*snapshots[:3]) == 6
@@ -142,7 +142,7 @@ def test_history_bytes_are_those_that_only_other_snapshots_reference() -> None:
 
 def test_manifests_that_were_read_override_the_summary() -> None:
     manifests = [manifest(ManifestContent.DATA)] * 4 + [manifest(ManifestContent.DELETES)]
-    found = of(table(SUMMARY), manifests=manifests)
+    found = health_of(table(SUMMARY), manifests=manifests)
     assert (found.counters["lake_manifests"], found.counters["lake_delete_manifests"]) == (5, 1)
     assert list(found.warnings) == ["manifest_sprawl"]
 
@@ -216,20 +216,20 @@ def log_of(count: int, **properties: str) -> TableMetadata:
 
 
 def test_a_full_metadata_log_is_a_warning_unless_old_files_are_deleted() -> None:
-    assert of(log_of(99)).warnings == {}
-    assert of(log_of(100)).warnings == {
+    assert health_of(log_of(99)).warnings == {}
+    assert health_of(log_of(100)).warnings == {
         "metadata_sprawl": f"the metadata log is full with 100 files and {KEEP_SHORT_LOG} is off: every commit leaves "
         "a metadata file behind; set that property to true"
     }
-    assert of(log_of(100, **{KEEP_SHORT_LOG: "true"})).warnings == {}
-    assert set(of(log_of(10, **{"write.metadata.previous-versions-max": "10"})).warnings) == {"metadata_sprawl"}
-    assert of(log_of(100, **{"write.metadata.previous-versions-max": "200"})).warnings == {}
+    assert health_of(log_of(100, **{KEEP_SHORT_LOG: "true"})).warnings == {}
+    assert set(health_of(log_of(10, **{"write.metadata.previous-versions-max": "10"})).warnings) == {"metadata_sprawl"}
+    assert health_of(log_of(100, **{"write.metadata.previous-versions-max": "200"})).warnings == {}
 
 
 def test_health_examines_the_maintained_branch() -> None:
     document = {**table(SUMMARY, snapshots=2).document, "refs": {"audit": {"snapshot-id": 1, "type": "branch"}}}
-    assert of(TableMetadata(document), policy(branch="audit")).snapshot_id == 1
-    assert of(TableMetadata(document), policy(branch="gone")).snapshot_id == 2
+    assert health_of(TableMetadata(document), policy(branch="audit")).snapshot_id == 1
+    assert health_of(TableMetadata(document), policy(branch="gone")).snapshot_id == 2
 
 
 def stats(**counters: float) -> LakeStats:
@@ -331,7 +331,7 @@ def store(tmp_path: Path) -> SqliteStateStore:
     return SqliteStateStore(tmp_path / "state.db")
 
 
-def opened(store: SqliteStateStore) -> LakeLog:
+def open_log(store: SqliteStateStore) -> LakeLog:
     return LakeLog(store, IDENTITY.catalog)
 
 
@@ -354,24 +354,24 @@ def test_a_warning_is_logged_when_it_appears_and_when_it_ends(
     store: SqliteStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    observe(opened(store), health(SMALL))
+    observe(open_log(store), health(SMALL))
     assert logged(caplog.records) == [("WARNING", SENTENCE)]
     fields = next(vars(item) for item in caplog.records if item.name.startswith("icekeeper."))
     expected = {"event": "lake_warning", "catalog": "C", "table": "ns.t", "warning": "small_files"}
     assert {key: fields[key] for key in expected} == expected
     # A later scan of another snapshot does not log the same warning again.
-    observe(opened(store), health(SMALL, snapshots=2))
+    observe(open_log(store), health(SMALL, snapshots=2))
     assert len(logged(caplog.records)) == 1
-    observe(opened(store), health())
+    observe(open_log(store), health())
     assert logged(caplog.records)[1:] == [("INFO", "ns.t: the warning small_files is gone")]
 
 
 def test_stats_are_written_if_more_than_ages_changed(store: SqliteStateStore) -> None:
-    observe(opened(store), health())
+    observe(open_log(store), health())
     hour_later = replace(
         health(), observed_ms=NOW_MS + HOUR_MS, counters={**health().counters, "lake_oldest_snapshot_age_hours": 2.0}
     )
-    observe(opened(store), hour_later)
+    observe(open_log(store), hour_later)
     known = store.lake_stats.of_table(IDENTITY)
     assert known is not None
     assert known.observed_ms == NOW_MS
@@ -381,7 +381,7 @@ def test_stats_are_written_if_more_than_ages_changed(store: SqliteStateStore) ->
         replace(hour_later, policy={"branch": "b (--set)"}),
         replace(hour_later, warnings={"small_files": "so"}),
     ):
-        observe(opened(store), changed)
+        observe(open_log(store), changed)
         assert store.lake_stats.of_table(IDENTITY) == changed
 
 
@@ -391,23 +391,23 @@ def test_a_verdict_is_written_again_if_more_than_its_wait_changed(store: SqliteS
         verdict = Verdict(reasons=reasons, priority=hours / 100, **more)
         return replace(health(), observed_ms=NOW_MS + hours, verdict=verdict)
 
-    observe(opened(store), found(24))
-    observe(opened(store), found(25))
+    observe(open_log(store), found(24))
+    observe(open_log(store), found(25))
     assert store.lake_stats.of_table(IDENTITY) == found(24)
-    observe(opened(store), found(25, sweep_due_ms=NOW_MS))
+    observe(open_log(store), found(25, sweep_due_ms=NOW_MS))
     assert store.lake_stats.of_table(IDENTITY) == found(25, sweep_due_ms=NOW_MS)
 
 
 def test_an_unread_table_keeps_its_stats_and_recovers_when_read(store: SqliteStateStore) -> None:
-    observe(opened(store), health())
-    log = opened(store)
+    observe(open_log(store), health())
+    log = open_log(store)
     log.unread(IDENTITY.table, "StorageError: v9.json is missing", NOW_MS + 1)
     log.finish()
     known = {item.identity.uuid: item for item in store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))}
     assert known["u"] == health()
     assert known[""].verdict == Verdict(left_alone="StorageError: v9.json is missing", is_unread=True)
     assert lake_totals(known.values()) == lake_totals([health()])
-    observe(opened(store), health())  # unchanged, so nothing else is written
+    observe(open_log(store), health())  # unchanged, so nothing else is written
     assert list(store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))) == [health()]
 
 
@@ -423,10 +423,10 @@ def test_the_timeline_has_the_newest_snapshots_and_the_refs() -> None:
 def test_a_layout_counts_files_by_size_and_partition() -> None:
     data, deletes = manifest(ManifestContent.DATA), manifest(ManifestContent.DELETES)
 
-    def live(of: ManifestFile, size: int, partition: int) -> LiveEntry:
-        content = FileContent.DATA if of is data else FileContent.POSITION_DELETES
+    def live(health_of: ManifestFile, size: int, partition: int) -> LiveEntry:
+        content = FileContent.DATA if health_of is data else FileContent.POSITION_DELETES
         file = replace(data_file("f", size), content=content, partition=(partition,))
-        return LiveEntry(of, ManifestEntry(EntryStatus.EXISTING, 1, 1, 1, file))
+        return LiveEntry(health_of, ManifestEntry(EntryStatus.EXISTING, 1, 1, 1, file))
 
     entries = [live(data, 1024, 1), live(data, 2047, 1), live(data, 2048, 2), live(deletes, 10, 2)]
     assert layout_facts(entries, lambda spec, values: f"{spec}:day={values[0]!r}") == {
@@ -455,12 +455,12 @@ def test_a_tally_follows_replaced_files_up_to_a_number_of_files() -> None:
 def test_a_change_adds_a_trend_row_and_a_dropped_table_is_forgotten(store: SqliteStateStore) -> None:
     for day, files in ((0, 1), (1, 1), (2, 2)):
         counters = {**health().counters, "lake_data_files": files}
-        observe(opened(store), replace(health(), observed_ms=NOW_MS + day * 24 * HOUR_MS, counters=counters))
+        observe(open_log(store), replace(health(), observed_ms=NOW_MS + day * 24 * HOUR_MS, counters=counters))
     rows = trend_rows(store.trends, IDENTITY)
     assert [(row.observed_ms, row.data_files) for row in rows] == [(NOW_MS, 1), (NOW_MS + 48 * HOUR_MS, 2)]
     other = replace(IDENTITY, table=TableName(("ns",), "other"))
-    observe(opened(store), replace(health(), identity=other))
-    opened(store).forget_all_but({other.table})
+    observe(open_log(store), replace(health(), identity=other))
+    open_log(store).forget_all_but({other.table})
     assert trend_rows(store.trends, IDENTITY) == []
     assert [stats.identity for stats in store.lake_stats.of_catalog(IDENTITY.catalog)] == [other]
 
@@ -469,7 +469,7 @@ def test_stats_too_large_to_store_do_not_stop_other_tables(
     store: SqliteStateStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """DynamoDB would refuse the item of a long property, and with it the batch."""
-    log, large = opened(store), {"where": {"source": "table property", "value": "x" * 400_000}}
+    log, large = open_log(store), {"where": {"source": "table property", "value": "x" * 400_000}}
     other = replace(IDENTITY, table=TableName(("ns",), "other"), uuid="other")
     log.observe(replace(health(), policy=large))
     log.observe(replace(health(), identity=other))
@@ -486,7 +486,7 @@ def test_a_failed_store_of_stats_logs_one_message(
     def lost(*_: object) -> Any:
         raise StorageError("the disk is full")
 
-    log = opened(store)
+    log = open_log(store)
     monkeypatch.setattr(store.lake_stats, "record", lost)
     observe(log, health(SMALL))
     observe(log, replace(health(SMALL), identity=replace(IDENTITY, uuid="v")))
@@ -495,5 +495,5 @@ def test_a_failed_store_of_stats_logs_one_message(
         ("WARNING", "lake stats cannot be written, so this scan leaves them: the disk is full")
     ]
     monkeypatch.setattr(store.lake_stats, "of_catalog", lost)
-    observe(opened(store), health(SMALL))
+    observe(open_log(store), health(SMALL))
     assert caplog.records[-1].getMessage().startswith("lake stats cannot be read")

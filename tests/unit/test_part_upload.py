@@ -23,7 +23,7 @@ from support.paper_s3 import PaperS3, failing, failure, storage_over
 # A stream becomes an object with few requests if it is complete, and leaves nothing after an error
 # (rule: bounded-worker-memory).
 
-TO = "s3://bucket/t/new"
+TARGET = "s3://bucket/t/new"
 
 
 ROOM = 40  # three parts of 10 in flight, and one being filled
@@ -32,7 +32,7 @@ ROOM = 40  # three parts of 10 in flight, and one being filled
 @pytest.mark.parametrize("size", [0, 9, 10, 11, 20, 40, 41, 95])
 def test_every_byte_arrives_in_parts_of_one_size(size: int) -> None:
     client, data = PaperS3(), random.Random(size).randbytes(size)
-    with bounded_output(storage_over(client), TO, ROOM) as sink:
+    with bounded_output(storage_over(client), TARGET, ROOM) as sink:
         for start in range(0, size, 7):
             sink.write(memoryview(data)[start : start + 7])
         assert sink.tell() == size
@@ -62,7 +62,7 @@ def test_at_most_three_parts_are_in_flight() -> None:
     three = threading.Event()
 
     def write() -> None:
-        with bounded_output(storage_over(client), TO, ROOM) as sink:
+        with bounded_output(storage_over(client), TARGET, ROOM) as sink:
             sink.write(bytes(40))
             assert client.calls == []  # the caller does not wait for bytes that fit into the room
             sink.write(bytes(30))
@@ -80,7 +80,7 @@ def test_at_most_three_parts_are_in_flight() -> None:
 def test_a_failed_upload_is_aborted(call: str) -> None:
     client = PaperS3(failing(call, failure(500, "InternalError")))
     storage = storage_over(client)
-    with pytest.raises(Exception, match="InternalError"), bounded_output(storage, TO, ROOM) as sink:
+    with pytest.raises(Exception, match="InternalError"), bounded_output(storage, TARGET, ROOM) as sink:
         sink.write(bytes(45))
     assert (client.open_uploads, client.objects.get("bucket/t/new")) == (0, None)
 
@@ -90,7 +90,7 @@ def test_an_interrupted_stream_leaves_no_object_and_no_upload(size: int) -> None
     client = PaperS3()
 
     def interrupted() -> None:
-        with bounded_output(storage_over(client), TO, ROOM) as sink:
+        with bounded_output(storage_over(client), TARGET, ROOM) as sink:
             sink.write(bytes(size))
             raise KeyboardInterrupt
 
@@ -101,7 +101,7 @@ def test_an_interrupted_stream_leaves_no_object_and_no_upload(size: int) -> None
 
 def test_a_task_with_memory_to_spare_sends_larger_parts() -> None:
     client = PaperS3()
-    with with_spare_bytes(80), bounded_output(storage_over(client), TO, ROOM) as sink:
+    with with_spare_bytes(80), bounded_output(storage_over(client), TARGET, ROOM) as sink:
         sink.write(bytes(95))
     assert [len(client.parts[n]) for n in sorted(client.parts)] == [20, 20, 20, 20, 15]
 
@@ -109,7 +109,7 @@ def test_a_task_with_memory_to_spare_sends_larger_parts() -> None:
 def test_bytes_written_after_an_error_are_dropped() -> None:
     """Parquet writers write their footer when they are garbage collected."""
     client = PaperS3()
-    with pytest.raises(OSError, match="no more rows"), bounded_output(storage_over(client), TO, ROOM) as sink:
+    with pytest.raises(OSError, match="no more rows"), bounded_output(storage_over(client), TARGET, ROOM) as sink:
         raise OSError("no more rows")
     assert (sink.write(bytes(500)), client.calls) == (500, [])
 
@@ -122,7 +122,7 @@ PARTS: Sequence[Part] = (SOURCE, (b"x", SOURCE), SOURCE, (b"end",))
 
 def test_parts_become_an_object_in_order() -> None:
     client = PaperS3()
-    made = assemble(storage_over(client), TO, PARTS)
+    made = assemble(storage_over(client), TARGET, PARTS)
     assert isinstance(made, AssembledObject)
     assert client.objects["bucket/t/new"] == b"2345x23452345end"
     assert (sum(map(size_of, PARTS)), client.open_uploads) == (16, 0)
@@ -138,8 +138,8 @@ REFUSED = [(403, "AccessDenied"), (405, "MethodNotAllowed"), (501, "NotImplement
 def test_a_store_that_refuses_range_copies_is_not_tried_again(call: str, status: int, code: str) -> None:
     client = PaperS3(failing(call, failure(status, code)))
     storage = storage_over(client)
-    assert may_copy_ranges(storage, TO)
-    made = assemble(storage, TO, PARTS)
+    assert may_copy_ranges(storage, TARGET)
+    made = assemble(storage, TARGET, PARTS)
     assert isinstance(made, str)
     assert code in made
     assert not may_copy_ranges(storage, "s3a://bucket/another")
@@ -160,8 +160,8 @@ TRANSIENT = [
 def test_a_failed_assembly_leaves_nothing_and_the_next_object_is_assembled(call: str, error: Exception) -> None:
     client = PaperS3(failing(call, error))
     storage = storage_over(client)
-    assert isinstance(assemble(storage, TO, PARTS), str)
-    assert may_copy_ranges(storage, TO)
+    assert isinstance(assemble(storage, TARGET, PARTS), str)
+    assert may_copy_ranges(storage, TARGET)
     assert (client.open_uploads, "bucket/t/new" in client.objects) == (0, False)
 
 
@@ -172,8 +172,8 @@ def test_a_replaced_source_is_named(call: str, status: int) -> None:
     client = PaperS3(failing(call, failure(status, "PreconditionFailed")))
     storage = storage_over(client)
     with pytest.raises(ObjectChanged, match=f"^{SOURCE.path}$"):
-        assemble(storage, TO, PARTS)
-    assert may_copy_ranges(storage, TO)
+        assemble(storage, TARGET, PARTS)
+    assert may_copy_ranges(storage, TARGET)
     assert client.open_uploads == 0
 
 
@@ -183,20 +183,20 @@ def test_a_replaced_source_is_found_even_if_the_store_ignores_conditions(parts: 
     client = PaperS3()
     client.etag = '"another"'
     with pytest.raises(ObjectChanged, match=f"^{SOURCE.path}$"):
-        assemble(storage_over(client), TO, parts)
+        assemble(storage_over(client), TARGET, parts)
     assert (client.open_uploads, "bucket/t/new" in client.objects) == (0, False)
 
 
 def test_an_etag_without_quotes_is_the_same() -> None:
     client = PaperS3()
     client.etag = "etag"
-    assert isinstance(assemble(storage_over(client), TO, PARTS), AssembledObject)
+    assert isinstance(assemble(storage_over(client), TARGET, PARTS), AssembledObject)
 
 
 def test_an_interruption_leaves_no_upload() -> None:
     client = PaperS3(failing("complete", KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
-        assemble(storage_over(client), TO, PARTS)
+        assemble(storage_over(client), TARGET, PARTS)
     assert client.open_uploads == 0
 
 
@@ -214,7 +214,7 @@ def test_the_upload_is_aborted_after_its_last_part_has_ended() -> None:
             raise failure(500, "InternalError")
 
     client = PaperS3(fail)
-    assert isinstance(assemble(storage_over(client), TO, (SOURCE, PARTS[-1])), str)
+    assert isinstance(assemble(storage_over(client), TARGET, (SOURCE, PARTS[-1])), str)
     assert (client.calls[-1], client.parts) == ("abort", {})
 
 
@@ -280,9 +280,9 @@ def test_a_completion_without_an_answer_is_an_error(error: Exception) -> None:
     client = PaperS3(failing("complete", error))
     storage = storage_over(client)
     with pytest.raises(StorageError, match="s3://bucket/t/new"):
-        assemble(storage, TO, UPLOADED_PARTS)
+        assemble(storage, TARGET, UPLOADED_PARTS)
     assert client.calls[-1] == "abort"
-    assert may_copy_ranges(storage, TO)
+    assert may_copy_ranges(storage, TARGET)
 
 
 @pytest.mark.parametrize("call", ["upload_part_copy", "upload_part", "complete_multipart_upload"])
@@ -297,8 +297,8 @@ def test_an_answer_without_an_etag_is_not_trusted(call: str, monkeypatch: pytest
 
     monkeypatch.setattr(client, call, silent)
     if call != "complete_multipart_upload":
-        made = assemble(storage_over(client), TO, UPLOADED_PARTS)
+        made = assemble(storage_over(client), TARGET, UPLOADED_PARTS)
         assert made == "failed: the store did not send the ETag of the object or part"
         return
     with pytest.raises(StorageError, match="did not send the ETag"):
-        assemble(storage_over(client), TO, UPLOADED_PARTS)
+        assemble(storage_over(client), TARGET, UPLOADED_PARTS)

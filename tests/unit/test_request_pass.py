@@ -39,7 +39,7 @@ IDENTITY = TableIdentity(CatalogId("C", "s3://lake"), TableName(("ns",), "t"), "
 NOON_MS = 1_767_268_800_000
 REQUEST = MaintenanceRequest(identity=IDENTITY, requested_ms=NOON_MS, settings={"operations": "compact", "branch": "b"})
 DONE = Execution("SUCCEEDED", TableResult(table="ns.t", status="skipped", summary="dropped"))
-GOING_ON = Execution("RUNNING")
+RUNNING = Execution("RUNNING")
 
 
 class Machine(StateMachine):
@@ -152,7 +152,7 @@ def test_a_run_that_cannot_start_leaves_the_request_filed(error: Exception) -> N
 
 
 def test_pauses_between_polls_grow_to_30_seconds(world: World) -> None:
-    world.follow(Machine(*[GOING_ON] * 12, DONE))
+    world.follow(Machine(*[RUNNING] * 12, DONE))
     assert world.pauses[:4] == [1.0, 1.5, 2.25, 3.375]
     assert world.pauses[-2:] == [30.0, 30.0]
 
@@ -183,13 +183,13 @@ def test_waiting_survives_short_network_failures(world: World) -> None:
         world.follow(Machine(PolicyError("there is none")))
     assert world.pauses == [], "an error that lasts is reported at once"
     unreachable = StorageError("AWS Step Functions cannot be reached")
-    assert world.follow(Machine(*[unreachable] * 5, GOING_ON, *[unreachable] * 5, DONE)).status == "skipped"
+    assert world.follow(Machine(*[unreachable] * 5, RUNNING, *[unreachable] * 5, DONE)).status == "skipped"
     with pytest.raises(StorageError, match=f"cannot be reached; the run itself continues: {EXECUTION}$"):
         world.follow(Machine(unreachable))
 
 
 def test_waiting_for_a_run_ends_at_its_limit(world: World) -> None:
-    answer = world.follow(Machine(GOING_ON), limit_ms=10_000)
+    answer = world.follow(Machine(RUNNING), limit_ms=10_000)
     assert answer == Answer(status="running", summary=f"the run is still running after 10 s: {EXECUTION}")
     assert sum(world.pauses) == 10.0
 
@@ -197,7 +197,7 @@ def test_waiting_for_a_run_ends_at_its_limit(world: World) -> None:
 def test_progress_names_the_run_that_holds_the_table(world: World) -> None:
     world.lease("night-run")
     world.happens = iter([world.unlease, lambda: world.lease("request-1")])
-    world.follow(Machine(GOING_ON, GOING_ON, GOING_ON, DONE))
+    world.follow(Machine(RUNNING, RUNNING, RUNNING, DONE))
     assert world.told == [
         *("waiting for night-run to finish", "the run continues", "the table is being maintained"),
     ]

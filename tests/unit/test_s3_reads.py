@@ -200,17 +200,17 @@ def test_at_most_three_requests_run_at_once(storage: Storage, requests: Requests
     announced = reads(*((n, n + 1) for n in range(6)))
     requests.may_end.clear()
     with reading_ahead(storage, announced) as read:
-        until(lambda: len(requests.sent) == 3)
+        wait_until(lambda: len(requests.sent) == 3)
         requests.may_end.set()
         assert bytes(read(announced[0])) == DATA[:1]
-        until(lambda: len(requests.sent) == 4)
+        wait_until(lambda: len(requests.sent) == 4)
         time.sleep(0.01)
         assert len(requests.sent) == 4
         assert b"".join(map(read, announced[1:])) == DATA[1:6]
     assert sorted(requests.sent) == [("a", n, n + 1) for n in range(6)]
 
 
-def until(holds: Any) -> None:
+def wait_until(holds: Any) -> None:
     end = time.monotonic() + 10
     while not holds():
         assert time.monotonic() < end
@@ -259,7 +259,7 @@ def test_page_indexes_are_announced_with_one_read(tmp_path: Path, storage: Stora
     file = replace(file, footer=replace(file.footer, path="s3://bucket/a"))
     requests.may_end.clear()
     with input_streams([file], storage):
-        until(lambda: len(requests.sent) == 2)
+        wait_until(lambda: len(requests.sent) == 2)
         requests.may_end.set()
     data = (file.path, file.ranges[0].start, file.ranges[0].end)
     assert requests.sent == [(file.path, file.ranges[-1].end, file.footer.start), data]

@@ -287,7 +287,7 @@ def test_a_search_for_claims_reads_one_consistent_state(tmp_path: Path, monkeypa
 HELP = "write a path, or dynamodb://TABLE[?region=REGION&profile=NAME&endpoint=URL]"
 
 
-OF_A_STACK = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL")
+STACK_VARIABLES = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_ENDPOINT_URL")
 """A local stack of the same process sets these."""
 
 
@@ -300,7 +300,7 @@ def no_aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "AWS_DEFAULT_REGION",
         "AWS_ACCESS_KEY_ID",
         "AWS_SECRET_ACCESS_KEY",
-        *OF_A_STACK,
+        *STACK_VARIABLES,
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))

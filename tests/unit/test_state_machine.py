@@ -22,7 +22,7 @@ LAMBDA_ERRORS = {
 KILLED = {"Runtime.ExitError", "Runtime.OutOfMemory", "Lambda.Unknown"}
 BUSY = {"TableBusy", "FleetBusy"}
 NO_CAPACITY = ["Glue.ConcurrentRunsExceededException", "Glue.ResourceNumberLimitExceededException"]
-OF_TABLES = {name for label, level in LEVELS.items() if label != MACHINE.name for name in level.states}
+TABLE_STATES = {name for label, level in LEVELS.items() if label != MACHINE.name for name in level.states}
 # AWS Glue developer guide, "AWS Glue job run statuses": a queued run without capacity fails after this time.
 QUEUED_S = 15 * 60
 FLEX_WAITS_S = 20 * 60
@@ -56,7 +56,7 @@ def test_every_task_is_bounded_retried_by_name_and_caught(name: str, state: Mapp
     assert state["TimeoutSeconds"] > 0
     (caught,) = state["Catch"]
     assert caught["ErrorEquals"] == ["States.TaskFailed", "States.Timeout"]
-    # Only Detect may replace the state's data, because it is the first state.
+    # Only Detect may replace the state's data, because there is no earlier data.
     assert (state.get("ResultPath", "$") == "$") == (caught["ResultPath"] == "$") == (name == "Detect")
     for retry in state["Retry"]:
         if not BUSY & set(retry["ErrorEquals"]):
@@ -79,7 +79,7 @@ def test_a_function_is_retried_for_failures_of_lambda_and_for_temporary_errors()
     for name, state in tasks("lambda"):
         found = [set(retry["ErrorEquals"]) for retry in state["Retry"]]
         expected = [LAMBDA_ERRORS, KILLED, transient, {"IdempotencyAlreadyInProgressError"}]
-        assert found == [*expected, *([BUSY] if name in OF_TABLES else [])], name
+        assert found == [*expected, *([BUSY] if name in TABLE_STATES else [])], name
         # Retries outlast a first attempt: full jitter halves each pause on average, and a killed attempt blocks
         # others for 15 minutes.
         retry = state["Retry"][3]
@@ -89,7 +89,7 @@ def test_a_function_is_retried_for_failures_of_lambda_and_for_temporary_errors()
 def test_waiting_for_a_table_leaves_the_machine_time_for_its_pass() -> None:
     """A run that does not wait ends with ``LeaseHeld``, which is not retried."""
     busy = [retry for _, state in tasks("lambda") for retry in state["Retry"][4:]]
-    assert len(busy) == len([name for name in TASKS if name in OF_TABLES])
+    assert len(busy) == len([name for name in TASKS if name in TABLE_STATES])
     for retry in busy:
         assert retry == {
             "ErrorEquals": ["TableBusy", "FleetBusy"],
