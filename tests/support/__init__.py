@@ -1,1 +1,1 @@
-"""What tests share: real servers, independent readers, real tables of others."""
+"""Code that tests share: real servers, independent readers, real tables of other engines."""

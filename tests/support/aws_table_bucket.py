@@ -34,11 +34,11 @@ from local_stack.template import ACCOUNT
 
 
 def runtime_of_table_bucket(moto_server: MotoServer, folder: Path, *, appends: int) -> Runtime:
-    """``ns.t``, appended to by PyIceberg, whose catalog is only a stepping stone: the pointer is then S3 Tables'."""
+    """The runtime of ``ns.t``; PyIceberg appends through a temporary catalog, and then S3 Tables gets the pointer."""
     s3tables = moto_server.client("s3tables")
     arn = s3tables.create_table_bucket(name=f"lake-{uuid.uuid4()}")["arn"]
     s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])
-    # Most tests are of what is left to do where the bucket does nothing.
+    # Most tests need a bucket whose built-in maintenance is disabled.
     off = {"status": "disabled"}
     moto_s3tables.ANSWERS[(arn,)] = {BuiltIn.UNREFERENCED_FILE_REMOVAL.value: off}
     moto_s3tables.ANSWERS[arn, "ns", "t"] = {
@@ -68,7 +68,7 @@ def runtime_of_table_bucket(moto_server: MotoServer, folder: Path, *, appends: i
 
 
 class TableBucketCatalog(NoopCatalog):
-    """A table bucket in the place of its REST endpoint, which moto does not have: what ``make smoke`` asks it for.
+    """A replacement for a table bucket's REST endpoint, which moto lacks, with the calls of ``make smoke``.
 
     Set as ``py-catalog-impl``, with ``warehouse`` and ``s3tables.endpoint``.
     """
@@ -105,7 +105,7 @@ class TableBucketCatalog(NoopCatalog):
         return Table(self._named(identifier), FromInputFile.table_metadata(io.new_input(location)), location, io, self)
 
     def commit_table(self, table: Table, requirements: Any, updates: Any) -> CommitTableResponse:
-        # As the endpoint does: the token first, then the requirements on what it stands for.
+        # Like the endpoint, read the token first, then check the requirements on its metadata.
         pointer = self._pointer(table.name())
         location = pointer["metadataLocation"]
         newest = FromInputFile.table_metadata(load_file_io(self.properties, location).new_input(location))
@@ -119,7 +119,7 @@ class TableBucketCatalog(NoopCatalog):
         self._s3tables.delete_table(**self._address(identifier))
 
     def _swap(self, identifier: Any, metadata: Any, token: str) -> str:
-        # With a client that asks nothing before it writes, as the endpoint does on its side.
+        # Like the endpoint, write without a request that checks for the file.
         location = f"{metadata.location}/metadata/{uuid.uuid4()}.metadata.json"
         bucket, _, key = location.removeprefix("s3://").partition("/")
         self._s3.put_object(Bucket=bucket, Key=key, Body=metadata.model_dump_json().encode())
@@ -142,14 +142,14 @@ class TableBucketCatalog(NoopCatalog):
         return tuple(identifier.split(".")) if isinstance(identifier, str) else tuple(identifier)
 
 
-# PyIceberg file I/O for table buckets, as moto in this process plays them.
+# PyIceberg file I/O for table buckets that moto emulates in this process.
 #
-# As these buckets refuse to list, it never asks whether a file exists, names being unique.  It hands files to moto as
-# they are: each would take longer over HTTP than PyIceberg takes to make it.
+# These buckets refuse to list, so it never checks whether a file exists; names are unique.  It passes files to moto
+# directly: a request over HTTP would take longer than PyIceberg takes to write the file.
 
 
 class _Upload(io.BytesIO):
-    """A file that is there once it is closed."""
+    """A file that exists once it is closed."""
 
     def __init__(self, bucket: str, key: str) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class _BlindFile(InputFile, OutputFile):
 
 
 class BlindFileIO(PyArrowFileIO):
-    """Set as ``py-io-impl`` for PyIceberg as a writer into buckets of the moto of this process."""
+    """``py-io-impl`` of PyIceberg for buckets of moto in this process."""
 
     def new_input(self, location: str) -> Any:
         return _BlindFile(location) if location.startswith("s3://") else super().new_input(location)

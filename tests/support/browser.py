@@ -17,7 +17,7 @@ from selenium.webdriver.chrome.service import Service
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 NEEDED = "NEEDS_CHROMIUM"
-"""Set where a test must fail, not be skipped, without Chromium: in continuous integration."""
+"""If set, as in continuous integration, a test without Chromium fails instead of being skipped."""
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -31,7 +31,7 @@ _FLAGS = (
 
 
 class Browser:
-    """One tab."""
+    """A browser tab."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self.driver = driver
@@ -47,15 +47,15 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
     def run(self, script: str, *arguments: object) -> Any:
-        """The result of JavaScript, which returns it."""
+        """The value that JavaScript returns."""
         return self.driver.execute_script(script, *arguments)
 
     def console(self) -> list[str]:
-        """What the console says since the last call."""
+        """The console messages since the last call."""
         return [line["message"] for line in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
     def violations(self) -> list[str]:
-        """What axe-core finds on the page."""
+        """The violations that axe-core finds on the page."""
         # Through the debugger, because the page's content security policy allows no further scripts.
         self.driver.execute_cdp_cmd("Runtime.evaluate", {"expression": AXE.read_text()})
         call = {

@@ -1,4 +1,4 @@
-"""A catalog under test with what a test needs around it: a table anew, its metadata files, parts of a commit."""
+"""A catalog under test with helpers: new tables, their metadata files, parts of a commit."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from support.tables import snapshot
 
 CATALOGS = ["rest", "sql", "sqlalchemy", "s3tables", "glue"]
 POINTERS = ["sql", "sqlalchemy", "s3tables", "glue"]
-# The property that says where the catalog is.
+# The property with the address of the catalog.
 ENDPOINT = {"rest_lake": "uri", "s3tables_lake": "s3tables.endpoint", "glue_lake": "glue.endpoint"}
 VERSIONS = [1, 2, 3]
 
 
 @dataclass
 class Lake:
-    """A catalog under test with what a test needs around it."""
+    """A catalog under test with its helpers."""
 
     name: str
     properties: dict[str, str]
     create: Callable[[str, int, dict[str, Any]], None]
-    """Make table ``ns.NAME`` of a format version, with extra document fields where the catalog lets us write it."""
+    """Make table ``ns.NAME`` of a format version, with extra document fields if the catalog accepts them."""
     client: pyiceberg.catalog.Catalog | None = None
     opened: list[Any] = field(default_factory=list)
 

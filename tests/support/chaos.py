@@ -1,10 +1,10 @@
-"""Chaos: writers commit to a table all the time, passes over it are killed at any moment, and every row is counted.
+"""Chaos: writers commit to a table, passes over it are killed at random moments, and every row is counted.
 
 ``make chaos`` runs it for fifteen minutes (``python -m support.chaos --seconds 900``), a test for some seconds.
 Writers append (PyIceberg), upsert (Iceberg-Java), delete by position, vector and key, tag, and change the schema.
-Passes are real processes of the command; most are killed by SIGKILL while they hold the lease.  On SeaweedFS the
-server is killed and started again in the middle, and a proxy delays answers, cuts them and sends requests twice.  At
-the end DuckDB must find exactly the acknowledged rows and ``verify`` no problem.
+Passes are real processes of the command; SIGKILL ends most of them while they hold the lease.  On SeaweedFS, the
+server is killed and restarted during the run, and a proxy delays answers, cuts them and sends requests twice.  At the
+end, DuckDB must find exactly the acknowledged rows, and ``verify`` no problem.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ REGIONS = ("us", "eu")
 ORDERS: tuple[dict[str, str], ...] = ({}, {"strategy": "sort", "sort_order": "id desc"}, {"partial_progress": "1"})
 RUNS = (("sql", 2), ("sql", 3), ("seaweedfs", 2))
 TROUBLES = 0.01, 0.003, 0.003
-"""Shares of requests whose answers come late, not at all, and twice."""
+"""Shares of requests that are delayed, cut, and doubled."""
 PASS = {
     "min_input_files": "2",
     "snapshot_retention_hours": "0.005",
@@ -57,7 +57,7 @@ PASS = {
     "convert_equality_deletes": "true",
     "proof": "full",
 }
-# What a writer sees whose head has moved, or whose old files have expired meanwhile.  SeaweedFS answers 400
+# Errors of a writer whose head has moved, or whose old files have expired.  SeaweedFS answers 400
 # (platform: seaweedfs-conflict-is-400).
 _LOST = (
     CommitConflict,
@@ -67,7 +67,7 @@ _LOST = (
     FileNotFoundError,
     BadRequestError,
 )
-# What a writer sees whose answer was cut, or whose server is gone: the commit may have landed.
+# Errors of a writer whose answer was cut, or whose server is down: the commit may have landed.
 _UNSURE = (CommitStateUnknown, StorageError, RequestException, RESTError, OSError)
 _PATIENCE_S = 300
 _MOST_FILES = 120
@@ -81,30 +81,30 @@ class Phase:
 
     seconds: float = 0.0
     commits: Counter[str] = field(default_factory=Counter)
-    """Acknowledged, by kind."""
+    """Acknowledged commits by kind."""
 
     @property
     def rate(self) -> float:
-        """Commits a second."""
+        """Commits per second."""
         return self.commits.total() / self.seconds
 
 
 @dataclass
 class Figures:
-    """What writers and passes did."""
+    """Counts of the work of writers and passes."""
 
     alone: Phase = field(default_factory=Phase)
     beside: Phase = field(default_factory=Phase)
     passes: Counter[str] = field(default_factory=Counter)
-    """Ends of passes; ``killed`` among them."""
+    """Outcomes of passes, including ``killed``."""
     failed: Counter[str] = field(default_factory=Counter)
-    """Operations that failed, where the server's troubles allow it."""
+    """Failed operations, which the server's troubles allow."""
     troubles: Counter[str] = field(default_factory=Counter)
     """Troubles of the server and its proxy."""
 
     @property
     def commits(self) -> Counter[str]:
-        """Acknowledged, by kind."""
+        """Acknowledged commits by kind."""
         return self.alone.commits + self.beside.commits
 
     def __str__(self) -> str:
@@ -124,7 +124,7 @@ def _listed(counts: Counter[str]) -> str:
 
 
 class AtOneHead(MaintainedTable):
-    """The table as one load of its catalog shows it: what is committed from it lands there or not at all."""
+    """The table as a single load returned it: a commit lands on this head or fails."""
 
     def __init__(self, table: MaintainedTable) -> None:
         vars(self).update(vars(table))
@@ -136,13 +136,13 @@ class AtOneHead(MaintainedTable):
 
     @property
     def head_id(self) -> int | None:
-        """The current snapshot's."""
+        """The id of the current snapshot."""
         head = self.metadata.current_snapshot
         return None if head is None else head.snapshot_id
 
 
 class Chaos:
-    """One table, its writers and the killer of its passes."""
+    """A table, its writers, and passes that are killed."""
 
     def __init__(self, store: Store, seed: int, *, nice: int = 0) -> None:
         self.store, self.table, self.seed, self.nice = store, store.table, seed, nice
@@ -152,14 +152,14 @@ class Chaos:
         self.live: dict[int, str] = {row["id"]: row["region"] for row in self._found()}
         """Acknowledged rows: id → region."""
         self._known: dict[str, list[int]] = {}
-        """The rows of data files."""
+        """The ids in each data file."""
         self._taken: set[int] = set()
         self._next = 10_000
         self._lock, self._stop = Lock(), Event()
         self.failures: list[BaseException] = []
 
     def run(self, seconds: float) -> Figures:
-        """Write, maintain and kill for so many seconds; then finish, and prove every row."""
+        """Write, maintain and kill for so many seconds; then run a last pass and check every row."""
         kinds: list[tuple[str, Callable[[random.Random], bool]]] = [
             ("appends", self._append),
             ("position deletes", self._delete_by_position),
@@ -224,7 +224,7 @@ class Chaos:
                 if time.monotonic() > until_s:
                     raise
                 is_lost = isinstance(error, _LOST)
-                # Behind the proxy a conflict may be with the writer's own commit, which arrived twice.
+                # Behind the proxy, the conflict may be with the writer's own commit, which arrived twice.
                 may_have_landed = may_have_landed or not is_lost or self.store.restart is not None
                 time.sleep(0 if is_lost else 0.1)
 
@@ -252,9 +252,9 @@ class Chaos:
         return True
 
     def _ids(self, table: MaintainedTable) -> dict[str, list[int]]:
-        """The column ``id`` of each data file, rows that are deleted included."""
+        """The column ``id`` of each data file, including deleted rows."""
         paths = [file.file_path for file in table.data_files() if file.content is FileContent.DATA]
-        # Files never change: a writer that read them at each attempt would lose every swap to the others.
+        # Files never change, and a writer that read them at each attempt would lose every swap.
         before, storage = self._known, table.storage
         known = {path: before[path] for path in paths if path in before}
         for path in paths:
@@ -266,7 +266,7 @@ class Chaos:
 
     @contextmanager
     def _some(self, chance: random.Random, most: int, *, stay: bool = False) -> Iterator[list[int]]:
-        """Rows that no other writer changes now; unless they ``stay``, they are deleted once the block ends."""
+        """Rows that no other writer changes now; unless they ``stay``, the block must delete them."""
         with self._lock:
             free = [row for row in self.live if row not in self._taken]
             chosen = chance.sample(free, min(len(free), chance.randint(1, most)))
@@ -340,7 +340,7 @@ class Chaos:
         return ["nice", f"-n{self.nice}", icekeeper, "maintain", "ns.t", *options, *settings]
 
     def _pass(self, chance: random.Random, restart: Callable[[], None] | None = None) -> None:
-        """One pass, which is killed or not; the server restarts in its middle where asked."""
+        """Run a pass, which may be killed; call ``restart``, if given, during the pass."""
         with subprocess.Popen(
             self._call(chance.choice(ORDERS)),
             env=self.store.environment,
@@ -376,7 +376,7 @@ class Chaos:
             self.figures.failed[operation["operation"]] += 1
 
     def _finish(self) -> None:
-        """One whole pass, and every row."""
+        """Run a complete pass and check every row."""
         done = subprocess.run(self._call({}), env=self.store.environment, capture_output=True, timeout=600, check=False)
         self._note(done.stdout, at_the_end=True)
         assert Counter((row["id"], row["region"]) for row in self._found()) == Counter(self.live.items())
@@ -388,7 +388,7 @@ class Chaos:
 def chaos(
     folder: Path, store: str, version: int, seed: int, *, nice: int = 0, java: JavaTables | None = None
 ) -> Iterator[Chaos]:
-    """A table of 80 rows in two partitions, about to be written to; ``nice``: the priority of passes."""
+    """A table of 80 rows in two partitions, before the run; ``nice`` is the priority of passes."""
     with store_of(store, folder, version, seed, java) as made:
         yield Chaos(made, seed, nice=nice)
 
@@ -402,20 +402,20 @@ def main() -> None:
     parser.add_argument("--version", type=int, choices=(2, 3), help="only this format version")
     parser.add_argument("--nice", type=int, default=0, help="let passes run at this priority")
     parser.add_argument("--without-java", action="store_true", help="start no JVM: without upserts")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     for retries in ("pyiceberg", "urllib3"):
         logging.getLogger(retries).setLevel(logging.ERROR)
-    runs = [(s, v) for s, v in RUNS if asked.store in (None, s) and asked.version in (None, v)]
+    runs = [(s, v) for s, v in RUNS if options.store in (None, s) and options.version in (None, v)]
     with tempfile.TemporaryDirectory(prefix="icekeeper-chaos-") as scratch:
-        needs_java = not asked.without_java and any(store == "sql" for store, _ in runs)
+        needs_java = not options.without_java and any(store == "sql" for store, _ in runs)
         java = JavaTables(start_spark(Path(scratch))) if needs_java else None
         for number, (store, version) in enumerate(runs):
-            seconds = asked.seconds / len(runs)
-            sys.stdout.write(f"{store}, format v{version}, {seconds:g} s, seed {asked.seed}\n")
+            seconds = options.seconds / len(runs)
+            sys.stdout.write(f"{store}, format v{version}, {seconds:g} s, seed {options.seed}\n")
             sys.stdout.flush()
             folder = Path(scratch) / str(number)
             folder.mkdir()
-            with chaos(folder, store, version, asked.seed, nice=asked.nice, java=java) as run:
+            with chaos(folder, store, version, options.seed, nice=options.nice, java=java) as run:
                 sys.stdout.write(f"{run.run(seconds)}\nevery acknowledged row is there, and no other\n\n")
                 sys.stdout.flush()
 

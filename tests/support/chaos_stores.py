@@ -1,4 +1,4 @@
-"""Where the table of ``support.chaos`` is: in a SQLite catalog, or in a table bucket behind troubled proxies."""
+"""Stores of the table of ``support.chaos``: a SQLite catalog, or a table bucket behind troubled proxies."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from support.proxies import Troubles, troubled_proxy
 
 
 class JavaUpserts:
-    """Iceberg-Java as a writer to a table in a SQLite catalog, whose pointer it swaps as its own JDBC catalog does."""
+    """Iceberg-Java as a writer to a table in a SQLite catalog, with swaps like those of its JDBC catalog."""
 
     def __init__(self, java: JavaTables, folder: Path) -> None:
         self._java = java.create(ID_AND_REGION, BY_REGION, {}, folder / "java")
         self._database = folder / "catalog.db"
 
     def upsert(self, table: MaintainedTable, rows: Mapping[int, str]) -> None:
-        """Write rows (id → region) anew, and delete their old versions by key, in one commit on the newest head.
+        """Write rows (id → region) and delete their old versions by key, in one commit on the newest head.
 
         Raises:
-            CommitConflict: another commit came first, or the files of the head have expired meanwhile.
+            CommitConflict: another commit came first, or the files of the head have expired.
         """
         base, java = table.metadata_location, self._java
         try:
@@ -64,7 +64,7 @@ _SWAP = (
 
 STORES = ("sql", "seaweedfs")
 WRITERS_REPEAT_THEMSELVES = {"commit.retry.num-retries": "0"}
-"""PyIceberg would repeat an append whose first attempt landed, and count no lost swap."""
+"""Writers count lost swaps; PyIceberg itself would repeat an append whose first attempt landed."""
 
 
 @dataclass
@@ -73,20 +73,20 @@ class Store:
 
     table: MaintainedTable
     environment: Mapping[str, str]
-    """Of the command, whose catalog is ``local``."""
+    """The environment of the command, whose catalog is ``local``."""
     pause_s: tuple[float, float] = 0.1, 0.6
-    """Between two commits of a writer, at least and at most."""
+    """The least and the greatest pause between two commits of a writer."""
     s3: Mapping[str, str] | None = None
     troubles: Troubles = field(default_factory=lambda: Troubles(random.Random(0)))
     restart: Callable[[], None] | None = None
-    """Kills the server, and starts it again with what it had stored."""
+    """Kills the server and restarts it with its data."""
     upserts: JavaUpserts | None = None
-    """Iceberg-Java, where it can write: to local files."""
+    """Iceberg-Java, if the table has local files."""
 
 
 @contextmanager
 def store_of(name: str, folder: Path, version: int, seed: int, java: JavaTables | None = None) -> Iterator[Store]:
-    """One of :data:`STORES`; SeaweedFS has tables of format v2 only, because PyIceberg creates no other."""
+    """A store of :data:`STORES`; SeaweedFS has only tables of format v2, because PyIceberg creates no others."""
     with _sql(folder, version) if name == "sql" else _seaweedfs(folder, seed) as store:
         if version == 2:  # PyIceberg writes no v3
             with store.table.table.transaction() as transaction:
@@ -109,7 +109,7 @@ def _sql(folder: Path, version: int) -> Iterator[Store]:
 
 @contextmanager
 def _seaweedfs(folder: Path, seed: int) -> Iterator[Store]:
-    """Writers and passes reach the catalog and the files through a proxy each."""
+    """Writers and passes reach the catalog and the files through two proxies."""
     troubles = Troubles(random.Random(seed))
     with running_seaweedfs(folder / "server") as server, _restartable(server) as restart:
         server.create_table_bucket("chaos")
@@ -136,7 +136,7 @@ def _environment(folder: Path, properties: Mapping[str, str]) -> Mapping[str, st
 
 @contextmanager
 def _restartable(server: SeaweedFSServer) -> Iterator[Callable[[], None]]:
-    """Restarts keep the ports and the keys, so that clients go on; only from this thread."""
+    """A function that restarts the server with the same ports and keys; only this thread may call it."""
     started: list[subprocess.Popen[bytes]] = []
     log = server.directory / "weed.log"
 

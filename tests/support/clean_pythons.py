@@ -1,4 +1,4 @@
-"""Pythons as AWS has them, and a table bucket for a run in them."""
+"""Python environments like those of AWS, and a table bucket for a run in them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from artifacts.pins import GLUE_PACKAGES, ROOT, normalized
 from local_stack.stack import LocalStack
 from support.readers import CanonicalRows, canonical, duckdb_rows
 
-# Pythons as AWS has them, with what a deployment brings and nothing else: Glue's with its own packages, Lambda's.
+# Environments like those of AWS with only the deployment's packages: Glue's, with Glue's own packages, and Lambda's.
 
 
 def empty_python(folder: Path, interpreter: str) -> Path:
-    """A virtual environment that holds nothing; its interpreter."""
+    """Make an empty virtual environment and return its interpreter."""
     uv("venv", "--quiet", "--python", interpreter, str(folder))
     return folder / "bin" / "python"
 
 
 def glue_python(folder: Path, interpreter: str) -> Path:
-    """A virtual environment that holds what AWS Glue has installed, its pip among it; its interpreter."""
+    """Make a virtual environment with the packages of AWS Glue, including pip, and return its interpreter."""
     python = empty_python(folder, interpreter)
     uv("pip", "install", "--quiet", "--python", str(python), "--requirement", str(GLUE_PACKAGES))
     return python
 
 
 def install_as_glue_does(python: Path, packed: Path, *options: str) -> str:
-    """Unpack a zip of wheels and install from it, with its own pip and no index; what pip said.
+    """Unpack a zip of wheels, install from it with the environment's pip and no index, and return pip's output.
 
     Raises:
         AssertionError: pip failed.
@@ -44,20 +44,20 @@ def install_as_glue_does(python: Path, packed: Path, *options: str) -> str:
         archive.extractall(unpacked)
     wheels = unpacked / "wheels"
     where = ["--no-index", "--find-links", str(wheels), "--requirement", str(wheels / "requirements.txt")]
-    return _told(str(python), "-m", "pip", "install", "--no-input", *where, *options)
+    return _out(str(python), "-m", "pip", "install", "--no-input", *where, *options)
 
 
 def installed(python: Path) -> dict[str, str]:
-    """Version by normalized name of all that an interpreter finds."""
+    """Versions of all packages that an interpreter finds, by normalized name."""
     listed = json.loads(uv("pip", "list", "--quiet", "--format", "json", "--python", str(python)))
     return {normalized(package["name"]): package["version"] for package in listed}
 
 
 class LambdaPython:
-    """A process of Lambda's Python: our functions, the layer, and behind them the runtime's own boto3."""
+    """A process of Lambda's Python with the functions, the layer, and the runtime's boto3."""
 
     BOTO3 = "1.40.4"
-    """Another one than ours, as the runtime's is; AWS changes it without a word."""
+    """Another version than the layer's, as in the runtime; AWS changes it without notice."""
 
     def __init__(self, interpreter: str, layer: Path, runtime: Path) -> None:
         self._interpreter = interpreter
@@ -72,12 +72,12 @@ class LambdaPython:
         ``library``, and the version of ``boto3``.
 
         Raises:
-            AssertionError: it failed.
+            AssertionError: the process failed.
         """
-        # The order of AWS Lambda developer guide, "Search paths": the function's code, layers, the runtime.
+        # The order in AWS Lambda developer guide, "Search paths": the function's code, layers, the runtime.
         paths = [str(ROOT / "functions"), str(self.layer), str(self.runtime)]
         script = [self._interpreter, "-I", "-S", "-B", "-c", _CALL]
-        return json.loads(_told(*script, role, json.dumps(event), *paths, environment=environment).splitlines()[-1])
+        return json.loads(_out(*script, role, json.dumps(event), *paths, environment=environment).splitlines()[-1])
 
 
 _CALL = """
@@ -96,19 +96,19 @@ print(json.dumps({"result": result, **told}))
 """
 
 
-def _told(*command: str, environment: Mapping[str, str] | None = None) -> str:
+def _out(*command: str, environment: Mapping[str, str] | None = None) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-# A table of a real table bucket under a local stack: what a run of the stack did to it, as DuckDB reads it.
+# A table in a real table bucket under a local stack, read by DuckDB after a run.
 
 FILES = 5
 
 
 class BucketLake:
-    """The catalog ``lake`` of a stack, and its one table ``ns.t`` of small files."""
+    """The catalog ``lake`` of a stack, and its only table ``ns.t`` of small files."""
 
     def __init__(self, stack: LocalStack, properties: Mapping[str, str]) -> None:
         self._properties = properties
@@ -122,9 +122,9 @@ class BucketLake:
         stack.put_control("config/policy.yaml", "rules:\n- settings:\n    min_input_files: 2\n")
 
     def rows(self) -> CanonicalRows:
-        """Its rows now."""
+        """The current rows."""
         return canonical(duckdb_rows(self._table.refresh().metadata_location, s3=self._properties))
 
     def data_files(self) -> int:
-        """How many data files it has now."""
+        """The current number of data files."""
         return len(self._table.refresh().inspect.data_files())

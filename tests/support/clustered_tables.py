@@ -1,4 +1,4 @@
-"""Tables of random ids to cluster, and how their files lie afterwards."""
+"""Tables of random ids to cluster, and the bounds of their files."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NOTHING_ELIGIBLE = "no files eligible for compaction"
 
 
 def limit_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker may hold 64 KB: every group is split among workers."""
+    """Limit a worker's memory to 64 KB, so that every group is split among workers."""
     monkeypatch.setattr(exchange, "RANGE_BYTES", 64 * 1024)
     monkeypatch.setattr(exchange, "_SPLIT_BYTES", 128 * 1024)
     monkeypatch.setattr(cluster_work, "RUN_BYTES", 32 * 1024)
 
 
 def fill(table: MaintainedTable, files: int, rows: int, *, seed: int = 0) -> None:
-    """Files of random ids, each all over the range."""
+    """Append files of random ids, each over the whole range."""
     rng = random.Random(seed)
     for _ in range(files):
         table.append(*(rng.randrange(10**9) for _ in range(rows)))
@@ -51,7 +51,7 @@ def column(file: DataFile, name: str = "id") -> list[Any]:
 
 
 def bounds(file: DataFile, field_id: int) -> tuple[int, int]:
-    """Written bounds of a long column."""
+    """The bounds of a long column in the manifest."""
     assert file.lower_bounds is not None
     assert file.upper_bounds is not None
     low, high = struct.unpack("<q", file.lower_bounds[field_id]), struct.unpack("<q", file.upper_bounds[field_id])
@@ -63,7 +63,7 @@ def by_lower(files: Sequence[DataFile]) -> list[DataFile]:
 
 
 def both_read(table: MaintainedTable) -> Counter[tuple[Any, ...]]:
-    """Rows without nested values or floats, of which there are many."""
+    """The rows of large tables without nested values or floats; PyIceberg and DuckDB must read the same."""
     location = table.loaded.metadata_location
     read = pyiceberg_rows(location), duckdb_rows(location)
     names = sorted(read[0][0])

@@ -53,14 +53,14 @@ from icekeeper.model import DataFile, ManifestFile
 from icekeeper.report.outcome import PassOutcome
 from support.maintained_table import KEEPING_SNAPSHOTS, MaintainedTable, registered_table
 
-# A table that PyIceberg wrote while its schema and its partitioning changed: every v2 type, values at the edges.
+# A table of PyIceberg whose schema and partitioning changed, with every v2 type and edge values.
 
 NAME = "ns.evolved"
 
 _MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
 _BEFORE_EPOCH = datetime.datetime(1969, 12, 31, 23, 59, 59, 999999)
 
-# Longer than the 16 characters of a truncated bound, with what is hard to round up in the sixteenth place.
+# Most texts are longer than the 16 characters of a truncated bound, and hard to round up in the sixteenth place.
 TEXTS = [
     "short",
     "",
@@ -68,10 +68,10 @@ TEXTS = [
     "fünfzehn Zeichen… und dann noch mehr",
     "0123456789abcde\ud7ff and on",  # the next code point would be a surrogate
     "0123456789abcde\U0010ffff and on",  # there is no next code point
-    "\U0010ffff" * 20,  # nor one to fall back to
+    "\U0010ffff" * 20,  # no earlier character can be increased either
     "😀" * 20,
 ]
-# PyIceberg 0.12 cannot round these up: it makes a surrogate and fails.  So it must not cut them.
+# PyIceberg 0.12 cannot round these up: it makes a surrogate and fails.  So it must not truncate them.
 _WHOLE_BOUNDS = {
     f"write.metadata.metrics.column.{name}": "full" for name in ("text", "label_text", "point.label", "point.title")
 }
@@ -82,7 +82,7 @@ FLOATS = [float("nan"), -0.0, 0.0, 1.5, float("inf"), float("-inf"), None, -1.5]
 
 
 def first_schema(*, with_time: bool) -> Schema:
-    """Before any change; ``time`` only where Spark need not read the table."""
+    """The schema before any change; ``time`` only in tables that Spark does not read."""
     point = StructType(
         NestedField(30, "x", FloatType()),
         NestedField(31, "label", StringType()),
@@ -119,7 +119,7 @@ def first_schema(*, with_time: bool) -> Schema:
 
 
 def rows(start: int, *, columns: list[str]) -> list[dict[str, Any]]:
-    """Eight rows, the last one null wherever it may be."""
+    """Eight rows; the last has nulls in all optional columns."""
     made = []
     for i in range(start, start + 8):
         n = i % 8
@@ -156,7 +156,7 @@ def rows(start: int, *, columns: list[str]) -> list[dict[str, Any]]:
             "clock": None if last else datetime.time(n, 59, 59, 999999),
             "extra": None if n % 2 else i * 2**40,
         }
-        # Under the names of today and of before; Arrow takes those that its type has.
+        # Values stand under the old and the new names; Arrow takes the names of its type.
         if row["point"] is not None:
             row["point"] |= {"title": row["point"]["label"], "label": row["point"]["label"]}
             row["point"]["more"] = None if n == 0 else f"more {i}"
@@ -166,7 +166,7 @@ def rows(start: int, *, columns: list[str]) -> list[dict[str, Any]]:
 
 
 def append(table: Table, start: int) -> None:
-    """One snapshot with the rows ``start`` … ``start + 7``, under the table's names of today."""
+    """Append the rows ``start`` … ``start + 7`` in one snapshot, under the table's current names."""
     schema = table.schema().as_arrow()
     today = {"label_text": "text", "small_int": "small"}
     names = [today.get(name, name) for name in schema.names]
@@ -183,7 +183,7 @@ def append(table: Table, start: int) -> None:
 
 
 def evolve_schema(table: Table) -> None:
-    """Add, drop, rename, reorder and promote columns, nested ones too."""
+    """Add, drop, rename, reorder and promote columns, also nested columns."""
     with table.update_schema() as update:
         update.add_column("extra", LongType())
         update.add_column(("point", "more"), StringType())
@@ -204,7 +204,7 @@ def evolve_schema(table: Table) -> None:
 
 
 def _by_values(self: Transform[Any, Any], source: IcebergType) -> Callable[[Any], pa.Array]:
-    """PyIceberg's transforms of columns need pyiceberg-core and know no ``void``; its transforms of values do not."""
+    """Transform a column value by value: PyIceberg's column transforms need pyiceberg-core and lack ``void``."""
     transform = self.transform(source)
     kind = pa.int32() if isinstance(self, DayTransform) else schema_to_pyarrow(self.result_type(source))
 
@@ -226,7 +226,7 @@ def _transforms_without_core() -> Iterator[None]:
 def evolved_table(
     catalog: Catalog, format_version: int, *, location: str | None = None, with_time: bool = False
 ) -> Table:
-    """Two appends each before and after every change: of the schema, and thrice of the partitioning."""
+    """A table with two appends before and after each change: a change of the schema and three of the partitioning."""
     catalog.create_namespace_if_not_exists("ns")
     table = catalog.create_table(
         NAME,
@@ -272,7 +272,7 @@ def evolved_table(
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """An evolved table, as it was and as a pass left it; both metadata files still stand."""
+    """An evolved table before and after a pass; both metadata files are kept."""
 
     format_version: int
     before: str
@@ -294,14 +294,14 @@ class Compacted:
         return {file.file_path: file for file in self.table.data_files()}
 
     def outputs(self) -> dict[str, DataFile]:
-        """Those that we wrote."""
+        """The data files that compaction wrote."""
         return {path: file for path, file in self.files().items() if "/compact-" in path}
 
 
 def compact_evolved(
     format_version: int, folder: Path, *, with_time: bool = False, output_spec: str = "keep"
 ) -> Compacted:
-    """Files stay in their partition specs by default, which shows which files were merged."""
+    """Compact the evolved table; by default, files keep their partition spec, which shows which files are merged."""
     catalog = SqlCatalog("made", uri=f"sqlite:///{folder / 'made.db'}", warehouse=(folder / "wh").as_uri())
     before = evolved_table(catalog, format_version, with_time=with_time).metadata_location
     catalog.close()

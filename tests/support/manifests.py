@@ -41,11 +41,11 @@ from support.plans import HEAD, HEAD_SEQUENCE, data_file, table
 from support.tables import new_document
 from support.values import ORDERS, uuid_values
 
-# Manifests in memory, rewritten by the real work unit.
+# Manifests in memory that the real work unit rewrites.
 
 
 class MemoryStorage:
-    """Stands for a table's files; every instance sees the same."""
+    """A table's files in memory, shared by all instances."""
 
     files: ClassVar[dict[str, bytes]] = {}
 
@@ -67,7 +67,7 @@ class MemoryStorage:
 
 @contextmanager
 def memory_storage(stored: Sequence[EncodedManifest], lane_bytes: int | None = None) -> Iterator[dict[str, bytes]]:
-    """The work unit finds these manifests; lanes are cut at ``lane_bytes``, where given, and at two targets."""
+    """Give the work unit these manifests; ``lane_bytes``, if given, is the size of a lane."""
     MemoryStorage.files = {m.manifest.manifest_path: m.data for m in stored}
     with mock.patch.object(lanes, "Storage", MemoryStorage):
         if lane_bytes is None:
@@ -84,7 +84,7 @@ def rewritten(
     engine: Engine,
     lane_bytes: int | None = None,
 ) -> tuple[list[EncodedManifest], RewrittenManifests]:
-    """The manifests of the table after the plan, and what was written for it."""
+    """The manifests of the table after the plan, and the record of written manifests."""
     into, recorded = RewrittenManifests(), set[str]()
     storage: Any = MemoryStorage({})
     with memory_storage(stored, lane_bytes) as files:
@@ -115,7 +115,7 @@ def entries_of(metadata: TableMetadata, stored: Iterable[EncodedManifest]) -> li
     ]
 
 
-# Manifests as hypothesis draws them: entries of a table that is partitioned by every type.
+# Manifests drawn by hypothesis: entries of a table partitioned by every type.
 
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -127,7 +127,7 @@ def fixed(size: int) -> st.SearchStrategy[bytes]:
     return st.binary(min_size=size, max_size=size)
 
 
-# Column name, type, raw values: every type that partitions, two of each that Avro names, names that Avro forbids.
+# Column name, type, raw values: every type for partitions, named Avro types twice, and names that Avro forbids.
 COLUMNS: Sequence[tuple[str, str, st.SearchStrategy[Any]]] = (
     ("plain", "boolean", st.booleans()),
     ("we ird", "int", INTS),
@@ -303,7 +303,7 @@ def stored_manifests(draw: st.DrawFn) -> list[EncodedManifest]:
 def as_another_writer(
     manifest: ManifestFile, entries: Sequence[ManifestEntry], order: Callable[[bytes], Any]
 ) -> ManifestFile:
-    """With bounds of uuids that hold in one order only."""
+    """The manifest with bounds of uuids that hold only in one order."""
     regions = summarise_partitions(["string"], [entry.file.partition[:1] for entry in entries])
     found = [key for entry in entries if isinstance(key := entry.file.partition[1], bytes)]
     ends = [choose(found, key=order, default=None) for choose in (min, max)]
@@ -320,7 +320,7 @@ def plan_listed(manifests: Sequence[ManifestFile], chosen: Policy, target: int) 
 
 
 def live(stored: Sequence[EncodedManifest]) -> Counter[str]:
-    """Live entries as a multiset, everything but ADDED or EXISTING; by their text, in which NaN equals NaN."""
+    """Live entries as a multiset, without their status; as text, in which NaN equals NaN."""
     return Counter(
         repr((m.partition_spec_id, m.content, e.snapshot_id, e.sequence_number, e.file_sequence_number, e.file))
         for m, e in entries_of(TABLE, stored)

@@ -1,4 +1,4 @@
-"""A table on paper, without bytes: live files and snapshots, to which commits and compaction's plans are applied."""
+"""A simulated table without data: live files and snapshots that commits and compaction plans change."""
 
 from __future__ import annotations
 
@@ -31,34 +31,34 @@ class Arrival(NamedTuple):
     partition: PartitionValue
     size: int
     bounds: tuple[bytes, bytes] | None = None
-    """Of its first column."""
+    """Lower and upper bound of the first column."""
 
 
 @dataclass
 class PaperTable:
-    """The live files of a table with one partition field, and counters of what happened to it."""
+    """The live files of a table with one partition field, and counters of its changes."""
 
     policy: Policy
     document: dict[str, Any] = field(default_factory=lambda: new_document("s3://b/t", 2))
-    """What does not change: all but snapshots and refs."""
+    """The metadata without snapshots and refs, which never changes."""
     snapshots: list[dict[str, Any]] = field(default_factory=list)
     files: dict[str, LiveEntry] = field(default_factory=dict)
     deletes: list[ManifestEntry] = field(default_factory=list)
-    """Equality deletes that reach the whole table, and position deletes of one file each."""
+    """Equality deletes that apply to the whole table, and position deletes that apply to one file each."""
     manifests: dict[int, set[str]] = field(default_factory=dict)
     """Sequence number of the commit that wrote a data manifest → paths of its live files."""
     clustered_by: set[int] = field(default_factory=set)
-    """Ids of the snapshots of rewrites that sorted."""
+    """Ids of the snapshots of sorting rewrites."""
     dead_rows: dict[str, float] = field(default_factory=dict)
-    """Path → rows that equality deletes have removed since it was written."""
+    """Path → number of rows that equality deletes have removed from the file."""
     sequence: int = 0
     written: int = 0
     rewritten: int = 0
     newest_ms: dict[PartitionValue, int] = field(default_factory=dict)
-    """Partition → when it last got a file."""
+    """Partition → time of its newest file."""
     _manifest_of: dict[str, int] = field(default_factory=dict)
     settled: int = 0
-    """Files that nothing will rewrite any more, which :meth:`settle` counts instead of keeping them."""
+    """The number of files that no plan will rewrite, which :meth:`settle` counts and drops."""
     settled_small: int = 0
     settled_bytes: int = 0
 
@@ -68,7 +68,7 @@ class PaperTable:
 
     @property
     def small(self) -> int:
-        """How many files are small."""
+        """The number of small files."""
         limit = self.policy.min_file_size_bytes
         return self.settled_small + sum(live.entry.file.file_size_in_bytes < limit for live in self.files.values())
 
@@ -82,7 +82,7 @@ class PaperTable:
         return TableMetadata(self.document | {"snapshots": self.snapshots} | ahead)
 
     def write(self, at_ms: int, arrivals: Iterable[Arrival], *, deleted_rows: int = 0) -> None:
-        """Commit new files of a writer, with one equality delete of so many rows spread over all older files."""
+        """Commit a writer's new files, with an equality delete of so many rows spread over all older files."""
         arrived = list(arrivals)
         deletes = {"added-delete-files": "1", "added-equality-deletes": str(deleted_rows)} if deleted_rows else {}
         self.commit(at_ms, arrived, {"operation": "overwrite" if deleted_rows else "append", **deletes})
@@ -96,7 +96,7 @@ class PaperTable:
     def commit(
         self, at_ms: int, added: Iterable[Arrival], summary: Mapping[str, str], *, planned_at: int | None = None
     ) -> None:
-        """Add files as one snapshot; those of a rewrite keep the data sequence number of its plan."""
+        """Add files in a new snapshot; files of a rewrite get the data sequence number of its plan."""
         self.sequence += 1
         size = count = 0
         for count, arrival in enumerate(added, start=1):
@@ -119,7 +119,7 @@ class PaperTable:
         self._count_totals()
 
     def plan(self, now_ms: int, **clustering: Any) -> CompactionPlan | Nothing:
-        """What compaction would do."""
+        """Plan compaction."""
         metadata = self.metadata
         head = metadata.snapshots[self.sequence] if self.snapshots else None
         live = self.files.values()
@@ -152,7 +152,7 @@ class PaperTable:
         self.commit(now_ms, outputs, ours, planned_at=plan.sequence_number)
 
     def convert(self, now_ms: int) -> bool:
-        """Turn equality deletes, if there are any, into one vector for each data file that has deleted rows."""
+        """Convert equality deletes, if any, into a vector for each data file with deleted rows."""
         if all(entry.file.content is not FileContent.EQUALITY_DELETES for entry in self.deletes):
             return False
         self.commit(now_ms, (), {"operation": "delete", RUN_ID_KEY: "r"})
@@ -179,12 +179,12 @@ class PaperTable:
         return sum(self.dead_rows.get(path, 0.0) for path in self.files) / max(1, rows)
 
     def forget_snapshots(self, before_ms: int) -> None:
-        """Expire what is older, but for the last five."""
+        """Expire older snapshots except the last five."""
         old = [raw for raw in self.snapshots[:-5] if raw["timestamp-ms"] < before_ms]
         self.snapshots = self.snapshots[len(old) :]
 
     def settle(self, at_rest_since_ms: int) -> None:
-        """Forget large files, and those of partitions that got none since then; not while there are deletes."""
+        """Drop large files, and files of partitions without a newer file; call it only without deletes."""
         limit = self.policy.min_file_size_bytes
         for path, live in list(self.files.items()):
             file = live.entry.file
@@ -195,7 +195,7 @@ class PaperTable:
                 self._remove(path)
 
     def mark_deleted(self, paths: Iterable[str], rows: int) -> None:
-        """Add a position delete file for each of these data files, as part of the newest commit."""
+        """Add a position delete file for each of these data files to the newest commit."""
         named = list(paths)
         for path in named:
             partition = self.files[path].entry.file.partition
@@ -207,7 +207,7 @@ class PaperTable:
         self._count_totals()
 
     def rewrite_manifests(self, merged: Iterable[int], at_ms: int) -> None:
-        """Replace manifests by one, in a commit of its own."""
+        """Replace manifests by one manifest, in a separate commit."""
         paths = [path for number in merged for path in self.manifests.pop(number)]
         self.commit(at_ms, (), {"operation": "replace", RUN_ID_KEY: "r"})
         self.manifests[self.sequence] = set(paths)
@@ -221,7 +221,7 @@ class PaperTable:
             del self.manifests[number]
 
     def _delete(self, rows: int) -> None:
-        """One equality delete file; it has the sequence number of the commit that inserted the rows anew."""
+        """Add an equality delete file with the sequence number of the commit that upserts the rows."""
         file = data_file(f"d{self.sequence}", rows * _DELETED_ROW_BYTES, (), records=rows)
         file = replace(file, content=FileContent.EQUALITY_DELETES, equality_ids=(1,))
         self.deletes.append(ManifestEntry(EntryStatus.ADDED, self.sequence, self.sequence, self.sequence, file))
@@ -268,7 +268,7 @@ def _outputs(group: FileGroup, files: Mapping[str, LiveEntry], dead_rows: float)
     for number in range(group.output_count):
         bounds = None
         if ends:
-            # Sorted, the outputs divide the values among them.
+            # Sorted outputs divide the range of values.
             low, high = (ends[n * (len(ends) - 1) // group.output_count] for n in (number, number + 1))
             bounds = struct.pack("<q", low), struct.pack("<q", high)
         yield Arrival(group.partition[0], size, bounds)

@@ -1,4 +1,4 @@
-"""What planners take, made from plain numbers, and partitions by time."""
+"""Input of planners, made from plain numbers, and partitions by time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from icekeeper.policy.partition_time import PartitionTimes, partition_times
 from support.settings import policy as resolved_policy
 from support.tables import new_document, snapshot
 
-# What planners take, made from plain numbers: data files, entries, manifests.
+# Input of planners, made from plain numbers: data files, entries, manifests.
 
 MB = 1024 * 1024
 HEAD = 100
@@ -36,12 +36,12 @@ HEAD_MS = 1_700_000_000_000
 
 
 def policy(**values: object) -> Policy:
-    """A policy with these settings, all checked."""
+    """A policy with these settings, after validation."""
     return resolved_policy(**values).policy
 
 
 def table(format_version: int = 2, **more: Any) -> TableMetadata:
-    """A table with one snapshot, at which plans are made."""
+    """A table with one snapshot, the planning snapshot."""
     raw = snapshot(HEAD, format_version=format_version, sequence_number=HEAD_SEQUENCE, timestamp_ms=HEAD_MS)
     document = new_document("s3://b/t", format_version, **more)
     document |= {"snapshots": [raw], "current-snapshot-id": HEAD}
@@ -57,7 +57,7 @@ def manifest(
     dead: int | None = 0,
     length: int = 5000,
 ) -> ManifestFile:
-    """A manifest as a list describes it: ``live`` ADDED files, ``dead`` DELETED ones."""
+    """A manifest list entry with ``live`` ADDED and ``dead`` DELETED files."""
     return ManifestFile(
         manifest_path=path,
         manifest_length=length,
@@ -78,7 +78,7 @@ def table_state(
     *,
     is_unpartitioned: bool = True,
 ) -> TableState:
-    """What compaction plans: :func:`table` with these live files and delete files."""
+    """The input of compaction's plan: :func:`table` with these live files and delete files."""
     metadata, builder = metadata or table(), DeleteIndexBuilder()
     for entry in deletes:
         builder.add(0, entry, is_unpartitioned=is_unpartitioned)
@@ -86,7 +86,7 @@ def table_state(
 
 
 def position_delete(path: str, of: str, partition: Sequence[PartitionValue] = (), *, rows: int = 10) -> ManifestEntry:
-    """A delete file of ``rows`` rows of one data file."""
+    """A position delete file with ``rows`` rows that applies to one data file."""
     content = FileContent.POSITION_DELETES
     file = data_file(path, 1000, partition, records=rows, content=content, referenced_data_file=of)
     return ManifestEntry(EntryStatus.ADDED, HEAD, 60, 60, file)
@@ -102,7 +102,7 @@ def data_file(
     file_format: str = "PARQUET",
     **more: Any,
 ) -> DataFile:
-    """A file of rows, or of deletes."""
+    """A data file or delete file."""
     return DataFile(
         content=content,
         file_path=path,
@@ -117,9 +117,9 @@ def data_file(
 def live_file(
     file: DataFile, *, spec_id: int = 0, age: int = 1, file_age: int | None = None, snapshot_id: int = HEAD
 ) -> LiveEntry:
-    """The file in a manifest of its spec, its rows added by the snapshot with sequence number ``age``.
+    """The file in a manifest of its spec; the snapshot with sequence number ``age`` added its rows.
 
-    ``file_age`` is the sequence number of the rewrite that wrote the file; ``None``: it was written with its rows.
+    ``file_age`` is the sequence number of the rewrite that wrote the file; with ``None``, no rewrite wrote it.
     """
     entry = ManifestEntry(EntryStatus.EXISTING, snapshot_id, age, age if file_age is None else file_age, file)
     return LiveEntry(manifest(f"s3://b/t/metadata/m{spec_id}.avro", spec_id=spec_id), entry)
@@ -131,7 +131,7 @@ _NOTHING_FOUND = Condition()
 def candidate(
     file: DataFile, *, file_age: int = 1, condition: Condition = _NOTHING_FOUND, extents: Extents = ()
 ) -> Candidate:
-    """The file as a candidate that stays in its partition, its rows added with sequence number 1."""
+    """The file as a candidate that keeps its partition, with rows of sequence number 1."""
     return Candidate(
         file_path=file.file_path,
         file_size_in_bytes=file.file_size_in_bytes,
@@ -144,7 +144,7 @@ def candidate(
     )
 
 
-# Partitioned tables by their columns and transforms, and the time that their partitions tell.
+# Partitioned tables by their columns and transforms, and the times of their partitions.
 
 UTC = datetime.UTC
 SCHEMA = {
@@ -171,7 +171,7 @@ SOURCES = {"id": 1, "ts": 2, "day": 3, "dt": 4, "year": 5, "month": 6, "at_ns": 
 
 
 def spec(spec_id: int, *fields: tuple[str, str]) -> dict[str, Any]:
-    """Fields as (column, transform), named after both."""
+    """A partition spec of fields given as (column, transform)."""
     return {
         "spec-id": spec_id,
         "fields": [
@@ -187,12 +187,12 @@ def spec(spec_id: int, *fields: tuple[str, str]) -> dict[str, Any]:
 
 
 def partitioned(*specs: dict[str, Any]) -> TableMetadata:
-    """The last spec is the current one."""
+    """A table with these partition specs; the last is current."""
     return table(3, schemas=[SCHEMA], **{"partition-specs": list(specs), "default-spec-id": specs[-1]["spec-id"]})
 
 
 def partitioned_by(columns: Mapping[int, str], *fields: tuple[int, str]) -> TableMetadata:
-    """Columns ``cN`` by field id and type, partitioned by these sources and transforms, the fields named ``p0``, …"""
+    """Columns ``cN`` by field id and type, with partition fields ``p0``, … of these sources and transforms."""
     named = [{"id": i, "name": f"c{i}", "required": False, "type": kind} for i, kind in columns.items()]
     of = [
         {"source-id": source, "field-id": 1000 + n, "name": f"p{n}", "transform": transform}
@@ -216,5 +216,5 @@ def ms(*moment: int) -> int:
 def plan_expiry(
     metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: Iterable[int] = ()
 ) -> ExpiryPlan | Nothing:
-    """What expires at ``now_ms``, or why nothing does."""
+    """The expiry plan at ``now_ms``, or the reason for an empty plan."""
     return expiry_at(metadata, policy, now_ms=now_ms, pinned=pinned) or Nothing(NOTHING_TO_EXPIRE)

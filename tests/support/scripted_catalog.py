@@ -1,4 +1,4 @@
-"""Catalogs that let something happen, or fail, at a given step."""
+"""Catalogs that call hooks, or fail, at a given step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import CatalogId, TableName
 from icekeeper.storage.storage import Storage
 
-# A catalog that lets something happen when it is asked, and an engine that does so when its work is done.
+# A catalog that calls hooks around its requests, and an engine that calls a hook when its work is done.
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -22,19 +22,19 @@ Hook = Callable[[], object]
 
 
 def nothing() -> None:
-    """What happens where a test lets nothing happen."""
+    """The default hook, which does nothing."""
 
 
 def once(action: Hook) -> Hook:
-    """What happens the first time only."""
+    """A hook that acts only the first time."""
     left = [action]
     return lambda: left.pop()() if left else None
 
 
 class ScriptedCatalog:
-    """Any catalog, with hooks; one that raises is an answer that fails.
+    """Any catalog with hooks; an error of a hook is an error of the request.
 
-    Where one action at one moment is all, :func:`support.moments.at` says so.
+    For a single action at a single moment, use :func:`support.moments.at`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ScriptedCatalog:
         self.commit_instead: Callable[[LoadedTable, Sequence[Any], Sequence[Any]], LoadedTable] | None = None
         """Called in place of the inner catalog's commit."""
         self.commits = 0
-        """How often a commit was asked for, whatever became of it."""
+        """The number of commit requests, whatever their outcome."""
 
     @property
     def id(self) -> CatalogId:
@@ -79,13 +79,13 @@ class ScriptedCatalog:
         return after
 
     def do_nothing_more(self) -> None:
-        """Take all hooks off."""
+        """Remove all hooks."""
         self.before_load = self.before_commit = self.after_commit = nothing
         self.commit_instead = None
 
 
 class ScriptedEngine(LocalEngine):
-    """Runs in this process; ``during`` is called when every group is written, before anything is committed."""
+    """Runs in this process; calls ``during`` when every group is written, before any commit."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -99,11 +99,11 @@ class ScriptedEngine(LocalEngine):
         return results
 
 
-# Failures at any one of the steps that our code takes outwards.
+# Failures at any call to storage or the catalog.
 
 
 class Steps:
-    """Counts every step outwards (reads, writes, listings, deletions, swaps), and fails at one of them."""
+    """Counts every step (reads, writes, listings, deletions, swaps), and fails at one of them."""
 
     def __init__(self, fail_at: int | None, failure: Callable[[str], BaseException]) -> None:
         self.taken = 0
@@ -126,7 +126,7 @@ class Steps:
 def counted_steps(
     catalog: ScriptedCatalog, fail_at: int | None, failure: Callable[[str], BaseException]
 ) -> Iterator[Steps]:
-    """Every call to storage and catalog is a step; writes, deletions and commits are one before and one after."""
+    """Every call to storage and catalog is a step; writes, deletions and commits have a step before and after."""
     steps = Steps(fail_at, failure)
     catalog.before_load = lambda: steps.step("load")
     catalog.before_commit = lambda: steps.step("before the commit")

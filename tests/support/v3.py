@@ -25,13 +25,13 @@ from support.maintained_table import MaintainedTable, local_path, maintained_tab
 from support.plans import data_file
 from support.readers import duckdb_rows
 
-# A table of format v3 without Java: upgraded by hand, written to by another writer, its lineage read naively.
+# A table of format v3 without Java: upgraded by hand, changed by another writer, with a naive reader of row lineage.
 
 Lineage = Counter[tuple[int, int | None, int | None]]
 
 
 def upgrade(table: MaintainedTable) -> None:
-    """To v3, as the specification says: nothing but the version and ``next-row-id``."""
+    """Upgrade to v3, as the specification says: change only the version and ``next-row-id``."""
     path = local_path(table.loaded.metadata_location)
     path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
 
@@ -54,7 +54,7 @@ def vectors(table: MaintainedTable) -> dict[str, ManifestEntry]:
 
 
 def append(table: MaintainedTable, first: int, count: int, region: str) -> str:
-    """One data file, as another v3 writer adds it; its path."""
+    """Append a data file as another v3 writer does, and return its path."""
     content = rows_of(first, count, region)
     loaded = table.loaded
     path = f"{loaded.metadata.data_location}/appended-{uuid.uuid4()}.parquet"
@@ -71,9 +71,9 @@ def append(table: MaintainedTable, first: int, count: int, region: str) -> str:
 def delete_positions(
     table: MaintainedTable, positions: Mapping[str, Collection[int]], *, under: tuple[str, ...] | None = None
 ) -> str:
-    """One Puffin file with a vector for each data file, which absorbs the vector that the file had; its path.
+    """Commit a Puffin file with a vector for each data file, merged with its old vector; return the path.
 
-    The entries stand in the data file's partition, or ``under`` another one, as faulty writers have it.
+    The entries have the data file's partition, or, as by faulty writers, the partition ``under``.
     """
     loaded = table.loaded
     storage = Storage(loaded.io_properties)
@@ -108,7 +108,7 @@ def delete_positions(
 
 
 def commit_keys(table: MaintainedTable, deletes: Iterable[tuple[pa.Table, dict[str, Any]]]) -> None:
-    """Another writer's commit of equality deletes, each a table of keys and the rest of its entry."""
+    """Commit equality deletes as another writer does, each given as a table of keys and the rest of its entry."""
     loaded, added = table.loaded, []
     for content, more in deletes:
         path = f"{loaded.metadata.data_location}/keys-{uuid.uuid4()}.parquet"
@@ -122,7 +122,7 @@ def commit_keys(table: MaintainedTable, deletes: Iterable[tuple[pa.Table, dict[s
 
 
 def commit_files(table: MaintainedTable, added: list[DataFile], replaced: Mapping[tuple[str, int | None], str]) -> None:
-    """Another writer's commit of these files; ``replaced`` are removed."""
+    """Commit these files as another writer does, and remove ``replaced``."""
     loaded = table.loaded
     storage, reader = Storage(loaded.io_properties), table.reader
     head = loaded.metadata.current_snapshot
@@ -144,7 +144,7 @@ def _positions(storage: Storage, file: DataFile) -> BitMap64:
 
 
 def lineage(table: MaintainedTable) -> Lineage:
-    """Of every live row its ``id``, ``_row_id`` and ``_last_updated_sequence_number``, inherited as format v3 says."""
+    """``id``, ``_row_id`` and ``_last_updated_sequence_number`` of every live row, inherited by the rules of v3."""
     return Counter(row for _, e in live(table) if e.file.content is FileContent.DATA for row in _rows(table, e))
 
 
@@ -168,12 +168,12 @@ def _rows(table: MaintainedTable, entry: ManifestEntry) -> Iterator[tuple[int, i
         )
 
 
-# Passes over a table of format v3, and what must hold of its rows afterwards.
+# Passes over a table of format v3, and checks of its rows.
 
 
 @contextmanager
 def upgraded_table(folder: Path) -> Iterator[MaintainedTable]:
-    """Upgraded to v3, three files of ten rows in us and in eu: ids 0.., 100.., 200.. and 50.., 150.., 250.."""
+    """A table upgraded to v3, with three files of ten rows in us (ids 0.., 100.., …) and in eu (50.., 150.., …)."""
     with maintained_table(folder) as made:
         create_by_region(made, 3)
         upgrade(made)
@@ -181,7 +181,7 @@ def upgraded_table(folder: Path) -> Iterator[MaintainedTable]:
 
 
 def with_row_ids(table: MaintainedTable) -> MaintainedTable:
-    """One more file in each region, 300.. and 350..: the first v3 commit gave every row its id."""
+    """Append a file in each region (ids 300.., 350..); the first v3 commit gives every row its id."""
     append(table, 300, 10, "us")
     append(table, 350, 10, "eu")
     return table
@@ -189,7 +189,7 @@ def with_row_ids(table: MaintainedTable) -> MaintainedTable:
 
 @contextmanager
 def table_of_version(folder: Path, version: int) -> Iterator[MaintainedTable]:
-    """Four files of ten rows in us (ids 0.., 100.., 200.., 300..) and in eu (50.., …); in v3 every row has an id."""
+    """A table with four files of ten rows in us (ids 0.., 100.., …) and in eu (50.., …); in v3 every row has an id."""
     with maintained_table(folder) as made:
         create_by_region(made, 4 if version == 2 else 3)
         if version == 3:
@@ -203,12 +203,12 @@ def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
 
 
 def rows(table: MaintainedTable) -> Counter[int]:
-    """As DuckDB reads them: it knows nothing of us, and applies deletion vectors."""
+    """The ids as DuckDB reads them; it is independent and applies deletion vectors."""
     return Counter(row["id"] for row in duckdb_rows(table.loaded.metadata_location))
 
 
 def file_of(table: MaintainedTable, row_id: int) -> str:
-    """The data file whose first row that is."""
+    """The data file whose first row has this id."""
     for file in data_files(table):
         with pq.ParquetFile(local_path(file.file_path)) as opened:
             if opened.read(["id"]).column("id")[0].as_py() == row_id:
@@ -224,7 +224,7 @@ def manifests(table: MaintainedTable) -> list[ManifestFile]:
 
 
 def assert_row_ids_hold(table: MaintainedTable) -> None:
-    """Every row has one, no two the same, all below ``next-row-id``; the head's own numbers add up."""
+    """Check that every row has a unique id below ``next-row-id``, and that the head's row ids add up."""
     metadata = table.loaded.metadata
     ids = [row_id for _, row_id, _ in lineage(table).elements()]
     assert len(set(ids)) == len(ids)

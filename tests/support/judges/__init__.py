@@ -1,6 +1,6 @@
-"""A matrix of writers, operations and readers that share no code with us.
+"""A matrix of writers, operations and independent readers.
 
-``tables`` makes a table by each writer and maintains it; ``questions`` says what is asked of every table, and what
-follows from the rows that were written; ``readers`` asks.  Readers in Rust and ClickHouse run ``served`` in an
-environment of their own (``environment``), which the Makefile makes of ``packages.txt``.
+``tables`` makes a table by each writer and maintains it; ``questions`` has the queries and computes their answers from
+the written rows; ``readers`` runs the queries.  Readers in Rust and ClickHouse run ``served`` in a separate
+environment (``environment``), which the Makefile installs from ``packages.txt``.
 """

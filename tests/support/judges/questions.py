@@ -1,4 +1,4 @@
-"""What every reader is asked of every table, and what follows from the rows that were written (pure)."""
+"""The queries for every reader and table, and their answers computed from the written rows (pure)."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ COLUMNS = pa.schema(
         _column(10, "tags", pa.list_(_column(13, "element", pa.int64()))),
     ]
 )
-# Rows of each file.  The prices of the first are all 0.0, which no other file's bounds contain: equal bounds of floats
-# are hidden, for readers take them for the only value.  The last files are small.
+# Rows of each file.  All prices of the first file are 0.0, which is outside the bounds of the others: equal bounds of
+# floats are omitted, because readers take them for the only value.  The last files are small.
 FILES = (200, 200, 200, 8, 8)
 
 
 def file_rows(number: int) -> list[Row]:
-    """The rows of one of :data:`FILES`; ids go on from file to file, other values do not follow them."""
+    """The rows of a file of :data:`FILES`; ids continue from file to file, other values are in no order."""
     first = sum(FILES[:number])
     return [_row(i, number) for i in range(first, first + FILES[number])]
 
@@ -68,9 +68,9 @@ def arrow_table(rows: Sequence[Row]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A query; ``wanted`` says which rows it finds, in no order unless ``ordered``.
+    """A query; ``wanted`` computes the rows that it finds, in any order unless ``ordered``.
 
-    ``condition`` is what stands behind ``WHERE``, if the answer is ids.
+    ``condition`` is the text after ``WHERE`` if the answer is ids.
     """
 
     sql: str
@@ -79,7 +79,7 @@ class Question:
     ordered: bool = False
 
     def problem(self, rows: Sequence[Row], answer: Sequence[Any]) -> str | None:
-        """What is wrong with an answer over these rows."""
+        """The difference between an answer and the expected answer, if any."""
         wanted = [[plain(value) for value in row] for row in self.wanted(rows)]
         found = list(answer) if self.ordered else sorted(answer, key=repr)
         expected = wanted if self.ordered else sorted(wanted, key=repr)
@@ -155,5 +155,5 @@ QUESTIONS = (
     _ordered("price DESC, id DESC", lambda row: (row["price"], row["id"]), 9, of="price", reverse=True),
     _ordered("text DESC, id DESC", lambda row: (row["text"], row["id"]), 9, of="text", reverse=True),
 )
-"""Equality, ranges, null, ``IN``, first and last value, orders; no range over a column with NaN
+"""Queries by equality, range, null, ``IN``, first and last value, and order; no range over a column with NaN
 (platform: nan-filters-change)."""

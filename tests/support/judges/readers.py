@@ -1,4 +1,4 @@
-"""Asks readers about tables, and says what they answer wrongly."""
+"""Runs the queries in every reader, and reports wrong answers."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from support.judges.served import plain
 from support.judges.tables import Judged, served
 
 SERVED = ("iceberg-rust", "datafusion", "polars", "chdb")
-"""Those of the judges' environment."""
+"""Readers in the judges' environment."""
 HERE = ("duckdb", "pyiceberg")
 READERS = (*SERVED, *HERE)
 Answers = Mapping[str, Mapping[str, Any]]
-"""By table and query: rows, or an error as text."""
+"""Rows, or an error as text, by table and query."""
 UNREAD: Mapping[tuple[str, str], str | None] = {
-    # It reads the data files alone.
+    # It reads only the data files.
     ("datafusion", "positions"): None,
     ("datafusion", "vectors"): None,
-    # ClickHouse has no deletion vectors.
+    # ClickHouse does not support deletion vectors.
     ("chdb", "vectors"): "Position deletes are supported only for parquet format",
-    # Spark's vectorised reader has no booleans in RLE, which Arrow writes into pages of version 2.  Copied row groups
-    # keep them, what is decoded has none.
+    # Spark's vectorised reader cannot read booleans in RLE, which Arrow writes into pages of version 2.  Copied row
+    # groups keep them, decoded files do not.
     ("java", "booleans in RLE"): "Cannot support vectorized reads for column [flag]",
-    # polars' own reader, which leaves such tables to PyIceberg unless an option forbids it.
+    # This is polars' native reader; by default, polars leaves such tables to PyIceberg.
     ("polars", "partition-wide deletes"): "position delete file not limited to one data file",
-    # polars' files ask for Arrow's views of texts; ours do not.
+    # polars' files declare string views of Arrow; Icekeeper's do not.
     ("pyiceberg", "string views"): "string_view",
-    # PyArrow looks up zeros by their bits where a footer's bounds are equal (platform: arrow-equal-bounds); ours state
-    # none.
+    # PyArrow compares zeros by their bits if a footer's bounds are equal (platform: arrow-equal-bounds); Icekeeper
+    # writes no such bounds.
     ("pyiceberg", "equal zeros"): "price IN (0.0, 7.25, 8.5): 1 rows",
 }
-"""Reader and what it cannot read → what its error says; ``None``: it is not asked, for it would not notice."""
+"""Reader and unsupported feature → text of its error; ``None``: it is not run, because it would not notice."""
 
 
 def problems(reader: str, tables: Sequence[Judged], folder: Path, java: IcebergJava | None = None) -> list[str]:
-    """What a reader answers otherwise than the rows say; one process, or session, for all tables."""
-    asked = [table for table in tables if not any(UNREAD.get((reader, thing), "") is None for thing in table.has)]
+    """The wrong answers of a reader; a single process or session reads all tables."""
+    readable = [table for table in tables if not any(UNREAD.get((reader, thing), "") is None for thing in table.has)]
     if reader in SERVED:
         questions = {question.sql: question.sql for question in QUESTIONS}
-        task = {"reader": reader, "questions": questions, "tables": [_task(table) for table in asked]}
+        task = {"reader": reader, "questions": questions, "tables": [_task(table) for table in readable]}
         answers: Answers = served(task, folder)
     else:
         ask = {"duckdb": _duckdb, "pyiceberg": _pyiceberg}.get(reader) or _spark(java)
-        answers = {table.name: ask(table) for table in asked}
-    return [problem for table in asked for problem in _problems_of(reader, table, answers[table.name])]
+        answers = {table.name: ask(table) for table in readable}
+    return [problem for table in readable for problem in _problems_of(reader, table, answers[table.name])]
 
 
 def _task(table: Judged) -> dict[str, Any]:
@@ -72,22 +72,22 @@ def _problems_of(reader: str, table: Judged, answers: Mapping[str, Any]) -> list
         elif question.sql in answers and (problem := question.problem(table.rows, answer)) is not None:
             found.append(problem)
     found += [f"{count} questions: {error}" for error, count in failed.items()]
-    wrong = [one for one in found if not any(text in one for text in refusals)]
-    wrong += [f"no question fails with: {text}" for text in refusals if not any(text in one for one in found)]
-    return [f"{reader}: {table.name}: {one}" for one in wrong]
+    wrong = [line for line in found if not any(text in line for text in refusals)]
+    wrong += [f"no question fails with: {text}" for text in refusals if not any(text in line for line in found)]
+    return [f"{reader}: {table.name}: {line}" for line in wrong]
 
 
 def _duckdb(table: Judged) -> dict[str, Any]:
-    asked = [question for question in QUESTIONS if question.condition is not None]
-    conditions = [question.condition or "" for question in asked]
+    chosen = [question for question in QUESTIONS if question.condition is not None]
+    conditions = [question.condition or "" for question in chosen]
     found = shared_duckdb().ids_where(table.metadata, conditions)
-    answers = {q.sql: a if isinstance(a, str) else [[i] for i in a] for q, a in zip(asked, found, strict=True)}
+    answers = {q.sql: a if isinstance(a, str) else [[i] for i in a] for q, a in zip(chosen, found, strict=True)}
     answers[QUESTIONS[0].sql] = _plain_rows(shared_duckdb().rows(table.metadata))
     return answers
 
 
 def _pyiceberg(table: Judged) -> dict[str, Any]:
-    """It has filters, and no orders."""
+    """The answers of PyIceberg, which supports filters, but no order."""
     static = StaticTable.from_metadata(table.metadata)
 
     def answer(condition: str | None) -> Any:
@@ -99,8 +99,8 @@ def _pyiceberg(table: Judged) -> dict[str, Any]:
         except pa.ArrowException as error:
             return str(error)
 
-    asked = [question for question in QUESTIONS if question.condition is not None and not question.ordered]
-    return {question.sql: answer(question.condition) for question in (QUESTIONS[0], *asked)}
+    chosen = [question for question in QUESTIONS if question.condition is not None and not question.ordered]
+    return {question.sql: answer(question.condition) for question in (QUESTIONS[0], *chosen)}
 
 
 def _spark(java: IcebergJava | None) -> Callable[[Judged], dict[str, Any]]:

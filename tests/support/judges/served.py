@@ -1,7 +1,7 @@
-"""Runs in the judges' environment: a reader answers all questions about all tables, or a writer makes Parquet files.
+"""Runs in the judges' environment: a reader answers all queries on all tables, or a writer makes Parquet files.
 
-A document with the task comes on standard input; the answers are the last line of standard output.  Nothing of this
-project or of the environment of the tests is imported.
+The task is a JSON document on standard input; the answers are the last line of standard output.  This module imports
+neither this project nor the environment of the tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__: list[str] = []
 
 Task = Mapping[str, Any]
 Ask = Callable[[str], list[dict[str, Any]]]
-"""The rows that a query over the table ``t`` finds."""
+"""Returns the rows that a query on the table ``t`` finds."""
 
 
 def iceberg_rust(table: Task) -> Ask:
@@ -36,22 +36,22 @@ def iceberg_rust(table: Task) -> Ask:
 
 
 def datafusion(table: Task) -> Ask:
-    """DataFusion alone, over the data files, with all that it can leave out by their footers and page indexes."""
+    """DataFusion alone, on the data files, with pruning by footers and page indexes."""
     from datafusion import SessionConfig, SessionContext
 
     folder = Path(tempfile.mkdtemp(dir=table["folder"]))
     for number, path in enumerate(table["data"]):
         os.link(path, folder / f"{number}.parquet")
     context = SessionContext(SessionConfig({"datafusion.execution.parquet.pushdown_filters": "true"}))
-    # Writers say in which Arrow type texts are to be read; one table needs one.  Without the fields' metadata filters
-    # of columns in structs find all rows, in files of any writer.
+    # Each writer declares an Arrow type for texts; a table needs a single type.  Without the metadata of fields,
+    # filters on columns in structs find all rows, in files of any writer.
     schema = context.read_parquet(str(folder / "0.parquet"), skip_metadata=False).schema()
     context.register_parquet("t", f"{folder}/", schema=schema, skip_metadata=False)
     return lambda sql: context.sql(sql).to_arrow_table().to_pylist()
 
 
 def polars(table: Task) -> Ask:
-    """polars' own reader, with its planner in Rust."""
+    """polars' native reader, with its planner in Rust."""
     import polars as pl  # type: ignore[import-not-found]
 
     context = pl.SQLContext(t=pl.scan_iceberg(table["metadata"], reader_override="native"))
@@ -59,7 +59,7 @@ def polars(table: Task) -> Ask:
 
 
 def chdb(table: Task) -> Ask:
-    """ClickHouse, which reads below the working folder only; the table function would open the table for each query."""
+    """ClickHouse, which reads only below the working folder; its table function would open the table for each query."""
     from chdb.session import Session  # type: ignore[import-not-found]
 
     session = Session(":memory:")
@@ -80,7 +80,7 @@ READERS: dict[str, Callable[[Task], Ask]] = {
 
 
 def read(task: Task) -> dict[str, dict[str, Any]]:
-    """By table and question: the rows as lists, or the error as text."""
+    """The rows as lists, or the error as text, by table and query."""
     answers: dict[str, dict[str, Any]] = {}
     for table in task["tables"]:
         found = answers[table["name"]] = {}
@@ -95,7 +95,7 @@ def read(task: Task) -> dict[str, dict[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it, whichever reader gave it."""
+    """A value in a JSON form that does not depend on the reader."""
     if isinstance(value, float):
         return "nan" if value != value else repr(value + 0.0)  # -0.0 equals 0.0
     if isinstance(value, decimal.Decimal):
@@ -105,8 +105,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, dict):
-        return [plain(one) for one in value.values()]
-    return [plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return [plain(item) for item in value.values()]
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def duckdb_2(source: str, path: str) -> None:
@@ -146,7 +146,7 @@ def rust(source: str, path: str) -> None:
 
 
 def polars_writer(source: str, path: str) -> None:
-    """polars' own writer, which takes field ids from an Arrow schema in its own text type."""
+    """polars' native writer, which takes field ids from an Arrow schema with its text type."""
     import polars as pl
     import pyarrow as pa
     import pyarrow.feather

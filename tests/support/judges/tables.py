@@ -1,4 +1,4 @@
-"""Tables by every writer, maintained by one operation, and the judges' environment."""
+"""Tables of every writer after one operation, and the judges' environment."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from support.judges.questions import COLUMNS, FILES, Row, arrow_table, file_rows
 from support.maintained_table import MaintainedTable, local_path, new_table, registered_table
 from support.source_tree import ROOT
 
-# The judges' environment, which ``make`` sets up, and what is run in it.
+# The judges' environment, which ``make`` sets up, and calls into it.
 
 _PYTHON = ROOT / os.environ.get("JUDGES_PYTHON", "build/judges/bin/python")
 NEEDS_JUDGES = pytest.mark.skipif(
@@ -52,7 +52,7 @@ _SERVED = Path(__file__).with_name("served.py")
 
 
 def served(task: Mapping[str, Any], folder: Path) -> Any:
-    """The answers of a process of its own, which may read and write below the folder."""
+    """The answers of a new process, which may read and write below the folder."""
     done = subprocess.run(
         [str(_PYTHON), str(_SERVED)],
         cwd=folder,
@@ -66,7 +66,7 @@ def served(task: Mapping[str, Any], folder: Path) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# Tables by every writer, each maintained by one operation, and the rows that are left of those that were written.
+# Tables of every writer, each after one operation, and their remaining rows.
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -90,10 +90,10 @@ ARROW: dict[str, dict[str, Any]] = {
         "write_page_checksum": True,
     },
 }
-"""pyarrow with options of its writer."""
+"""pyarrow with various options of its writer."""
 FOREIGN = ("duckdb 2", "rust", "polars")
-"""Writers of the judges' environment."""
-# Of a pass over all small files, copied as far as possible, unless the operation says otherwise.
+"""Writers in the judges' environment."""
+# Compaction of all small files that copies row groups where possible.
 _COPY = {"min_row_group_copy_bytes": "1"}
 OPERATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "copy": ("compact", _COPY),
@@ -110,7 +110,7 @@ OPERATIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "manifests under vectors": ("rewrite_manifests", {}),
     "expire": ("expire_snapshots", {}),
 }
-"""What is done to a table: an operation of Icekeeper and its settings."""
+"""Operations of Icekeeper with their settings."""
 DELETES = {
     "position deletes": "positions",
     "equality deletes": "equality",
@@ -119,14 +119,14 @@ DELETES = {
     "manifests under position deletes": "positions",
     "manifests under vectors": "vectors",
 }
-"""Which deletes a table has before its operation."""
+"""The kind of deletes that a table has before its operation."""
 _DELETED = (0, 17, 250, 600, 615)
-"""The ids that they delete: the first and last row of files, some between, and none of the third file."""
+"""The deleted ids: the first and last row of files, some between, and none of the third file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A table after its operation; ``has`` what not every reader can read (:data:`support.judges.readers.UNREAD`)."""
+    """A table after its operation; ``has`` lists features of :data:`support.judges.readers.UNREAD`."""
 
     name: str
     metadata: str
@@ -138,13 +138,13 @@ class Judged:
 
 @dataclass
 class SourceFiles:
-    """Parquet files of every writer, made once, to be put into any number of tables."""
+    """Parquet files of every writer, made once for any number of tables."""
 
     folder: Path
     made: dict[str, list[Path]] = field(default_factory=dict)
 
     def of(self, writer: str) -> list[Path]:
-        """One file for each of :data:`.FILES`."""
+        """The writer's files, one for each of :data:`.FILES`."""
         if writer not in self.made:
             if writer in FOREIGN:
                 self._make_foreign()
@@ -153,7 +153,7 @@ class SourceFiles:
         return self.made[writer]
 
     def keep_javas(self, tables: JavaTables) -> None:
-        """Those of Iceberg-Java, for tables of several writers."""
+        """Make the files of Iceberg-Java, for tables of several writers."""
         java = _java_table(tables, self.folder / "java", 2)
         files = [java.data_file(_java_rows(file_rows(n)), 0, (), "PARQUET") for n in range(len(FILES))]
         self.made["java"] = [local_path(str(file.location())) for file in files]
@@ -166,7 +166,7 @@ class SourceFiles:
         return path
 
     def _make_foreign(self) -> None:
-        """All in one process."""
+        """Make the files of all foreign writers in a single process."""
         files = []
         for number in range(len(FILES)):
             source = self.folder / f"{number}.feather"
@@ -179,7 +179,7 @@ class SourceFiles:
 
 
 def judged_tables(cases: Iterable[tuple[Sequence[str], str]], folder: Path, java: JavaTables) -> list[Judged]:
-    """:func:`judged_table` of each of these writers and operation, each in a folder of its own."""
+    """:func:`judged_table` for each of these writers and operations, each in a new folder."""
     sources = SourceFiles(folder)
     sources.keep_javas(java)
     return [judged_table(*case, sources, folder / str(number), java) for number, case in enumerate(cases)]
@@ -188,9 +188,9 @@ def judged_tables(cases: Iterable[tuple[Sequence[str], str]], folder: Path, java
 def judged_table(
     writers: Sequence[str], operation: str, sources: SourceFiles, folder: Path, java: JavaTables | None = None
 ) -> Judged:
-    """A table whose files are by these writers in turn, after the operation, which must have done what it is for.
+    """A table with files of these writers in turn, after the operation, which must have succeeded.
 
-    ``java`` makes the whole table, where it is the only writer.
+    ``java`` makes the whole table if it is the only writer.
     """
     folder.mkdir(parents=True)
     deletes = DELETES.get(operation)
@@ -202,10 +202,10 @@ def judged_table(
     before = _row_groups(table)
     (outcome,) = table.maintain(operations=name, **settings).operations
     assert outcome.status is Status.SUCCEEDED, outcome
-    # Footers of polars are not believed, so what its entries lack is decoded (rule: footer-bounds-by-known-writers).
+    # Bounds in footers of polars are not trusted, so such files are decoded (rule: footer-bounds-by-known-writers).
     if "min_row_group_copy_bytes" in settings and {*writers} != {"polars"}:
         assert outcome.metrics["compact.bytes_copied"] > 0, outcome
-    if operation == "copy" and "polars" not in writers:  # of every file, else some row groups would have become one
+    if operation == "copy" and "polars" not in writers:  # all files are copied, so no row groups are merged
         assert _row_groups(table) == before >= len(FILES), outcome
     gone = _DELETED if deletes else ()
     rows = [row for number in range(len(FILES)) for row in file_rows(number) if row["id"] not in gone]
@@ -257,13 +257,13 @@ def _of_files(writers: Sequence[str], deletes: str | None, sources: SourceFiles,
 
 
 def _add(table: MaintainedTable, path: Path) -> None:
-    """In a commit of its own, with the entry that PyIceberg makes of the footer."""
+    """Append the file in a separate commit, with the entry that PyIceberg derives from the footer."""
     with table.table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
         append.append_data_file(parquet_file_to_data_file(table.table.io, table.table.metadata, path.as_uri()))
 
 
 def _delete(table: MaintainedTable, deletes: str | None) -> None:
-    """All ids of :data:`_DELETED`, in one commit."""
+    """Delete all ids of :data:`_DELETED` in one commit."""
     if deletes == "equality":
         rows = [equality_delete(i, "") for i in _DELETED]
         commit_deletes(table, [(content, {**more, "partition": ()}) for content, more in rows])
@@ -300,7 +300,7 @@ def _java_table(tables: JavaTables, folder: Path, format_version: int) -> Any:
 
 
 def _java_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """By field id."""
+    """The rows by field id."""
     ids = {name: str(number) for number, name in enumerate(COLUMNS.names, 1)}
     points = [{"11": row["point"]["x"], "12": row["point"]["y"]} for row in rows]
     pairs = zip(rows, points, strict=True)
@@ -308,7 +308,7 @@ def _java_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _places(data: Sequence[str]) -> dict[str, list[int]]:
-    """Where the deleted rows are: positions by data file."""
+    """The positions of the deleted rows by data file."""
     found: dict[str, list[int]] = {}
     for path in data:
         ids = pq.read_table(local_path(path), columns=["id"])["id"].to_pylist()
