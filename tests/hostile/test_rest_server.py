@@ -404,10 +404,8 @@ def test_an_endpoint_from_the_server_gets_only_vended_keys(
     found = files_of(server.open(**OURS, **{"s3.profile-name": "ours"}))
     assert identity_in(found).secret_key == PAIR["s3.secret-access-key"]
     assert {key for key, value in found.items() if value in OURS.values()} == {"s3.region"}
-    assert (identity_in(found).session_token, identity_in(found).role_arn) == (
-        None,
-        None,
-    )  # nor parts of other vended keys
+    # Nor parts of other vended keys.
+    assert (identity_in(found).session_token, identity_in(found).role_arn) == (None, None)
     assert found["s3.endpoint"] == "http://127.0.0.1:1/path"
     monkeypatch.setenv("ICEKEEPER_WORKER_CREDENTIALS", "driver")
     assert Storage(found).__reduce__()[1][0] == dict(found)  # as in workers

@@ -40,8 +40,6 @@ from support.plans import data_file, live_file
 from support.settings import NOW_MS, policy
 from support.tables import new_document
 
-# Table summaries for the rules of advice.
-
 Rule = Callable[[TableSummary], Iterator[Advice]]
 
 

@@ -42,9 +42,8 @@ def test_figures_and_changed_rows_fit_eighty_columns() -> None:
 
 
 def test_a_disk_that_is_nearly_full_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = SimpleNamespace(
-        total=1000 << 20, free=(10 << 20) + (256 << 20) - 1
-    )  # one byte less than 1 % plus the needed space
+    # One byte less than 1 % plus the needed space.
+    disk = SimpleNamespace(total=1000 << 20, free=(10 << 20) + (256 << 20) - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: disk)
 
     with pytest.raises(StorageError) as refusal, seaweedfs.running_seaweedfs(tmp_path):

@@ -219,9 +219,7 @@ def test_waiting_ends_when_a_scheduled_run_claims_the_request(world: World) -> N
     world.record("earlier", NOON_MS - 1)
 
     def report() -> None:
-        world.record(
-            "night-run", NOON_MS - 60_000, "succeeded", finished_ms=NOON_MS + 2_000
-        )  # its plan is newer than the request
+        world.record("night-run", NOON_MS - 60_000, "succeeded", finished_ms=NOON_MS + 2_000)  # planned after noon
         world.claim()
 
     happens = [lambda: world.lease("night-run"), lambda: world.record("day-run", NOON_MS - 9, finished_ms=NOON_MS + 1)]
