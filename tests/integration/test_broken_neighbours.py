@@ -1,4 +1,4 @@
-"""A tenant breaks its own table: the tables of others are maintained as before, and lose nothing that is read."""
+"""A tenant breaks its own table: the tables of others are maintained as before, and lose no needed file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LITTLE_LOG = {"write.metadata.delete-after-commit.enabled": "true", "write.metad
 
 
 class Lake:
-    """A table of a victim, and one of a tenant, which is going to be broken."""
+    """A table of a victim, and a tenant's table that a test breaks."""
 
     def __init__(self, command: Command, patch: pytest.MonkeyPatch) -> None:
         self.command, self.patch = command, patch
@@ -46,7 +46,7 @@ class Lake:
         self.orphan = self.plant("data/orphan.parquet")
 
     def with_more(self) -> Lake:
-        """With two more tables of the victim, and two of the tenant."""
+        """Add two more tables of the victim and two of the tenant."""
         for name in (*VICTIMS[1:], *OTHERS):
             self.tables[name] = self.command.table(name, appends=2 if name in VICTIMS else 1)
         return self
@@ -64,7 +64,7 @@ class Lake:
         return self.tables["tenant.bad"]
 
     def plant(self, name: str) -> Path:
-        """An old file of the victim that nothing references."""
+        """Write an old unreferenced file of the victim; return its path."""
         path = local_path(self.victim.location()) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"1")
@@ -72,7 +72,7 @@ class Lake:
         return path
 
     def sweep(self) -> dict[str, dict[str, str]]:
-        """A pass over the victim's first table: outcome by operation."""
+        """Run a pass over the victim's first table; return the outcome by operation."""
         answer = self.command("maintain", "victim.t0", *SWEEP, "--json")
         return {item["operation"]: item for item in answer.json["operations"]}
 
@@ -80,7 +80,7 @@ class Lake:
         return Path(normalise(dict(self.command.pointers())["tenant.bad"]))
 
     def point_at(self, location: str) -> None:
-        """Let the entry of the tenant's table name any metadata file."""
+        """Point the entry of the tenant's table to any metadata file."""
         with closing(sqlite3.connect(self.command.database)) as connection, connection:
             connection.execute(
                 "UPDATE iceberg_tables SET metadata_location = ? WHERE table_name = 'bad'", (f"{self.home}/{location}",)
@@ -102,14 +102,14 @@ def lake(command: Command, monkeypatch: pytest.MonkeyPatch) -> Lake:
 
 @pytest.fixture
 def ruled(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    """The operator keeps both namespaces apart."""
+    """The operator's rules keep both namespaces apart."""
     rules = f"C.victim={lake.home}/victim/;C.tenant={lake.home}/tenant/"
     monkeypatch.setenv("ICEKEEPER_ALLOWED_PREFIXES", rules)
     return lake
 
 
 def look(lake: Lake) -> None:
-    """Let a pass look into every table, and go on with a new orphan."""
+    """Let a pass look into every table, then write a new orphan."""
     lake.sweep()
     lake.victim.refresh().append(lake.victim.scan().to_arrow())
     lake.orphan = lake.plant("data/orphan.parquet")
@@ -144,7 +144,7 @@ def points_around(lake: Lake) -> None:
 
 
 def failing(lake: Lake) -> None:
-    """The catalog answers with an error for this table alone."""
+    """The catalog answers with an error only for this table."""
     load = OurSqlCatalog.load
 
     def loaded(self: OurSqlCatalog, name: TableName) -> LoadedTable:
@@ -156,7 +156,7 @@ def failing(lake: Lake) -> None:
 
 
 def newer_head(lake: Lake) -> None:
-    """Metadata that follow on some which the entry does not know, beside it."""
+    """Add metadata files whose predecessor the entry does not know."""
     path_in(lake)
     before = dict(lake.command.pointers())["tenant.bad"]
     for number in range(2):
@@ -169,7 +169,7 @@ WAYS = (failing, points_into, points_around, newer_head)
 
 
 class TestKeptApart:
-    """Rules of the operator let both have no folder together (rule: separated-tables-stop-nothing)."""
+    """Rules of the operator share no folder between both (rule: separated-tables-stop-nothing)."""
 
     @pytest.mark.parametrize("breaks", WAYS)
     def test_a_broken_table_stops_nothing_of_the_victim(self, ruled: Lake, breaks: Callable[[Lake], None]) -> None:
@@ -183,7 +183,7 @@ class TestKeptApart:
         assert len(ruled.victim.refresh().snapshots()) == 1
 
     @pytest.mark.parametrize("broken", [gone, manifest])
-    def test_files_that_a_pass_saw_of_it_stay_and_it_is_named(
+    def test_recorded_files_of_a_broken_table_are_kept_and_it_is_named(
         self, ruled: Lake, broken: Callable[[Lake], None]
     ) -> None:
         ruled.bad.add_files(files_of(ruled.victim))
@@ -202,14 +202,14 @@ class TestKeptApart:
             path.write_bytes(content)
         assert ids(ruled.bad) == rows
 
-    def test_an_entry_that_stands_at_the_victims_own_metadata_keeps_its_history(self, ruled: Lake) -> None:
-        """Although its rule forbids reading it, because both entries are the same table."""
+    def test_an_entry_at_the_victims_own_metadata_keeps_its_history(self, ruled: Lake) -> None:
+        """Its rule forbids reading the metadata, but both entries are the same table."""
         before = ruled.victim.refresh().metadata_location
         files = files_of(ruled.victim)
         ruled.command.register(before, "tenant.twin")
         with ruled.victim.transaction() as transaction:
             transaction.set_properties(LITTLE_LOG)
-        for _ in range(2):  # each pass commits, and would delete what falls off the log
+        for _ in range(2):  # each pass commits, and would delete metadata files that leave the log
             ruled.victim.refresh().overwrite(ruled.victim.scan().to_arrow())
             ruled.command("maintain", "victim.t0", "--operations", "expire_snapshots", *EVERYTHING_IS_OLD)
         ruled.victim.refresh().overwrite(ruled.victim.scan().to_arrow())
@@ -218,8 +218,8 @@ class TestKeptApart:
         assert all(local_path(path).exists() for path in files)
         assert [row["id"] for row in pyiceberg_rows(before)] == [1, 2, 3, 1, 2, 3]
 
-    def test_files_directly_in_the_victims_folder_that_it_took_in_stay(self, ruled: Lake) -> None:
-        """A root around the victim covers the files directly in it, and in folders of partitions."""
+    def test_added_files_directly_in_the_victims_folder_are_kept(self, ruled: Lake) -> None:
+        """A root around the victim covers the files directly in it and in folders of partitions."""
         near = [ruled.plant(name) for name in ("whole.parquet", "day=1/part.parquet")]
         for path in near:
             path.write_bytes(local_path(files_of(ruled.victim)[0]).read_bytes())
@@ -233,7 +233,7 @@ class TestKeptApart:
 
     @pytest.mark.parametrize("broken", [gone, damaged, manifest])
     def test_a_run_maintains_all_others(self, ruled: Lake, broken: Callable[[Lake], None], loads: Counter[str]) -> None:
-        """What a scan could not parse is not read again by each pass of the run."""
+        """Passes of a run do not read again what the scan could not parse."""
         broken(ruled.with_more())
         aged = [table for name, table in ruled.tables.items() if name != "tenant.bad"]
         for table in aged:
@@ -245,18 +245,18 @@ class TestKeptApart:
         if broken is damaged:
             assert loads["tenant.bad"] == 1
 
-    def test_a_sweep_of_the_bucket_goes_over_all_others(self, ruled: Lake) -> None:
+    def test_a_bucket_sweep_covers_all_others(self, ruled: Lake) -> None:
         damaged(ruled.with_more())
         theirs = local_path(ruled.tables["tenant.t0"].location()) / "data/orphan.parquet"
         theirs.write_bytes(b"1")
         share = ("--set", "orphan_max_delete_ratio=1")
         answer = ruled.command("orphans", "--bucket", ruled.home, *EVERYTHING_IS_OLD, *share, "--json")
         found = {item["table"]: item["status"] for item in answer.json["tables"]}
-        waits = dict.fromkeys(("tenant.bad", "tenant.t0"), "refused")  # of one namespace
+        waits = dict.fromkeys(("tenant.bad", "tenant.t0"), "refused")  # of the same namespace
         assert found == {**dict.fromkeys((*VICTIMS, *OTHERS), "succeeded"), **waits}
         assert [ruled.orphan.exists(), theirs.exists()] == [False, True]
 
-    def test_only_rules_of_both_that_share_no_folder_keep_them_apart(
+    def test_only_rules_without_a_common_folder_keep_both_apart(
         self, lake: Lake, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         damaged(lake)
@@ -272,9 +272,7 @@ class TestKeptApart:
 
 
 @pytest.mark.parametrize("broken", [gone, damaged])
-def test_a_broken_table_that_was_looked_into_is_read_once_by_a_pass(
-    ruled: Lake, loads: Counter[str], broken: Callable[[Lake], None]
-) -> None:
+def test_a_pass_reads_a_broken_table_once(ruled: Lake, loads: Counter[str], broken: Callable[[Lake], None]) -> None:
     path_in(ruled)
     look(ruled)
     broken(ruled)
@@ -283,10 +281,10 @@ def test_a_broken_table_that_was_looked_into_is_read_once_by_a_pass(
     assert loads["tenant.bad"] == 1
 
 
-def test_only_where_rules_keep_a_hidden_namespace_apart_deletions_go_on(
+def test_deletions_continue_only_if_rules_keep_a_hidden_namespace_apart(
     ruled: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The catalog does not list the tables of a namespace: its server fails for that alone."""
+    """The catalog does not list the tables of a namespace, because its server fails only for that namespace."""
     listed, hidden = OurSqlCatalog.list_tables, list[tuple[str, ...]]()
 
     def partly(catalog: OurSqlCatalog) -> Iterator[TableName]:
@@ -305,9 +303,9 @@ def test_only_where_rules_keep_a_hidden_namespace_apart_deletions_go_on(
 
 
 class TestBothWait:
-    """Without rules deletions wait, and say which rules end that."""
+    """Without rules deletions wait, and the reason names the rules that end the wait."""
 
-    def test_the_refusal_and_health_say_which_rules_to_write(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_refusal_and_health_name_the_rules_to_write(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         def warnings() -> dict[str, str]:
             found = lake.command("health", "victim.t0", "--json").json["warnings"]
             return {item["kind"]: item["message"] for item in found if item["kind"] == "deletions_wait"}
@@ -326,13 +324,13 @@ class TestBothWait:
 
         lake.pointer().write_bytes(whole)
         path_around(lake)
-        look(lake)  # from now on the tenant is known around the victim
+        look(lake)  # the tenant is then recorded around the victim
         damaged(lake)
         seen = lake.sweep().values()
         assert {item["status"] for item in seen} == {"refused"}
         assert all("had files at or around" in item["reason"] and rules in item["reason"] for item in seen)
 
-    def test_no_rule_keeps_tables_of_one_namespace_apart(self, ruled: Lake) -> None:
+    def test_no_rule_keeps_tables_of_the_same_namespace_apart(self, ruled: Lake) -> None:
         damaged(ruled)
         other = local_path(ruled.command.table("tenant.t0", appends=1).location())
         other.joinpath("data/orphan.parquet").write_bytes(b"1")
@@ -346,7 +344,7 @@ NAMES = [("tenant", "x."), ("tenant", ""), ("", "x"), ("tenant", "a..b"), ("tena
 
 
 class TestNames:
-    """A catalog lists names that are not valid."""
+    """A catalog lists invalid names."""
 
     @staticmethod
     def register(lake: Lake, namespace: str, name: str) -> None:
@@ -391,8 +389,8 @@ class TestNames:
             assert {item["status"] for item in ruled.sweep().values()} <= {"succeeded", "skipped"}
             assert not ruled.orphan.exists()
 
-    def test_files_of_a_table_with_an_invalid_name_stay_through_all_operations(self, lake: Lake) -> None:
-        """The first must not forget what the look has recorded of it."""
+    def test_all_operations_keep_files_of_a_table_with_an_invalid_name(self, lake: Lake) -> None:
+        """The first operation must not remove the records of the look."""
         lake.bad.add_files(files_of(lake.victim))
         rows = ids(lake.bad)
         assert rows
@@ -406,7 +404,7 @@ class TestNames:
 
 
 class TestVeryMany:
-    """A tenant has more unreadable tables than a record of the state holds."""
+    """A tenant has more unreadable tables than fit into a record of the state."""
 
     def test_very_many_unreadable_tables_stop_nothing_of_the_victim(
         self, ruled: Lake, monkeypatch: pytest.MonkeyPatch
@@ -421,7 +419,7 @@ class TestVeryMany:
         assert {item["status"] for item in ruled.sweep().values()} == {"succeeded"}
         assert not ruled.orphan.exists()
 
-    def test_one_entry_of_each_namespace_stands_for_all(self) -> None:
+    def test_a_single_entry_of_each_namespace_represents_all(self) -> None:
         unseen = [
             UnseenEntry(
                 table=TableName(("many", f"n{number % 3}"), f"t{number}"),
@@ -447,8 +445,8 @@ class TestVeryMany:
         assert CatalogLook.from_json(CatalogId("C", "w"), small.to_json()) == small
 
 
-def test_a_guest_with_files_in_very_many_folders_is_known(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its folders are then recorded as one, around all tables of the bucket (rule: look-at-every-served-table)."""
+def test_a_guest_with_files_in_very_many_folders_is_recorded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single folder around all tables of the bucket is then recorded (rule: look-at-every-served-table)."""
     monkeypatch.setattr(footprint, "_MOST_ROOTS", 0)
     paths = [lake.plant(f"imported{number}/part.parquet") for number in range(4)]
     for path in paths:

@@ -1,4 +1,4 @@
-"""Who needs a file: other tables, other catalogs, and newer heads of the same table."""
+"""What needs a file: other tables, other catalogs, and newer heads of the same table."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def table(three_appends: MaintainedTable) -> MaintainedTable:
 
 
 class TestOtherTables:
-    def test_expiry_spares_the_files_of_guests(self, table: MaintainedTable, tmp_path: Path) -> None:
-        """A pass has looked at one here, at one in another catalog and at one that was renamed since; at one, none."""
+    def test_expiry_keeps_the_files_of_guests(self, table: MaintainedTable, tmp_path: Path) -> None:
+        """Passes have looked at guests here, in another catalog and renamed since; at a further guest, no pass has."""
         table.maintain(maintenance_enabled="false")
         assert list(table.state.claims.of_catalog(table.catalog.id)) == [], "a disabled table is not looked at"
         table.append(30, 31)
@@ -136,8 +136,8 @@ class TestAnotherTenant:
 class TestStaleEntries:
     """The catalog's entry is older than the table."""
 
-    def test_nothing_is_deleted_while_there_is_a_newer_head(self, table: MaintainedTable, tmp_path: Path) -> None:
-        """However it is written: some catalogs write the UUID behind the snapshots; v1 tables may have none."""
+    def test_a_newer_head_stops_every_deletion(self, table: MaintainedTable, tmp_path: Path) -> None:
+        """In any layout: some catalogs write the UUID after the snapshots, and v1 tables may have no UUID."""
         newest = restored(table, tmp_path / "catalog.db")
         documents = {file: file.read_text() for file in Path(normalise(newest)).parent.glob("*.metadata.json")}
         before = table.files()
@@ -161,7 +161,7 @@ class TestStaleEntries:
         for operation in DELETING:
             assert_refused(table, operation, newest, **protected)
 
-        # A whole pass moves the stale entry on by its compaction, beside the newer head.
+        # The compaction of a whole pass advances the stale entry beside the newer head.
         for _ in range(2):
             age_everything(table)
             table.maintain()
@@ -169,7 +169,7 @@ class TestStaleEntries:
         assert table.ids() == [0, 1, 10, 11, 20, 21]
 
     def test_expiry_is_refused_beside_a_diverged_head(self, table: MaintainedTable, tmp_path: Path) -> None:
-        """All that it has is in the entry, too, until the expiry."""
+        """Until the expiry, the entry references everything that the head references."""
         other = second_catalog(tmp_path).register_table("ns.t", table.loaded.metadata_location)
         for number in range(2):
             with other.transaction() as transaction:
@@ -180,8 +180,8 @@ class TestStaleEntries:
         assert other.metadata_location.rpartition("/")[2] in str(outcome.reason)
         assert ids(other) == [0, 1, 10, 11, 20, 21]
 
-    def test_what_one_newer_file_needs_is_spared_and_orphans_go(self, table: MaintainedTable, tmp_path: Path) -> None:
-        """It may be of a swap that crashed."""
+    def test_files_of_a_newer_metadata_file_are_kept(self, table: MaintainedTable, tmp_path: Path) -> None:
+        """It may belong to a swap that crashed."""
         shutil.copy(tmp_path / "catalog.db", tmp_path / "backup.db")
         table.append(30)
         newest = table.loaded.metadata_location
@@ -194,9 +194,9 @@ class TestStaleEntries:
 
 
 class TestFolders:
-    """Unreferenced files are orphans only in folders in which the table has ever had files."""
+    """Unreferenced files are orphans only in folders in which the table has had files."""
 
-    def test_data_of_an_unknown_neighbour_stays_unless_its_folder_is_named(self, table: MaintainedTable) -> None:
+    def test_data_of_an_unknown_neighbour_is_kept_unless_its_folder_is_named(self, table: MaintainedTable) -> None:
         """Only folders in which the table keeps files are swept (rule: sweep-only-table-folders)."""
 
         def take_in(relative: str) -> Path:
@@ -208,7 +208,7 @@ class TestFolders:
         imported = take_in("imported/day=1/x.parquet")
         table.maintain(operations="compact,expire_snapshots")
         assert not imported.exists()
-        take_in("taken/deadbeef/x.parquet")  # named like a hash; files beside it may be another table's
+        take_in("taken/deadbeef/x.parquet")  # a name like a hash; files beside it may belong to another table
         theirs = table.plant("tenant/data/live.parquet")
         beside = table.plant("taken/theirs/live.parquet")
         ours = {
@@ -217,7 +217,7 @@ class TestFolders:
                 "data/orphan.parquet",
                 "data/part=new/crash.parquet",
                 "data/0110/1010/0011/10010110/crash.parquet",
-                "imported/day=2/crash.parquet",  # a folder that only expired snapshots knew
+                "imported/day=2/crash.parquet",  # a folder that only expired snapshots named
                 "taken/deadbeef/crash.parquet",
             )
         }
@@ -243,14 +243,14 @@ class TestFolders:
         assert Path(theirs).exists()
 
 
-# A newer head of a table that its entry does not know, where its metadata lie in an unusual place
+# A newer head that the table's entry does not know, with metadata files in an unusual place
 # (rule: stale-entries-delete-nothing).
 
 DELETING = (Operation.REMOVE_ORPHANS, Operation.EXPIRE_SNAPSHOTS)
 
 
 def restored(table: MaintainedTable, database: Path, **properties: str) -> str:
-    """Restore the catalog from a backup; return the metadata file of the newest head, made with these properties."""
+    """Commit with these properties, restore the catalog from a backup; return the metadata file of the newest head."""
     shutil.copy(database, database.with_suffix(".backup"))
     if properties:
         with table.table.transaction() as transaction:
@@ -271,10 +271,10 @@ def assert_refused(table: MaintainedTable, operation: Operation, newest: str, **
 
 
 @pytest.mark.parametrize("gives_up", [False, True])
-def test_a_newer_head_is_found_where_the_table_keeps_its_metadata_elsewhere(
+def test_a_newer_head_is_found_in_another_metadata_folder(
     local_catalog: SqlCatalog, tmp_path: Path, *, gives_up: bool
 ) -> None:
-    """Also where the newer head has given the property up."""
+    """This also holds if the newer head has removed the property."""
     elsewhere = {"write.metadata.path": (tmp_path / "elsewhere").as_uri()}
     table = new_table(local_catalog, tmp_path, allowed=tmp_path, properties=elsewhere)
     table.fill(3)
@@ -284,10 +284,10 @@ def test_a_newer_head_is_found_where_the_table_keeps_its_metadata_elsewhere(
         assert_refused(table, operation, newest)
 
 
-def test_where_a_newer_head_could_not_be_seen_nothing_is_deleted(
+def test_nothing_is_deleted_if_a_newer_head_could_be_invisible(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A role that may delete objects and not list them; ``can_list`` is for tables of other formats."""
+    """The role may delete objects but not list them; ``can_list`` is for tables of other formats."""
     table.maintain(operations="compact")
     before = table.files()
     for refused in ("list_if_allowed", "can_list"):
@@ -299,7 +299,7 @@ def test_where_a_newer_head_could_not_be_seen_nothing_is_deleted(
         assert table.files() == before
 
 
-# A table takes in files of another table after the last look; the owner's passes know it
+# A table adds files of another table after the last look; the owner's passes find it
 # (rule: look-at-every-served-table).
 
 
@@ -308,7 +308,7 @@ def owner(three_appends: MaintainedTable) -> MaintainedTable:
     return three_appends
 
 
-def test_orphan_removal_spares_what_a_guest_has_taken_in_since(owner: MaintainedTable) -> None:
+def test_orphan_removal_keeps_files_that_a_guest_added_since(owner: MaintainedTable) -> None:
     guest = owner.pyiceberg.create_table("ns.guest", schema=ID_AND_PART)
     guest.append(owner.new_rows(99))
     maintain(owner, owner.pyiceberg, "ns.guest", operations="compact", min_input_files="9")
@@ -322,8 +322,8 @@ def test_orphan_removal_spares_what_a_guest_has_taken_in_since(owner: Maintained
     assert ids(guest) == [20, 21, 99]
 
 
-def test_a_manifest_that_is_gone_hides_no_other_one(owner: MaintainedTable) -> None:
-    """The guest's old snapshot is lost; its head is whole."""
+def test_a_missing_manifest_hides_no_other_manifest(owner: MaintainedTable) -> None:
+    """The guest's old snapshot is lost; its head is complete."""
     guest = owner.pyiceberg.create_table("ns.guest", schema=ID_AND_PART)
     guest.append(owner.new_rows(99))
     head = guest.current_snapshot()
@@ -344,11 +344,11 @@ def test_a_manifest_that_is_gone_hides_no_other_one(owner: MaintainedTable) -> N
     assert orphan.exists() == (outcome.reason is not None)
 
 
-# A table inside the location of another table, which took some of its files in.
+# A table inside the location of another table, which added some of its files.
 
 
-def test_expiry_spares_files_that_the_table_around_it_took_in(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Sweeps spare it, too.  A pass has seen the outer table before, so only its claims show where its files are
+def test_expiry_keeps_files_that_the_outer_table_added(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """Sweeps keep them, too.  An earlier pass saw the outer table, so only its claims show where its files are
     (rule: ask-neighbours-before-deleting)."""
     inner = new_table(local_catalog, tmp_path)
     inner.fill(3)
@@ -362,7 +362,7 @@ def test_expiry_spares_files_that_the_table_around_it_took_in(local_catalog: Sql
     assert ids(outer) == ids(inner.table) == [0, 1, 10, 11, 20, 21]
 
 
-# Who needs a file, asked by the pipeline's functions and jobs as by the command.
+# The pipeline's functions and jobs check what needs a file, like the command.
 
 
 def steps(pipeline: Pipeline, item: Item, *operations: str) -> dict[str, str]:
@@ -370,8 +370,8 @@ def steps(pipeline: Pipeline, item: Item, *operations: str) -> dict[str, str]:
     return {step: status.partition(":")[0] for step, status in pipeline.run(item, *operations).items()}
 
 
-def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipeline, tmp_path: Path) -> None:
-    """Its catalog is served by the same deployment; a pass over it has been made from a laptop."""
+def test_expiry_keeps_the_files_of_a_guest_in_another_catalog(pipeline: Pipeline, tmp_path: Path) -> None:
+    """The same deployment serves its catalog; a pass over it ran on a laptop."""
     properties = {"uri": f"sqlite:///{tmp_path / 'other.db'}", "warehouse": (tmp_path / "other").as_uri()}
     other = SqlCatalog("other", **properties)
     other.create_namespace("ns")
@@ -394,7 +394,7 @@ def test_expiry_spares_the_files_of_a_guest_in_another_catalog(pipeline: Pipelin
 
 
 def test_the_functions_of_a_run_share_one_look_at_the_other_tables(pipeline: Pipeline, loads: Counter[str]) -> None:
-    """Each function has a process of its own, so the state has to record the look.
+    """Each function runs in a separate process, so the state records the look.
 
     (rule: look-at-every-served-table)
     """
@@ -408,7 +408,7 @@ def test_the_functions_of_a_run_share_one_look_at_the_other_tables(pipeline: Pip
 
 
 @pytest.mark.parametrize("by_job", [False, True], ids=["function", "job"])
-def test_the_bound_of_the_deployment_holds_in_functions_and_jobs(pipeline: Pipeline, *, by_job: bool) -> None:
+def test_allowed_prefixes_apply_in_functions_and_jobs(pipeline: Pipeline, *, by_job: bool) -> None:
     bound = f"{pipeline.table.folder.parent.parent.as_uri()}/{{namespace}}/t/metadata"
     pipeline.deployment = pipeline.open(**{ALLOWED_PREFIXES: f"local={bound}"})
     item, _ = pipeline.begin()
@@ -448,7 +448,7 @@ class Guest:
     table: Table
 
     def lose(self, changes: Callable[[], object]) -> str:
-        """Let its catalog's database come back from a backup made before the changes; the newest metadata file."""
+        """Restore its catalog's database to the state before the changes; return the newest metadata file."""
         backup = self.database.with_suffix(".backup")
         shutil.copy(self.database, backup)
         changes()
@@ -459,7 +459,7 @@ class Guest:
 
 @pytest.fixture(params=["same catalog", "other catalog"])
 def guest(request: pytest.FixtureRequest, owner: MaintainedTable, tmp_path: Path) -> Guest:
-    """It has taken in one file of the owner, and a pass has looked at it."""
+    """A guest that added a file of the owner; a pass has looked at it."""
     is_here = request.param == "same catalog"
     catalog = owner.pyiceberg if is_here else second_catalog(tmp_path)
     table = catalog.create_table("ns.guest", schema=ID_AND_PART)
@@ -473,12 +473,12 @@ def rows(location: str) -> list[int]:
 
 
 def compact_away(owner: MaintainedTable) -> None:
-    """The owner's files of now are needed by its old snapshots alone."""
+    """Compact, so that only old snapshots of the owner need its files."""
     maintain(owner, owner.pyiceberg, "ns.t", operations="compact")
 
 
-def test_what_one_newer_state_of_a_guest_needs_is_spared(owner: MaintainedTable, guest: Guest) -> None:
-    """It may be of a swap that crashed."""
+def test_files_of_a_single_newer_state_of_a_guest_are_kept(owner: MaintainedTable, guest: Guest) -> None:
+    """It may belong to a swap that crashed."""
     second = files_of(owner.table)[1:2]
     newest = guest.lose(lambda: guest.table.add_files(second))
     before = rows(newest)
@@ -495,7 +495,7 @@ def test_what_one_newer_state_of_a_guest_needs_is_spared(owner: MaintainedTable,
     assert rows(newest) == before
 
 
-def test_nothing_is_deleted_while_a_guest_has_a_newer_head(owner: MaintainedTable, guest: Guest) -> None:
+def test_a_newer_head_of_a_guest_stops_every_deletion(owner: MaintainedTable, guest: Guest) -> None:
     second, third = files_of(owner.table)[1:]
 
     def go_on() -> None:
@@ -518,7 +518,7 @@ def test_nothing_is_deleted_while_a_guest_has_a_newer_head(owner: MaintainedTabl
 
 
 def test_a_stale_second_entry_of_a_guest_stops_nothing(owner: MaintainedTable, guest: Guest) -> None:
-    """Its other entry is at the newest head, and what that needs is known."""
+    """Its other entry is at the newest head, whose needs are known."""
     stale = guest.catalog.register_table("ns.stale", guest.table.refresh().metadata_location)
     maintain(owner, guest.catalog, "ns.stale", operations="compact", min_input_files="9")
     for path in files_of(owner.table)[1:]:
@@ -531,17 +531,17 @@ def test_a_stale_second_entry_of_a_guest_stops_nothing(owner: MaintainedTable, g
 
 
 class TestBranchesOutside:
-    """Nessie keeps a table on branches of its own, which need files that no state seen here names
+    """Nessie keeps a table on its own branches, which need files that no visible state names
     (rule: branches-outside-need-everything)."""
 
     WHY = "ns.t is in Nessie, whose other branches, tags and commits are not visible here and may need any of its files"
 
     def test_nothing_that_was_ever_committed_is_deleted(self, table: MaintainedTable) -> None:
-        """All operations run; expiry and orphan removal are refused by name, and rewrites go on."""
+        """All operations run; expiry and orphan removal are refused by name, and rewrites succeed."""
         orphan = table.plant("data/orphan.parquet")
         resolved = table.runtime.policy(table.loaded, {})
         memory = table.runtime.context(table.loaded, resolved, table.engine).memory
-        for by, may_delete in (("", True), ("Nessie", False)):  # so a program that executes the plan deletes nothing
+        for by, may_delete in (("", True), ("Nessie", False)):  # a program that executes the plan then deletes nothing
             bounds = safety_bounds(replace(table.loaded, versioned_by=by), resolved, memory, 0, lambda name, files: "")
             assert bounds["gc_enabled"] is may_delete
 
@@ -575,7 +575,7 @@ class TestBranchesOutside:
         assert Path(orphan).exists()
         assert table.run(Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
 
-    def test_what_an_interrupted_expiry_and_a_failed_load_left_stays(self, table: MaintainedTable) -> None:
+    def test_files_of_an_interrupted_expiry_and_a_failed_load_are_kept(self, table: MaintainedTable) -> None:
         files = [table.plant("data/freed.parquet"), table.plant("data/loaded.parquet")]
         memory = table.runtime.context(table.loaded, table.runtime.policy(table.loaded, {}), table.engine).memory
         memory.expect_deletions("a-run", [f"file://{files[0]}"])

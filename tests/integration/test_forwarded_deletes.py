@@ -1,4 +1,4 @@
-"""Deletes that land on files while these are rewritten reach their rows in the outputs
+"""Deletes committed during a rewrite of their files apply to the same rows in the outputs
 (rule: forward-newer-position-deletes).  Another writer deletes rows, PyIceberg or DuckDB reads, hypothesis chooses."""
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ ORDERS: dict[str, dict[str, str]] = {
 
 @pytest.fixture(params=[2, 3])
 def table(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MaintainedTable]:
-    """Four files of ten rows in us (ids 0.., 100.., 200.., 300..) and in eu (50.., …); two rows are deleted."""
+    """Four files of ten rows in each of us (ids 0.., 100.., 200.., 300..) and eu (50.., …); two rows are deleted."""
     with table_of_version(tmp_path, request.param) as made:
         delete_rows(made, 5, 206)
         yield made
 
 
 def delete_rows(table: MaintainedTable, *ids: int) -> None:
-    """One commit that deletes these rows, as another writer finds them at the head."""
+    """Delete these rows in a single commit, as another writer finds them at the head."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     files = {file.file_path: file for file in data_files(table)}
     for path in files:
@@ -122,8 +122,8 @@ def test_rows_deleted_during_a_rewrite_are_deleted_in_the_outputs(
 
 
 @pytest.mark.parametrize(("table", "order"), [(2, "in_order"), (3, "sorted")], indirect=["table"])
-def test_deletes_that_win_the_swap_are_forwarded_by_the_next_attempt(table: MaintainedTable, order: str) -> None:
-    """Two deletes land between preparing and swapping; what the lost attempts wrote is removed."""
+def test_deletes_before_the_swap_are_forwarded_by_the_next_attempt(table: MaintainedTable, order: str) -> None:
+    """Two deletes are committed between prepare and swap; files of the lost attempts are removed."""
     before = region_rows(table)
     ids = [[3], [4, 109]]
     table.catalog.before_commit = lambda: delete_rows(table, *ids.pop()) if ids else None
@@ -138,7 +138,7 @@ def test_deletes_that_win_the_swap_are_forwarded_by_the_next_attempt(table: Main
 
 
 def test_a_group_reads_the_newest_deletes_when_it_starts(table: MaintainedTable) -> None:
-    """Deletes of every file land while the first of two groups is written: the second applies its own."""
+    """Deletes of every file are committed while the first of two groups is written; the second applies its own."""
     before, gone = region_rows(table), [(3, "us"), (109, "us"), (50, "eu"), (152, "eu")]
     table.engine.during = once(lambda: delete_rows(table, *(i for i, _ in gone)))
     outcome = compacted(table, partial_progress="1")
@@ -170,8 +170,8 @@ def test_rows_that_moved_to_another_partition_are_deleted_there(tmp_path: Path) 
         table.assert_sound()
 
 
-def test_rows_that_come_back_drop_their_group(table: MaintainedTable) -> None:
-    """A delete that the outputs have applied is taken back while they are written."""
+def test_a_reverted_delete_drops_its_group(table: MaintainedTable) -> None:
+    """A delete that the outputs apply is reverted while they are written."""
     before = region_rows(table)
 
     def take_back() -> None:
@@ -188,10 +188,10 @@ def test_rows_that_come_back_drop_their_group(table: MaintainedTable) -> None:
     table.assert_sound()
 
 
-def test_rows_that_the_proof_finds_elsewhere_drop_their_group(
+def test_a_wrong_row_position_found_by_the_proof_drops_its_group(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A place that is wrong by one row: the numbers add up, the rows do not."""
+    """A position is wrong by one row: the counts add up, but the rows differ."""
     before = region_rows(table)
     right = forward_deletes.places_in_outputs
 
@@ -207,8 +207,8 @@ def test_rows_that_the_proof_finds_elsewhere_drop_their_group(
     table.assert_sound()
 
 
-def test_a_delete_file_stays_while_other_files_need_it(tmp_path: Path) -> None:
-    """One delete file names files of two groups, which two commits replace."""
+def test_a_delete_file_is_kept_while_other_files_need_it(tmp_path: Path) -> None:
+    """A delete file names files of two groups, which two commits replace."""
     with maintained_table(tmp_path) as table:
         create_by_region(table, 4)
         before = region_rows(table)
@@ -219,7 +219,7 @@ def test_a_delete_file_stays_while_other_files_need_it(tmp_path: Path) -> None:
         seen: list[int] = []
         table.catalog.after_commit = lambda: seen.append(len(deletes(table)))
         outcome = compacted(table, partial_progress="1")
-        # A reader applies it in its own partition alone: the group of eu has no deletes to forward.
+        # A reader applies it only in its own partition: the group of eu has no deletes to forward.
         assert (outcome.metrics["compact.bins_dropped"], outcome.metrics["compact.rows_forwarded"]) == (0, 1)
         gone = before - region_rows(table)
         assert len(gone) == 1
@@ -227,7 +227,7 @@ def test_a_delete_file_stays_while_other_files_need_it(tmp_path: Path) -> None:
         table.assert_sound()
 
 
-def test_a_delete_that_cannot_be_read_drops_its_groups_alone(table: MaintainedTable) -> None:
+def test_an_unreadable_delete_drops_only_its_groups(table: MaintainedTable) -> None:
     before = region_rows(table)
 
     def writer_commits() -> None:
@@ -249,8 +249,8 @@ def test_a_delete_that_cannot_be_read_drops_its_groups_alone(table: MaintainedTa
 
 
 @pytest.mark.parametrize("when", ["between two commits of a pass", "after a pass"])
-def test_deletes_that_come_after_the_rewrite_are_named(table: MaintainedTable, when: str) -> None:
-    """Their writer does not check whether its files are still there."""
+def test_deletes_committed_after_the_rewrite_are_reported(table: MaintainedTable, when: str) -> None:
+    """Their writer does not check whether its data files still exist."""
     before, first = region_rows(table), {file.file_path: file for file in data_files(table)}
 
     def delete_late() -> None:
@@ -276,7 +276,7 @@ def test_deletes_that_come_after_the_rewrite_are_named(table: MaintainedTable, w
 
 
 @pytest.mark.parametrize("table", [2], indirect=True)
-def test_a_pass_that_loses_most_groups_is_partial_and_health_says_so(table: MaintainedTable) -> None:
+def test_a_pass_that_loses_most_groups_is_partial_and_health_reports_it(table: MaintainedTable) -> None:
     for first in (400, 500):
         table.table.append(rows_of(first, 10, "asia"))
 
@@ -305,7 +305,7 @@ def test_a_pass_that_loses_most_groups_is_partial_and_health_says_so(table: Main
 
 @pytest.mark.parametrize("table", [2], indirect=True)
 def test_positions_are_forwarded_beside_equality_deletes_before_and_after(table: MaintainedTable) -> None:
-    """Deletes that the rewrite applies shift the places of forwarded rows; newer deletes reach the outputs."""
+    """Deletes that the rewrite applies shift the positions of forwarded rows; newer deletes apply to the outputs."""
     commit_deletes(table, [equality_delete(i, "us") for i in (0, 4, 101, 102, 305)])
     before, gone = region_rows(table), (3, 6, 103, 309)
 
@@ -319,14 +319,14 @@ def test_positions_are_forwarded_beside_equality_deletes_before_and_after(table:
     assert region_rows(table) == before - Counter((i, "us") for i in (*gone, 107))
 
 
-# Where rows are, against a list of rows.
+# Positions of rows in the outputs, compared with a list of rows.
 
 
 @st.composite
 def rewrites(
     draw: st.DrawFn,
 ) -> tuple[dict[str, int], list[list[tuple[str, int, int]]], dict[str, BitMap64], list[int]]:
-    """Rows by input, the runs of each section, the rows left out, and how many files each section is cut into."""
+    """Rows by input, the runs of each section, the omitted rows, and the number of files of each section."""
     inputs = {f"in-{i}": draw(st.integers(0, 12)) for i in range(draw(st.integers(1, 4)))}
     runs = []
     for path, rows in inputs.items():
@@ -343,7 +343,7 @@ def rewrites(
 
 
 @given(rewrites(), st.randoms(use_true_random=False))
-def test_places_are_those_in_a_list_of_all_rows(rewrite: Any, chance: random.Random) -> None:
+def test_positions_equal_those_in_a_list_of_all_rows(rewrite: Any, chance: random.Random) -> None:
     inputs, sections, left_out, cuts = rewrite
     outputs: list[tuple[str, list[tuple[str, int]]]] = []
     counts: list[int] = []
@@ -369,7 +369,7 @@ def test_places_are_those_in_a_list_of_all_rows(rewrite: Any, chance: random.Ran
     assert found == {path: places for path, places in expected.items() if places}
 
 
-def test_outputs_that_lack_rows_give_no_places() -> None:
+def test_outputs_that_lack_rows_have_no_positions() -> None:
     section = Section(1, (RowRun("in", 0, 5),))
     with pytest.raises(MetadataUnreadable, match="5 rows went into outputs that have 4"):
         places_in_outputs([section], [("out", 4)], {}, {"in": BitMap64([1])})

@@ -1,4 +1,4 @@
-"""A file group rewritten by every engine, and the proof of its rows before the commit."""
+"""Every engine rewrites file groups, and rows are proven before the commit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from icekeeper.rows.read_task import InputFile
 from support.maintained_table import new_table
 from support.rewrites import input_file, rows, struct, task
 
-# A file group rewritten by every engine: the same rows and metrics, one failure for a group, in bounded memory.
+# Every engine rewrites a file group with the same rows and metrics, a failure per group, and bounded memory.
 
 SCHEMA = {
     "type": "struct",
@@ -40,7 +40,7 @@ SCHEMA = {
 
 
 def write_inputs(folder: Path, count: int, rows: int) -> list[InputFile]:
-    """Files whose rows do not repeat, so that dictionaries do not hide their size."""
+    """Files without repeated rows, so that dictionaries do not reduce their size."""
     inputs = []
     schema = pa.schema(
         [
@@ -64,7 +64,7 @@ def task_of(inputs: list[InputFile], output: Path, group_id: int = 0) -> Rewrite
         schema=SCHEMA,
         partition=(),
         outputs=OutputNames(str(output.parent), output.name),
-        # Row groups aim at their encoded size: uncompressed, that is about what Arrow needs for them.
+        # Row groups aim at their encoded size; uncompressed, that is about their size in Arrow.
         table_properties={
             "write.parquet.row-group-size-bytes": str(8 * 1024 * 1024),
             "write.parquet.compression-codec": "uncompressed",
@@ -74,7 +74,7 @@ def task_of(inputs: list[InputFile], output: Path, group_id: int = 0) -> Rewrite
 
 
 def test_every_engine_writes_the_same_rows_and_metrics(engine: Engine, tmp_path: Path) -> None:
-    """A group merged by any engine holds its input rows in order, described by the same metrics."""
+    """A group merged by any engine holds its input rows in order, with the same metrics."""
     tasks = [task_of(write_inputs(_made(tmp_path / str(g)), 3, 50), tmp_path / f"out-{g}", g) for g in range(2)]
     results = engine.map(rewrite_group, tasks, lambda done: None)
     assert [(r.group_id, r.error, r.rows_read) for r in results] == [(0, None, 150), (1, None, 150)]
@@ -88,8 +88,8 @@ def test_every_engine_writes_the_same_rows_and_metrics(engine: Engine, tmp_path:
         assert written.split_offsets == (4,)
 
 
-def test_rows_are_divided_evenly_and_keep_their_order(tmp_path: Path) -> None:
-    """Into as many files as the plan says; what is written when a later one fails does not stay."""
+def test_rows_are_divided_evenly_in_their_order(tmp_path: Path) -> None:
+    """The number of files is that of the plan; if a later file fails, the earlier files are removed."""
     task = replace(task_of(write_inputs(tmp_path, 4, 50), tmp_path / "out"), output_count=3)
     result = rewrite_group(task)
     assert result.error is None
@@ -104,7 +104,7 @@ def test_rows_are_divided_evenly_and_keep_their_order(tmp_path: Path) -> None:
 
 
 def test_a_failing_group_is_reported_and_leaves_no_file(engine: Engine, tmp_path: Path) -> None:
-    """A missing input fails its own group with its name; the other group is written."""
+    """A missing input fails only its own group, by name; the other group is written."""
     inputs = write_inputs(tmp_path, 2, 10)
     good = task_of(inputs, tmp_path / "good", 0)
     bad = task_of([*inputs, InputFile(str(tmp_path / "gone.parquet"), 10, 1)], tmp_path / "bad", 1)
@@ -117,7 +117,7 @@ def test_a_failing_group_is_reported_and_leaves_no_file(engine: Engine, tmp_path
 
 
 def test_a_group_of_150_mb_is_merged_in_less_memory_than_it_has(tmp_path: Path) -> None:
-    """At the worker's peak.  A buffer of the whole group, encoded or as Arrow holds it, would break the bound."""
+    """The limit applies to the worker's peak; a buffer of the whole group, encoded or in Arrow, would exceed it."""
     ids = pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})
     text = pa.field("text", pa.string(), metadata={b"PARQUET:field_id": b"2"})
     rows, width = 100_000, 100
@@ -139,7 +139,7 @@ def test_a_group_of_150_mb_is_merged_in_less_memory_than_it_has(tmp_path: Path) 
 
 
 def _peak_kb(task: RewriteTask) -> int:
-    """Largest resident set of a fresh process that runs one task, in KB."""
+    """The largest resident set of a new process that runs one task, in KB."""
     script = (
         "import pickle, resource, sys\n"
         "from icekeeper.operations.compaction.work.rewrite import rewrite_group\n"
@@ -156,7 +156,7 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-# A writer that corrupts rows is caught before the commit: by counts or by the full proof.
+# Counts or the full proof detect a writer that corrupts rows before the commit.
 
 PROVEN_SCHEMA = struct(
     (1, "id", "long"),
@@ -206,18 +206,18 @@ CORRUPTIONS: dict[str, tuple[Callable[[pa.Table], pa.Table], str, bool]] = {
 
 
 def corrupt(monkeypatch: pytest.MonkeyPatch, change: Callable[[pa.Table], pa.Table]) -> None:
-    """From now on Parquet files hold something else than what is written."""
+    """Change each table on its way into a Parquet file."""
     write_table = pq.ParquetWriter.write_table
 
     def changed(self: pq.ParquetWriter, table: pa.Table, row_group_size: int) -> None:
-        write_table(self, change(table), row_group_size + 1)  # room for one more row
+        write_table(self, change(table), row_group_size + 1)  # room for another row
 
     monkeypatch.setattr(pq.ParquetWriter, "write_table", changed)
 
 
 @pytest.mark.parametrize("name", list(CORRUPTIONS))
-def test_what_a_writer_corrupts_is_seen(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts see what changes a count or a bound, the checksum everything; the file stays for inspection."""
+def test_corrupted_rows_are_detected(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts detect changes to a count or a bound, checksums detect all; the file is kept for inspection."""
     change, problem, by_counts = CORRUPTIONS[name]
     source, path = input_file(tmp_path / "in.parquet", ROWS), tmp_path / "out-00000-a0.parquet"
     for level in ("counts", "full"):
@@ -235,7 +235,7 @@ def test_what_a_writer_corrupts_is_seen(name: str, tmp_path: Path, monkeypatch: 
         assert path.is_file()
 
 
-def test_a_file_that_cannot_be_read_back_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read_back_fails_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icekeeper.operations.compaction.work.proof.pq.read_metadata", _fails)
     result = rewrite_group(task(PROVEN_SCHEMA, [input_file(tmp_path / "in.parquet", ROWS)], tmp_path))
     assert result.written == ()
@@ -249,10 +249,10 @@ def _fails(stream: object) -> None:
 @pytest.mark.parametrize(
     ("level", "status"), [("counts", Status.SUCCEEDED), ("full", Status.FAILED)], ids=["counts", "full"]
 )
-def test_a_pass_commits_nothing_of_a_group_that_is_disproven(
+def test_a_pass_does_not_commit_a_group_that_fails_its_proof(
     level: str, status: Status, tmp_path: Path, local_catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Texts are swapped on the way into the file: only the full proof sees it, and the table stays as it was."""
+    """Strings are swapped on the way into the file: only the full proof detects it, and the table is unchanged."""
     table = new_table(local_catalog, tmp_path)
     table.append(1, part="b")
     table.append(2, part="a")
@@ -263,7 +263,7 @@ def test_a_pass_commits_nothing_of_a_group_that_is_disproven(
 
     with monkeypatch.context() as patch:
         corrupt(patch, swapped)
-        # A failed job's files are kept for the grace period, as those of any load.
+        # A failed job's files are kept for the grace period, like those of any load.
         outcome = table.maintain("compact", proof=level, orphan_older_than_hours="24")
     (compacted,) = outcome.operations
     assert (compacted.operation, compacted.status) == (Operation.COMPACT, status)
@@ -277,10 +277,10 @@ def test_a_pass_commits_nothing_of_a_group_that_is_disproven(
     assert kept in (compacted.reason or "")
 
 
-def test_a_table_that_workers_plan_keeps_its_rows(
+def test_a_table_planned_by_workers_keeps_its_rows(
     engine: Engine, tmp_path: Path, local_catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any table counts as large here; the files of a large plan are not listed."""
+    """Every table counts as large here; the files of a large plan are not listed."""
     monkeypatch.setattr(plan_on_workers, "LARGE_ENTRIES", 1)
     table = new_table(local_catalog, tmp_path)
     for number in range(6):

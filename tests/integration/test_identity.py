@@ -29,7 +29,7 @@ from support.readers import canonical, duckdb_rows, pyiceberg_rows
 from support.served import files_of, grow_old_in_history, ids
 
 Spelling = tuple[str, str]
-"""A catalog, and what it calls the table."""
+"""A catalog and its name of the table."""
 
 
 def renamed(command: Command, patch: pytest.MonkeyPatch) -> Spelling:
@@ -38,7 +38,7 @@ def renamed(command: Command, patch: pytest.MonkeyPatch) -> Spelling:
 
 
 def under_another_catalog(command: Command, patch: pytest.MonkeyPatch) -> Spelling:
-    """One table registered twice, as two names of one REST or Glue catalog have it."""
+    """A table registered twice, as under two names of the same REST or Glue catalog."""
     properties = {**command.properties, "uri": f"sqlite:///{command.folder / 'alias.db'}"}
     configure(patch, "alias", properties)
     alias = SqlCatalog("alias", **properties)
@@ -64,7 +64,7 @@ def configure(patch: pytest.MonkeyPatch, catalog: str, properties: dict[str, str
 
 
 @pytest.mark.parametrize("spell", [renamed, under_another_catalog, in_another_case, with_another_warehouse])
-def test_pinned_and_pending_files_stay_under_every_name_of_the_table(
+def test_pinned_and_pending_files_are_kept_under_every_name_of_the_table(
     command: Command, monkeypatch: pytest.MonkeyPatch, spell: Callable[[Command, pytest.MonkeyPatch], Spelling]
 ) -> None:
     """A table is its UUID, whatever its name and location (rule: table-identity-is-its-uuid)."""
@@ -91,7 +91,7 @@ def test_pinned_and_pending_files_stay_under_every_name_of_the_table(
     assert [pin["name"] for pin in listed] == ["reader"]
 
 
-# Two tables of one catalog whose names read alike: ``victim`` / ``x.t`` and ``victim.x`` / ``t``.
+# Two tables of a catalog whose names print alike: ``victim`` / ``x.t`` and ``victim.x`` / ``t``.
 
 SWEEP = ("--operations", "expire_snapshots,remove_orphans", *EVERYTHING_IS_OLD, "--set", "orphan_max_delete_ratio=1")
 RUN = ("run", "--once", "--engine", "local", "--set", "operations=compute_statistics")
@@ -99,14 +99,14 @@ RUN = ("run", "--once", "--engine", "local", "--set", "operations=compute_statis
 
 @pytest.fixture
 def owner(command: Command) -> Table:
-    """A table that has overwritten the rows that a guest took in."""
+    """A table that has overwritten the rows whose files a guest added."""
     command.catalog.create_namespace("victim")
     return command.table("victim.owner", appends=2)
 
 
 @pytest.fixture
 def guest(command: Command, owner: Table) -> Table:
-    """``victim.x`` / ``t``, which took in the owner's files; beside it a tenant's table that is called alike."""
+    """``victim.x`` / ``t``, which added the owner's files; beside it a tenant's table whose name prints alike."""
     command.catalog.create_namespace("victim.x")
     guest = command.table("victim.x.t", appends=1)
     guest.add_files(files_of(owner))
@@ -121,9 +121,9 @@ def guest(command: Command, owner: Table) -> Table:
     return guest
 
 
-def test_tables_whose_names_read_alike_keep_their_own_files(command: Command, owner: Table, guest: Table) -> None:
+def test_tables_whose_names_print_alike_keep_their_own_files(command: Command, owner: Table, guest: Table) -> None:
     rows = ids(guest)
-    for _ in range(3):  # whichever was recorded last
+    for _ in range(3):  # in each order of recording
         command(*RUN)
         answer = command("maintain", "victim.owner", *SWEEP, "--json")
         assert {item["status"] for item in answer.json["operations"]} <= {"succeeded", "skipped"}
@@ -131,7 +131,7 @@ def test_tables_whose_names_read_alike_keep_their_own_files(command: Command, ow
     assert len(owner.refresh().snapshots()) == 1
 
 
-def test_tables_whose_names_read_alike_wait_for_themselves(command: Command, guest: Table) -> None:
+def test_tables_whose_names_print_alike_have_separate_cut_offs(command: Command, guest: Table) -> None:
     warehouse = command.properties["warehouse"]
     entry = Entry(CatalogId(CATALOG, warehouse), TableName(("victim",), "x.t").key)
     cut = CutOff(entry=entry, work=CutWork.LOOK, times=1, cut_ms=system_clock(), why="it hangs")
@@ -139,13 +139,13 @@ def test_tables_whose_names_read_alike_wait_for_themselves(command: Command, gue
     assert command(*RUN).out.count("victim.x.t failed: not looked at: it hangs") == 1
 
 
-# One local file under two names: a warehouse, a folder or a file behind a symbolic link loses nothing.
+# A local file under two names: a warehouse, a folder or a file behind a symbolic link loses no file.
 
 REAL, LINK = "real", "link"
 
 
 def linked_table(catalog: SqlCatalog, folder: Path, named: str, located: str) -> MaintainedTable:
-    """A table whose files are named below one spelling of its folder while its location has become the other."""
+    """A table whose files use one spelling of its folder while its location uses the other."""
     (folder / REAL).mkdir()
     (folder / LINK).symlink_to(folder / REAL)
     table = new_table(catalog, folder, allowed=folder, location=(folder / named / "t").as_uri())
@@ -159,8 +159,10 @@ def age(table: MaintainedTable) -> None:
 
 
 @pytest.mark.parametrize(("named", "located"), [(REAL, LINK), (LINK, REAL)])
-def test_a_file_is_known_by_its_real_path(local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str) -> None:
-    """Orphan removal, the cleaning of a failed load and expiry spare what is needed under its other name."""
+def test_files_are_known_by_their_real_path(
+    local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str
+) -> None:
+    """Orphan removal, the cleaning of a failed load and expiry keep files that are needed under the other name."""
     table = linked_table(local_catalog, tmp_path, named, located)
     orphan = Path(table.plant("data/orphan.parquet"))
     age(table)
@@ -191,7 +193,7 @@ def test_a_file_is_known_by_its_real_path(local_catalog: SqlCatalog, tmp_path: P
 
 
 def test_a_folder_below_the_location_may_be_a_link(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """``data`` points at ``data-2``, which a listing shows and no metadata names."""
+    """``data`` points to ``data-2``, which a listing shows but no metadata names."""
     folder = tmp_path / "t"
     (folder / "data-2").mkdir(parents=True)
     (folder / "data").symlink_to("data-2")
@@ -203,7 +205,7 @@ def test_a_folder_below_the_location_may_be_a_link(local_catalog: SqlCatalog, tm
     assert table.readers_agree() == [0, 1, 10, 11]
 
 
-def test_a_link_to_a_file_protects_what_it_points_at(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+def test_a_link_to_a_file_protects_its_target(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     """The table names the link; the listing shows only its target."""
     table = new_table(local_catalog, tmp_path)
     table.fill(1)
@@ -218,7 +220,7 @@ def test_a_link_to_a_file_protects_what_it_points_at(local_catalog: SqlCatalog, 
 
 
 def test_nothing_is_deleted_where_a_link_leads_out_of_the_location(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    """Whose the folder out there is cannot be known: what expiry frees in it stays, and the pass succeeds."""
+    """The owner of the outside folder is unknown: files that expiry frees in it are kept, and the pass succeeds."""
     outside = tmp_path / "elsewhere"
     outside.mkdir()
     folder = tmp_path / "t"

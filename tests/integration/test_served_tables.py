@@ -39,7 +39,7 @@ NEVER_PASSED_OVER = [{"icekeeper.maintenance_enabled": "false"}, {"gc.enabled": 
 
 @pytest.fixture
 def owner(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Three appends."""
+    """A table with three appends."""
     made = new_table(local_catalog, tmp_path)
     made.fill(3)
     return made
@@ -47,24 +47,24 @@ def owner(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 
 @pytest.fixture
 def other(tmp_path: Path) -> SqlCatalog:
-    """A second catalog; a pass over a table of it has recorded it in the state."""
+    """A second catalog, which a pass over its table has recorded in the state."""
     return second_catalog(tmp_path)
 
 
 def known(owner: MaintainedTable, other: SqlCatalog) -> None:
-    """Let the state know that the other catalog is served."""
+    """Record in the state that the other catalog is served."""
     other.create_table("ns.any", schema=ID_AND_PART)
     maintain(owner, other, "ns.any", operations="compact", min_input_files="9")
 
 
 def history(table: Table) -> list[list[int]]:
-    """The ids of every snapshot that the metadata file, as it was loaded, retains."""
+    """The ids of every snapshot in the loaded metadata file."""
     return [sorted(table.scan(snapshot_id=item.snapshot_id).to_arrow()["id"].to_pylist()) for item in table.snapshots()]
 
 
 class TestNeverPassedOver:
     @pytest.mark.parametrize(("properties", "in_other_catalog"), [*zip(NEVER_PASSED_OVER, (True, False), strict=True)])
-    def test_expiry_spares_files_that_a_clone_took_in_since_the_last_look(
+    def test_expiry_keeps_files_that_a_clone_added_since_the_last_look(
         self, owner: MaintainedTable, other: SqlCatalog, properties: dict[str, str], *, in_other_catalog: bool
     ) -> None:
         catalog = other if in_other_catalog else owner.pyiceberg
@@ -81,7 +81,7 @@ class TestNeverPassedOver:
     def test_a_folder_that_a_property_names_is_known_without_a_commit_of_rows(
         self, owner: MaintainedTable, other: SqlCatalog
     ) -> None:
-        """What it stages there is no orphan of ours."""
+        """Files that it stages there are not our orphans."""
         known(owner, other)
         guest = other.create_table("ns.guest", schema=ID_AND_PART)
         owner.plant("data/orphan.parquet")
@@ -100,7 +100,7 @@ class TestOneHead:
     def test_expiry_keeps_the_history_of_an_entry_at_the_same_head(
         self, owner: MaintainedTable, other: SqlCatalog, *, in_other_catalog: bool
     ) -> None:
-        """As long as it stands there, and until it is proven to be gone (rule: stale-entries-delete-nothing)."""
+        """This lasts until the entry moves or is proven gone (rule: stale-entries-delete-nothing)."""
         catalog = other if in_other_catalog else owner.pyiceberg
         known(owner, other)
         maintain(owner, owner.pyiceberg, "ns.t", served=other, operations="compact")
@@ -123,7 +123,7 @@ class TestOneHead:
     def test_the_metadata_file_of_another_entry_outlives_the_log(
         self, owner: MaintainedTable, other: SqlCatalog, *, is_seen: bool
     ) -> None:
-        """A pass has seen the entry, or no pass has seen an entry of another catalog."""
+        """An entry that a pass has seen, and an entry of another catalog that no pass has seen."""
         known(owner, other)
         log = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "1"}
         owner.table.transaction().set_properties(log).commit_transaction()
@@ -138,11 +138,11 @@ class TestOneHead:
 
 
 class TestOneLook:
-    """Loads and manifests: what a look costs."""
+    """The loads and manifests that a look costs."""
 
     def test_the_passes_of_a_run_share_a_look(self, command: Command, loads: Counter[str]) -> None:
-        """Detection loads each table once; an unknown table is loaded once more, whatever number of passes a
-        process runs."""
+        """Detection loads each table once; an unknown table is loaded once more, for any number of passes in a
+        process."""
         run = (*RUN, "--concurrency", "1")
         for number in range(4):
             grow_old_in_history(command.table(f"ns.t{number}", appends=2))
@@ -155,8 +155,8 @@ class TestOneLook:
         assert command(*run).code == 0
         assert {loads[f"ns.quiet{number}"] for number in range(3)} == {1}
 
-    def test_a_run_that_lasts_for_hours_looks_again(self, owner: MaintainedTable, loads: Counter[str]) -> None:
-        """The same run id: steps of one execution, or an execution that is begun anew days later."""
+    def test_a_run_of_several_hours_looks_again(self, owner: MaintainedTable, loads: Counter[str]) -> None:
+        """The run id is the same: steps of an execution, or an execution that is restarted days later."""
         owner.pyiceberg.create_table("ns.quiet", schema=ID_AND_PART).append(owner.new_rows(1))
         for hours, looks in ((0, 1), (5, 1), (7, 2)):
             owner.late_ms = hours * HOUR_MS
@@ -164,8 +164,8 @@ class TestOneLook:
             owner.maintain("remove_orphans", run_id="r1")
             assert loads["ns.quiet"] == looks
 
-    def test_a_table_in_a_bucket_of_its_own_has_no_neighbours(self, owner: MaintainedTable) -> None:
-        """S3 made that bucket for it alone (platform: buckets-have-second-names)."""
+    def test_a_table_in_its_own_bucket_has_no_neighbours(self, owner: MaintainedTable) -> None:
+        """S3 made the bucket only for this table (platform: buckets-have-second-names)."""
         alone = replace(owner.loaded, metadata=TableMetadata(new_document("s3://0a1b2c--table-s3", 2)))
         runtime = owner.runtime_with()
         context = runtime.context(owner.loaded, runtime.policy(owner.loaded, {}), LocalEngine(1))
@@ -175,7 +175,7 @@ class TestOneLook:
 
 
 class TestUnreadable:
-    """A table that cannot be loaded, and may need files."""
+    """A table that cannot be loaded may need files."""
 
     @pytest.fixture
     def lost(self, owner: MaintainedTable) -> Callable[[bytes | None], None]:
@@ -192,7 +192,7 @@ class TestUnreadable:
     def test_a_table_never_looked_at_stops_deletions_until_it_is_excluded(
         self, command: Command, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A table that was never looked into stops deletions in its bucket, and no further
+        """A table without a look stops deletions in its bucket and nowhere else
         (rule: never-seen-tables-stop-their-bucket)."""
         table = command.table()
         broken = command.table("ns.broken", appends=1)
@@ -211,7 +211,7 @@ class TestUnreadable:
         done = {item["operation"]: item["status"] for item in command(*pass_over).json["operations"]}
         assert (done["expire_snapshots"], done["remove_orphans"]) == ("succeeded", "succeeded")
 
-    def test_files_below_an_excluded_table_stay(self, command: Command) -> None:
+    def test_files_below_an_excluded_table_are_kept(self, command: Command) -> None:
         table = command.table(appends=1)
         nested = command.catalog.create_table("ns.nested", table.schema(), location=f"{table.location()}/sub/nested")
         nested.append(table.scan().to_arrow())
@@ -239,7 +239,7 @@ class TestUnreadable:
         assert command("maintain", "ns.t", *EVERYTHING_IS_OLD, "--set", "min_input_files=2").code == 0
         assert ids(broken) == before
 
-    def test_files_that_its_last_look_recorded_stay(
+    def test_files_recorded_by_the_last_look_are_kept(
         self, owner: MaintainedTable, lost: Callable[[bytes | None], None]
     ) -> None:
         theirs = Path(owner.plant("imported/theirs.parquet"))
@@ -257,7 +257,7 @@ class TestUnreadable:
     def test_an_unreadable_table_stops_nothing_in_another_bucket(
         self, owner: MaintainedTable, other: SqlCatalog
     ) -> None:
-        """On a local disk a catalog's warehouse stands for one."""
+        """On a local disk a catalog's warehouse counts as a bucket."""
         known(owner, other)
         broken = other.create_table("ns.broken", schema=ID_AND_PART)
         Path(normalise(broken.metadata_location)).write_text("{")
@@ -304,7 +304,7 @@ class TestUnreadable:
             assert outcome.status is Status.SUCCEEDED
             assert orphan.exists() == (operation != "remove_orphans")
 
-    def test_files_below_a_table_whose_metadata_file_is_gone_stay(self, owner: MaintainedTable) -> None:
+    def test_files_below_a_table_without_its_metadata_file_are_kept(self, owner: MaintainedTable) -> None:
         nested = owner.create_beside("ns.nested", f"{owner.metadata.location}/sub/nested")
         nested.append(owner.new_rows(5))
         Path(normalise(nested.metadata_location)).unlink()
@@ -319,7 +319,7 @@ class TestUnreadable:
 
 
 class TestNeverRead:
-    """A catalog of the run of which no table was ever read."""
+    """A catalog of the run of which no table has been read."""
 
     @pytest.fixture
     def second(self, command: Command, monkeypatch: pytest.MonkeyPatch) -> SqlCatalog:
@@ -351,7 +351,7 @@ class TestNeverRead:
     def test_a_catalog_that_cannot_be_opened_stops_deletions_while_it_is_named(
         self, command: Command, monkeypatch: pytest.MonkeyPatch, expirable: Table, second: SqlCatalog
     ) -> None:
-        """A run that does not name it does not wait for it."""
+        """A run that does not name the catalog does not wait for it."""
         monkeypatch.setenv("PYICEBERG_CATALOG__D__TYPE", "rest")
         monkeypatch.setenv("PYICEBERG_CATALOG__D__URI", "http://127.0.0.1:9/")
         printed = command(*RUN, "--catalog", "D").out
@@ -363,7 +363,7 @@ class TestNeverRead:
     def test_a_clone_in_a_catalog_that_a_filter_leaves_out_keeps_its_files(
         self, command: Command, second: SqlCatalog, expirable: Table, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """No pass ever looks at the clone, which is not maintained: the run does."""
+        """No pass looks at the clone, which is not maintained, but the run does."""
         monkeypatch.setenv("PYICEBERG_CATALOG__D__WAREHOUSE", (command.folder / "d").as_uri())
         clone = second.create_table("ns.clone", expirable.schema(), properties=NEVER_PASSED_OVER[0])
         old = expirable.snapshots()[0]
@@ -374,7 +374,7 @@ class TestNeverRead:
         assert [len(expirable.refresh().snapshots()), ids(clone)] == [1, before]
 
 
-# A catalog that may not list all of its tables is maintained as far as that is safe
+# A catalog that may not list all of its tables is maintained as far as it is safe
 # (rule: partial-listings-delete-nothing).
 
 HIDDEN = "access to the tables of 1 database(s) is denied (hr)"
@@ -394,10 +394,10 @@ def test_a_deployment_counts_catalogs_without_tables(functions: Functions, monke
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_a_rest_server_that_fails_for_one_lists_the_others(
+def test_a_rest_server_that_fails_for_a_namespace_lists_the_others(
     local_catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, *, deep: bool
 ) -> None:
-    """One namespace of a tenant's must not stop all maintenance of the catalog."""
+    """A single namespace of a tenant must not stop all maintenance of the catalog."""
     with scripted_rest(open_ours(local_catalog)) as server:
         catalog = server.open()
         assert isinstance(catalog, RestCatalog)
@@ -420,13 +420,13 @@ def test_a_rest_server_that_fails_for_one_lists_the_others(
         assert next(catalog.list_tables()) == TableName(("victim",), "t0")
         assert caught.value.hidden == (() if deep else (("tenant",),))
         monkeypatch.setattr(catalog._client, "list_namespaces", lambda parent: [] if parent else [("tenant",)])
-        with pytest.raises(StorageError) as whole:  # none is listed: the catalog is out of order
+        with pytest.raises(StorageError) as whole:  # no namespace is listed: the catalog is out of order
             list(catalog.list_tables())
         assert not isinstance(whole.value, PartlyListed)
 
 
 @pytest.mark.parametrize("apart", [False, True])
-def test_a_sweep_of_the_bucket_goes_on_where_rules_keep_the_hidden_apart(
+def test_a_bucket_sweep_continues_if_rules_keep_hidden_tables_apart(
     command: Command, monkeypatch: pytest.MonkeyPatch, *, apart: bool
 ) -> None:
     table, listed = command.table(appends=1), OurSqlCatalog.list_tables

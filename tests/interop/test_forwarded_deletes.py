@@ -1,4 +1,4 @@
-"""Iceberg-Java deletes rows while we rewrite their files, and reads what we forwarded and converted
+"""Iceberg-Java deletes rows while we rewrite their files, and reads the forwarded and converted deletes
 (rule: forward-newer-position-deletes, convert-before-dropping-keys)."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REGIONS = ("eu", "us")
 
 
 class Deleting:
-    """A table of Java's with three files of ten rows in each region, from which Java deletes."""
+    """A table by Iceberg-Java with three files of ten rows in each region, from which Java deletes rows."""
 
     def __init__(self, java_tables: JavaTables, folder: Path, version: int) -> None:
         self.java = java_tables.create(ID_AND_REGION, BY_REGION, {"format-version": str(version)}, folder / "table")
@@ -38,7 +38,7 @@ class Deleting:
         self.table = SharedTable(self.java, folder)
 
     def places(self) -> dict[int, tuple[str, int, str]]:
-        """Id → file, position and region of every row, deleted ones too."""
+        """Id → file, position and region of every row, including deleted rows."""
         found: dict[int, tuple[str, int, str]] = {}
         for entry in self.table.entries():
             if entry.file.content.name == "DATA":
@@ -73,7 +73,7 @@ class Deleting:
 
 @pytest.mark.parametrize("order", [{}, {"strategy": "sort", "sort_order": "id desc"}], ids=["in_order", "sorted"])
 @pytest.mark.parametrize("version", [2, 3])
-def test_readers_find_the_rows_that_java_left(
+def test_readers_find_the_rows_that_java_did_not_delete(
     java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, version: int, order: dict[str, str]
 ) -> None:
     table = Deleting(java_tables, tmp_path, version)
@@ -87,16 +87,16 @@ def test_readers_find_the_rows_that_java_left(
     if version == 3:
         after = {row["1"]: row for row in table.java.rows(lineage=True)}
         assert after == {i: row for i, row in lineage.items() if i in table.live}
-    # Java goes on: what it deletes from the outputs is merged with what was forwarded.
+    # Java continues: its deletes from the outputs are merged with the forwarded deletes.
     table.delete(3, 400)
     assert table.readers(duckdb) == [Counter(table.live)] * 3
     table.table.assert_sound()
 
 
-def test_java_refuses_a_delete_of_a_file_that_was_rewritten_meanwhile(
+def test_java_refuses_a_delete_of_a_file_rewritten_in_between(
     java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
 ) -> None:
-    """Its writer validates that the data file is still there; one that does not would lose its delete."""
+    """Java's writer validates that the data file still exists; without this check its delete would be lost."""
     table = Deleting(java_tables, tmp_path, 2)
     start, (delete,) = table.java.snapshot_id, table.deletes(7)
     path = table.places()[7][0]
@@ -112,7 +112,7 @@ def test_java_refuses_a_delete_of_a_file_that_was_rewritten_meanwhile(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_readers_find_the_same_rows_once_keys_are_positions(
+def test_readers_find_the_same_rows_once_keys_become_positions(
     java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, version: int
 ) -> None:
     table = Deleting(java_tables, tmp_path, version)
@@ -130,10 +130,10 @@ def test_readers_find_the_same_rows_once_keys_are_positions(
 
 
 @pytest.mark.parametrize("order", ["conversion_first", "rewrite_first"])
-def test_a_rewrite_of_java_in_flight_brings_no_row_back(
+def test_a_concurrent_rewrite_by_java_restores_no_row(
     java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, order: str
 ) -> None:
-    """Java's rewrite began before the equality delete came, so its output holds the row."""
+    """Java's rewrite begins before the equality delete, so its output holds the row."""
     table = Deleting(java_tables, tmp_path, 2)
     java, (path, _, region) = table.java, table.places()[0]
     start, number = java.snapshot_id, java.sequence_number

@@ -1,4 +1,4 @@
-"""Streaming writers go on beside our maintenance: change streams, and the mark of the last commit."""
+"""Streaming writers continue beside our maintenance: change streams, and the mark of the last commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.maintained_table import outcome_of
 from support.model.oracle import named
 from support.readers import canonical, pyiceberg_rows
 
-# Change streams as Flink writes them in upsert mode, by Iceberg-Java's own writers, with our compaction in between.
+# Change streams in Flink's upsert mode, written by Iceberg-Java's writers, with our compaction in between.
 
 SCHEMA = {
     "type": "struct",
@@ -39,7 +39,7 @@ CHECKPOINTS = 10
 
 
 class ChangeStream:
-    """A sink in upsert mode: every key that it writes is deleted first, in its partition."""
+    """A sink in upsert mode: it deletes every key in its partition before it writes the key."""
 
     def __init__(self, java: JavaTable, format_version: int) -> None:
         self.java = java
@@ -50,7 +50,7 @@ class ChangeStream:
         self._amounts = iter(range(10_000))
 
     def checkpoint(self) -> None:
-        """Eight upserts, of which one meets a row of the same checkpoint, and two deletions, in one commit."""
+        """Eight upserts, one of them of a row of the same checkpoint, and two deletions, in a single commit."""
         written = self._chance.sample(KEYS, 7)
         gone = self._chance.sample(sorted(set(KEYS) - set(written)), 2)
         written.append(written[0])
@@ -66,11 +66,11 @@ class ChangeStream:
         for partition, mine in by_partition.items():
             file = self.java.data_file(mine, 0, partition, "parquet")
             files.append(file)
-            # Equality deletes do not reach rows of their own commit: Flink deletes those by position.
+            # Equality deletes do not apply to rows of their own commit: Flink deletes these by position.
             overwritten = [n for n, row in enumerate(mine) if row is rows[0]]
             if overwritten:
                 deletes += self._positions(file.location(), overwritten, partition)
-        # Flink writes a deletion's key to the partition of the deleted row; without a partitioning there is one file.
+        # Flink writes a deletion's key to the partition of the deleted row; an unpartitioned table gets a single file.
         keys = [{"1": key[0], "2": key[1]} for key in (*written, *gone)]
         by_partition.clear()
         for row, partition in zip(keys, self.java.partitions(0, keys), strict=True):
@@ -98,10 +98,10 @@ def compact(table: SharedTable, **settings: Any) -> None:
 @pytest.mark.parametrize(
     ("format_version", "spec"), [(2, BY_REGION), (3, UNPARTITIONED)], ids=["v2-partitioned", "v3-unpartitioned"]
 )
-def test_a_change_stream_goes_on_over_compactions(
+def test_a_change_stream_continues_over_compactions(
     format_version: int, spec: dict[str, Any], java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
 ) -> None:
-    """Deletes that come after a compaction reach its outputs; those it applied never reach rows that came again."""
+    """Deletes after a compaction apply to its outputs; applied deletes never apply to rows inserted again."""
     properties = {"format-version": str(format_version), "commit.manifest-merge.enabled": "false"}
     changes = ChangeStream(java_tables.create(SCHEMA, spec, properties, tmp_path / "table"), format_version)
     java, table = changes.java, SharedTable(changes.java, tmp_path)
@@ -115,7 +115,7 @@ def test_a_change_stream_goes_on_over_compactions(
         assert java_reads() == canonical(changes.rows)
         if number % 3 == 0:
             before = java.rows(lineage=True) if lineage else []
-            # A pass over everything, and one while the next checkpoint is on its way.
+            # A pass over all files, and a pass during the next checkpoint.
             if number == 6:
                 table.engine.during = changes.checkpoint
             compact(table, rewrite_all=str(number != 9).lower())
@@ -135,7 +135,7 @@ def test_a_change_stream_goes_on_over_compactions(
     assert java_reads() == canonical(duckdb.rows(location)) == canonical(pyiceberg_rows(location)) == expected
 
 
-# A streaming sink that starts again after our maintenance finds its last commit, as Iceberg-Java reads the table.
+# After our maintenance, a restarted streaming sink finds its last commit through Iceberg-Java.
 
 MARKED_SCHEMA = {
     "type": "struct",
@@ -146,7 +146,7 @@ NONE_COMMITTED = -1
 
 
 def checkpoint(java: JavaTable, job: str, operator: str, number: int) -> None:
-    """What Flink's ``IcebergFilesCommitter`` commits."""
+    """Commit as Flink's ``IcebergFilesCommitter`` does."""
     commit = java.table.newAppend().appendFile(java.data_file([{"1": number}], 0, [], "parquet"))
     commit.set("flink.job-id", job).set("flink.operator-id", operator)
     commit.set("flink.max-committed-checkpoint-id", str(number)).commit()
@@ -167,7 +167,7 @@ def last_checkpoint(table: Any, job: str, operator: str) -> int:
 
 
 def test_sinks_find_their_last_checkpoint_after_a_pass(java_tables: JavaTables, tmp_path: Path) -> None:
-    """Two jobs, one of them with two operators: compacted, manifests rewritten, all expired but what they need."""
+    """Two jobs, one with two operators, over compaction, rewritten manifests and expiry of all unneeded snapshots."""
     properties = {"format-version": "2", "commit.manifest-merge.enabled": "false"}
     java = java_tables.create(MARKED_SCHEMA, {"spec-id": 0, "fields": []}, properties, tmp_path / "table")
     table = SharedTable(java, tmp_path)
@@ -181,7 +181,7 @@ def test_sinks_find_their_last_checkpoint_after_a_pass(java_tables: JavaTables, 
     assert [last_checkpoint(java.table, *sink) for sink in sinks] == [12, 22, 31, NONE_COMMITTED]
     head = java.table.currentSnapshot()
     assert (head.operation(), head.summary().get("flink.max-committed-checkpoint-id")) == ("replace", "31")
-    # Once the retention has passed for all writers, only the carried mark is left.
+    # After the retention of all writers, only the carried mark is left.
     checkpoint(java, "b", "only", 32)
     table.late_ms = 12 * HOUR_MS
     table.maintain(operations="compact,expire_snapshots", writer_mark_retention_hours="6")

@@ -220,9 +220,7 @@ def plain(value: Any) -> Any:
 
 
 @given(tables())
-def test_rows_match_their_partition(
-    table: tuple[dict[str, Any], dict[str, Any], list[list[Any]]],
-) -> None:
+def test_rows_match_their_partition(table: tuple[dict[str, Any], dict[str, Any], list[list[Any]]]) -> None:
     """All rows of a file belong to the partition that its entry names (rule: rows-match-their-partition)."""
     schema, spec, rows = table
     target = arrow_schema(schema)

@@ -1,4 +1,4 @@
-"""Proof before commit, over random rows of every type: what a writer keeps is proven, what it loses is seen."""
+"""Proof before commit, over random rows of every type: kept rows are proven, and lost or changed rows are detected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from support.rewrites import rows, struct, task
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-# A single NaN of the many, often: a test compares values by how they print.
+# A single NaN pattern, drawn often: the tests compare printed values.
 FLOATS, DOUBLES = (st.just(math.nan) | st.floats(width=width, allow_nan=False) for width in (32, 64))
 PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "boolean": st.booleans(),
@@ -49,7 +49,7 @@ PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "decimal(18,4)": st.decimals(-(10**14) + 1, 10**14 - 1, places=4),
     "decimal(38,10)": st.decimals(-(10**28) + 1, 10**28 - 1, places=10),
 }
-# Arrow's conversion from Python knows no extension types inside others.
+# Arrow's conversion from Python does not support nested extension types.
 INSIDE = {"x": ("int", PRIMITIVES["int"]), "t": ("string", TEXT), "at": ("timestamp_ns", INT64)}
 INNER = struct((101, "x", "int"), (102, "t", "string"), (103, "at", "timestamp_ns"))
 LIST = {"type": "list", "element-id": 104, "element": struct((105, "y", "double")), "element-required": False}
@@ -86,7 +86,7 @@ def tables(draw: st.DrawFn, min_rows: int = 1) -> pa.Table:
 
 
 def batches(table: pa.Table, size: int) -> list[pa.RecordBatch]:
-    """Slices of one batch, so that offsets are not 0."""
+    """Slices of a single batch, so that offsets are not 0."""
     (whole,) = table.combine_chunks().to_batches()
     return [whole.slice(start, size) for start in range(0, whole.num_rows, size)]
 
@@ -100,10 +100,8 @@ def evidence(parts: list[pa.RecordBatch], level: str = FULL) -> Evidence:
 
 @settings(max_examples=examples(25))
 @given(tables(), st.integers(1, 5), st.sampled_from(["1", "100000000"]), st.sampled_from(["truncate(2)", "full"]))
-def test_files_hold_what_was_handed_to_the_writer_and_bounds_contain_it(
-    table: pa.Table, size: int, group: str, mode: str
-) -> None:
-    """By both levels of proof; the metrics of the manifest entry are exact, and no bound excludes a value."""
+def test_files_hold_the_written_rows_and_bounds_contain_them(table: pa.Table, size: int, group: str, mode: str) -> None:
+    """This holds at both levels of proof; metrics of the entry are exact, and no bound excludes a value."""
     properties = {"write.parquet.row-group-size-bytes": group, "write.metadata.metrics.default": mode}
     parts = batches(table, size)
     with TemporaryDirectory() as folder:
@@ -111,7 +109,7 @@ def test_files_hold_what_was_handed_to_the_writer_and_bounds_contain_it(
         work = task(SCHEMA, [], Path(folder), table_properties=properties)
         file = write_data_file(path, parts, work, Storage({}))
         assert file is not None
-        # Readers disagree on the order of uuids, so that footers state no bounds of them.
+        # Readers disagree on the order of uuids, so footers state no bounds of uuids.
         uuids = [n for n, leaf in enumerate(LEAVES) if leaf.iceberg_type == "uuid"]
         assert [pq.read_metadata(path).row_group(0).column(n).is_stats_set for n in uuids] == [False]
         for level in (COUNTS, FULL):
@@ -137,13 +135,13 @@ def test_files_hold_what_was_handed_to_the_writer_and_bounds_contain_it(
             assert decoded(kind, high) >= max(present)
         if present and mode == "full":
             assert (low is None) == (high is None)
-            if low is not None and high is not None:  # Parquet widens a bound of 0.0 to the zero outside
+            if low is not None and high is not None:  # Parquet widens a bound of 0.0 to the zero of the outer sign
                 exact = decoded(kind, low), decoded(kind, high)
                 assert exact == (min(present), max(present)) or [v[0] for v in exact] == [
                     min(present)[0],
                     max(present)[0],
                 ]
-            # Uuids never have one; floats have none where a row group holds nothing but NaN.
+            # Uuids never have bounds; floats have none if a row group contains only NaN.
             assert (low is None) if kind == "uuid" else (low is not None or kind in ("float", "double"))
 
 
@@ -160,14 +158,14 @@ def column(table: pa.Table, field_id: int) -> list[Any]:
 
 
 def ordered(kind: str, value: Any) -> Any:
-    """In the order of the specification, "Bounds"."""
+    """The value in the order of the specification, "Bounds"."""
     if kind in ("float", "double"):
         return value, math.copysign(1, value)
     return value.encode() if isinstance(value, str) else value
 
 
 def decoded(kind: str, bound: bytes) -> Any:
-    """Specification, appendix D."""
+    """The value of a bound (specification, appendix D)."""
     if kind in ("int", "date"):
         return binary.unpack("<i", bound)[0]
     if kind in ("long", "time") or kind.startswith("timestamp"):
@@ -185,7 +183,7 @@ def decoded(kind: str, bound: bytes) -> Any:
 @settings(max_examples=examples(10))
 @given(tables(min_rows=2), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_evidence_adds_up_in_any_order_and_grouping(table: pa.Table, size: int, chance: random.Random) -> None:
-    """So several tasks, or a shuffle between reading and writing, can be proven together."""
+    """Several tasks, or a shuffle between reading and writing, can therefore be proven together."""
     whole = evidence(batches(table, table.num_rows))
     order = list(range(table.num_rows))
     chance.shuffle(order)
@@ -196,8 +194,8 @@ def test_evidence_adds_up_in_any_order_and_grouping(table: pa.Table, size: int, 
 
 @settings(max_examples=examples(25))
 @given(tables(), st.data())
-def test_one_other_value_is_another_checksum(table: pa.Table, data: st.DataObject) -> None:
-    """In any column, nested columns too; 0.0 and -0.0 are two values."""
+def test_a_changed_value_changes_the_checksum(table: pa.Table, data: st.DataObject) -> None:
+    """This holds in any column, also nested; 0.0 and -0.0 are different values."""
     name = data.draw(st.sampled_from(sorted(COLUMNS)))
     row = data.draw(st.integers(0, table.num_rows - 1))
     other = rows(SCHEMA, {n: [data.draw(s)] if n == name else [None] for n, s in COLUMNS.items()}).column(name)
@@ -210,8 +208,8 @@ def test_one_other_value_is_another_checksum(table: pa.Table, data: st.DataObjec
     assert (row_checksum(before) == row_checksum(after)) == is_same
 
 
-def test_texts_too_long_for_a_footer_are_no_contradiction(tmp_path: Path) -> None:
-    """Neither where one row group has bounds and another has not, nor where one file of two has."""
+def test_texts_too_long_for_footer_bounds_do_not_fail_the_proof(tmp_path: Path) -> None:
+    """It is none either if only one of two row groups, or one of two files, has bounds."""
     schema = struct((1, "b", "string"))
     tables = [rows(schema, {"b": [text]}) for text in ("a", "x" * 10_000)]
     properties = {"write.parquet.row-group-size-bytes": "1"}
@@ -225,8 +223,8 @@ def test_texts_too_long_for_a_footer_are_no_contradiction(tmp_path: Path) -> Non
     assert proof.evidence.contradiction(found, {}) is None
 
 
-def test_values_that_change_rows_are_seen() -> None:
-    """Every column holds the same values as before, but two rows have swapped one of them."""
+def test_values_exchanged_between_rows_are_detected() -> None:
+    """Every column holds the same values as before, but two rows have exchanged a value."""
     schema = struct((1, "a", "int"), (2, "b", "string"))
     (first,) = rows(schema, {"a": [1, 2], "b": ["x", "y"]}).to_batches()
     (second,) = rows(schema, {"a": [1, 2], "b": ["y", "x"]}).to_batches()
@@ -235,8 +233,8 @@ def test_values_that_change_rows_are_seen() -> None:
     assert row_checksum(first) != row_checksum(second)
 
 
-def test_a_long_value_is_hashed_like_any_other() -> None:
-    """Whatever stands beside it, and wherever its last byte differs."""
+def test_a_long_value_is_hashed_completely() -> None:
+    """This holds beside any other value, and wherever the last byte differs."""
     schema = struct((1, "b", "string"))
     values = ["x" * 70_000, "y", None, "x" * 69_999 + "y"]
     (batch,) = rows(schema, {"b": values}).to_batches()
@@ -246,7 +244,7 @@ def test_a_long_value_is_hashed_like_any_other() -> None:
 
 
 def test_the_checksum_is_the_same_in_every_process() -> None:
-    """Tasks of a rewrite run in different processes."""
+    """The tasks of a rewrite run in different processes."""
     schema = struct((1, "a", "long"), (2, "b", "string"), (3, "day", "date"))
     day = (datetime.date(2024, 2, 29) - datetime.date(1970, 1, 1)).days
     (batch,) = rows(schema, {"a": [1, None], "b": ["x", "länger als acht"], "day": [None, day]}).to_batches()

@@ -1,4 +1,4 @@
-"""Files that are not copied, each with a sentence that says why
+"""Files that are not copied, each with a sentence that states the reason
 (rule: copy-only-checked-footers, store-copies-the-judged-object)."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from icekeeper.row_group_copy.write_copy import read_pieces
 from support.copied import MIXED, STORAGE, copied, entry_of, mixed_rows, parquet_file, target_of, with_metadata
 from support.rewrites import rows, struct
 
-# Files of other schemas, settings and writers are not copied, and a sentence says why.
+# Files of other schemas, settings and writers are not copied, and a sentence states the reason.
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_an_invalid_footer_is_refused(end: bytes, sentence: str, tmp_path: Path)
         judge_file(read_footer(str(path), STORAGE), target_of())
 
 
-def test_short_and_missing_files(tmp_path: Path) -> None:
+def test_short_and_missing_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "in.parquet"
     path.write_bytes(b"PAR1")
     with pytest.raises(CannotCopy, match=r"^is too short for a Parquet file$"):
@@ -78,7 +78,7 @@ def test_short_and_missing_files(tmp_path: Path) -> None:
         read_footer(str(tmp_path / "missing.parquet"), STORAGE)
 
 
-def test_an_entry_that_disagrees_with_its_file(tmp_path: Path) -> None:
+def test_an_entry_that_disagrees_with_its_file_is_refused(tmp_path: Path) -> None:
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
     to = tmp_path / "copy.parquet"
     assert str(copied([entry_of(path, record_count=61)], to)) == f"{path} has 60 rows, its manifest entry says 61"
@@ -116,8 +116,8 @@ def test_another_schema_is_refused(sentence: str, tmp_path: Path) -> None:
     assert str(copied([path], tmp_path / "copy.parquet", wanted)) == f"{path} {sentence}"
 
 
-def test_files_may_require_what_the_table_does_not_if_all_of_an_output_do(tmp_path: Path) -> None:
-    """Spark requires what cannot be null in a query; the levels in pages depend on it."""
+def test_files_may_require_optional_columns_if_all_files_of_an_output_do(tmp_path: Path) -> None:
+    """Spark makes columns required that cannot be null in a query; levels in pages depend on that."""
     wanted = struct((1, "id", "long"), (2, "point", struct((3, "x", "int"))))
     needed = struct((1, "id", "long", {"required": True}), (2, "point", struct((3, "x", "int", {"required": True}))))
     values: dict[str, list[Any]] = {"id": [1, 2], "point": [{"x": 1}, None]}
@@ -136,7 +136,7 @@ def test_files_may_require_what_the_table_does_not_if_all_of_an_output_do(tmp_pa
 
 
 def test_encrypted_columns_are_refused(tmp_path: Path) -> None:
-    """The footer is plain, so the file looks like any other at first."""
+    """The footer is not encrypted, so the file looks like any other at first."""
     path = tmp_path / "in.parquet"
     configuration = pe.EncryptionConfiguration(
         footer_key="foot", column_keys={"col": ["id"]}, plaintext_footer=True, double_wrapping=False
@@ -185,12 +185,12 @@ def test_writers_that_readers_work_around_are_refused(name: str, is_right: bool)
             check_writer(name.encode())
 
 
-def test_row_groups_of_several_writers_get_a_name_that_no_reader_works_around() -> None:
+def test_copies_of_several_writers_get_a_name_without_known_faults() -> None:
     assert common_writer({b"a version 1.0.0"}) == b"a version 1.0.0"
     check_writer(common_writer({b"a version 1.0.0", b"b version 1.0.0"}))
 
 
-def test_the_parquet_schema_is_that_of_files_we_write() -> None:
+def test_the_parquet_schema_equals_that_of_files_we_write() -> None:
     paths = [b".".join(column.path).decode() for column in parquet_schema(MIXED).columns]
     assert paths == [column.leaf.parquet_path for column in parquet_schema(MIXED).columns]
     assert parquet_schema(MIXED).columns[6].path == [b"point", b"x.y"]
@@ -198,13 +198,13 @@ def test_the_parquet_schema_is_that_of_files_we_write() -> None:
 
 @pytest.mark.parametrize("name", [b"a" + b" " * 1_000_000, b"a version 1." + b"9" * 1_000_000])
 def test_a_writers_name_of_a_megabyte_is_refused_at_once(name: bytes) -> None:
-    """A writer of the table chooses it; blanks took minutes, and Python refuses so many digits."""
+    """The writer chooses its name; blanks took minutes to parse, and Python refuses so many digits."""
     begun_s = time.process_time()
     if name.endswith(b" "):
         with pytest.raises(CannotCopy, match="names no version"):
             check_writer(name)
     else:
-        check_writer(name)  # of a writer without faults that readers know
+        check_writer(name)  # a writer without known faults
     assert time.process_time() - begun_s < 1
 
 
@@ -244,7 +244,7 @@ def test_pages_that_do_not_fill_their_chunk_are_refused(
         pages_of(*change(*TRUE))
 
 
-# A Parquet footer with false claims is refused with a sentence, and no file is left
+# A Parquet footer with false claims is refused with a sentence, and leaves no output file
 # (rule: copy-only-checked-footers).
 
 
@@ -265,7 +265,7 @@ def put(path: str, value: Any) -> Callable[[FileMetaData], None]:
 
 
 def resized(column: int, group: int, by: int) -> Callable[[FileMetaData], None]:
-    """A column chunk that is said to be larger by some bytes; its row group says nothing."""
+    """A change of the size of a column chunk, but not of its row group."""
 
     def change(metadata: FileMetaData) -> None:
         meta(metadata, column, group).total_compressed_size += by
@@ -364,7 +364,7 @@ def later_data(metadata: FileMetaData) -> None:
 
 
 def values_elsewhere(metadata: FileMetaData) -> None:
-    """A list column may have any number of values above that of its rows."""
+    """A list column may have any number of values from its number of rows on."""
     meta(metadata, 3).num_values += 1
 
 
@@ -400,13 +400,13 @@ def test_an_offset_index_of_other_pages_is_refused(tmp_path: Path) -> None:
     assert str(refused) == f"{path} has an offset index that names other pages than there are"
 
 
-# The ends of column chunks that we do not read must be certain (rule: store-copies-the-judged-object).
+# The ends of unread column chunks must be certain (rule: store-copies-the-judged-object).
 
 COLUMN = 3
 
 
 def shorter(metadata: FileMetaData) -> None:
-    """One chunk claims fewer bytes than its pages have, as parquet-cpp before 1.3.0 did (PARQUET-816)."""
+    """A chunk claims fewer bytes than its pages have, as parquet-cpp before 1.3.0 wrote (PARQUET-816)."""
     metadata.row_groups[0].columns[COLUMN].meta_data.total_compressed_size -= 20
 
 
@@ -415,14 +415,14 @@ def certain(path: Path) -> bool:
     return ends_are_certain(footer.metadata().row_groups, footer.start)
 
 
-def test_a_chunk_behind_which_nothing_begins_does_not_end_certainly(tmp_path: Path) -> None:
+def test_the_end_of_a_chunk_is_certain_only_where_something_begins(tmp_path: Path) -> None:
     for indexed in (True, False):
         path = parquet_file(tmp_path / "a", mixed_rows(0), write_page_index=indexed)
         assert certain(path)
     assert not certain(with_metadata(path, shorter))
 
 
-def test_with_an_offset_index_its_pages_must_fill_the_chunk(tmp_path: Path) -> None:
+def test_the_pages_of_an_offset_index_must_fill_the_chunk(tmp_path: Path) -> None:
     path = parquet_file(tmp_path / "a", mixed_rows(0))
     for change in (None, shorter):
         footer = read_footer(str(path if change is None else with_metadata(path, change)), STORAGE)

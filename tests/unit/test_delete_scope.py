@@ -1,4 +1,4 @@
-"""Which delete reaches which data file, and paths in other spellings."""
+"""Which delete applies to which data file, and paths in other spellings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from icekeeper.operations.compaction.plan.candidates import path_hash, well_spel
 from icekeeper.rows.apply_deletes import SpelledFiles
 from support.plans import data_file
 
-# Which delete reaches which data file: one test per clause of the specification's scan planning.
+# Which delete applies to which data file: a test per clause of the specification's scan planning.
 
 LONGS = {1: "long"}
 
@@ -64,25 +64,25 @@ def reaches(found: DeleteIndex, file: ManifestEntry, spec_id: int = 0) -> bool:
     return bool(list(found.needed_by(file, spec_id, LONGS)))
 
 
-def test_equality_deletes_reach_strictly_older_rows_only() -> None:
+def test_equality_deletes_apply_only_to_strictly_older_rows() -> None:
     assert [reaches(index(equality(number)), data(5)) for number in (4, 5, 6)] == [False, False, True]
 
 
-def test_position_deletes_reach_rows_of_the_same_commit_too() -> None:
-    """Whether they name their data file or only its partition."""
+def test_position_deletes_also_apply_to_rows_of_the_same_commit() -> None:
+    """This holds with and without the name of the data file."""
     for named in ({}, {"referenced_data_file": "d"}):
         found = [reaches(index(position(number, **named)), data(5)) for number in (4, 5, 6)]
         assert found == [False, True, True], named
 
 
-def test_a_delete_reaches_its_own_partition_and_spec_only() -> None:
+def test_a_delete_applies_only_to_its_own_partition_and_spec() -> None:
     for delete in (equality(9), position(9)):
         assert reaches(index(delete), data())
         assert not reaches(index(delete), data(partition=("b",)))
         assert not reaches(index(delete), data(), spec_id=1)
 
 
-def test_equality_deletes_of_an_unpartitioned_spec_reach_every_partition() -> None:
+def test_equality_deletes_of_an_unpartitioned_spec_apply_to_every_partition() -> None:
     found = index(equality(9, partition=()), spec_id=3, is_global=True)
     assert reaches(found, data(partition=("b",)), spec_id=1)
     for fields, answer in (([], True), (["void", "void"], True), (["void", "identity"], False)):
@@ -90,27 +90,27 @@ def test_equality_deletes_of_an_unpartitioned_spec_reach_every_partition() -> No
 
 
 def named(path: str) -> dict[str, Any]:
-    """Equal bounds of paths."""
+    """Equal lower and upper bounds of paths."""
     return {"lower_bounds": {DELETE_FILE_PATH_ID: path.encode()}, "upper_bounds": {DELETE_FILE_PATH_ID: path.encode()}}
 
 
 @pytest.mark.parametrize("name", [{"referenced_data_file": "d"}, named("d")], ids=["field", "bounds"])
-def test_a_position_delete_that_names_its_file_reaches_it_from_any_partition_and_no_other(name: dict[str, Any]) -> None:
-    """Java, DuckDB and PyIceberg believe the name."""
+def test_a_position_delete_that_names_its_file_applies_to_it_alone_in_any_partition(name: dict[str, Any]) -> None:
+    """Java, DuckDB and PyIceberg go by the name."""
     found = index(position(9, partition=("elsewhere",), **name), spec_id=3)
     assert reaches(found, data(path="d"))
     assert not reaches(found, data(path="e", partition=("elsewhere",)), spec_id=3)
     assert [reaches(found, data(number, path="d")) for number in (9, 10)] == [True, False]
 
 
-def test_a_position_delete_reaches_files_within_its_bounds_of_paths() -> None:
+def test_a_position_delete_applies_to_files_within_its_bounds_of_paths() -> None:
     bounds = {"lower_bounds": {DELETE_FILE_PATH_ID: b"b"}, "upper_bounds": {DELETE_FILE_PATH_ID: b"d"}}
     found = index(position(9, **bounds))
     assert [reaches(found, data(path=path)) for path in ("a", "b", "c", "d", "da")] == [False, True, True, True, False]
 
 
-def test_bounds_that_may_be_cut_short_name_no_file() -> None:
-    """An upper bound that was cut short is rounded up, so it equals no lower one.  An equality delete names none."""
+def test_bounds_that_may_be_truncated_name_no_file() -> None:
+    """A truncated upper bound is rounded up, so it equals no lower bound.  An equality delete names no file."""
     for low, high in ((b"s3://b/t/da", b"s3://b/t/db"), (b"d", None), (b"", b""), (b"d\xc3", b"d\xc3")):
         bounds = {"lower_bounds": {DELETE_FILE_PATH_ID: low}}
         if high is not None:
@@ -121,28 +121,28 @@ def test_bounds_that_may_be_cut_short_name_no_file() -> None:
 
 @pytest.mark.parametrize("arrived", [None, 4, 9, 10])
 def test_file_sequence_numbers_decide_nothing(arrived: int | None) -> None:
-    """Readers judge by data sequence numbers; early writers of v2 lost the others, or made them up."""
+    """Readers use data sequence numbers; early writers of v2 lost or invented file sequence numbers."""
     file = replace(data(5), file_sequence_number=arrived)
     assert reaches(index(position(9)), file)
     assert reaches(index(position(9, **named("d"))), file)
     assert not reaches(index(position(4)), file)
 
 
-def test_an_equality_delete_whose_values_lie_elsewhere_reaches_nothing() -> None:
+def test_an_equality_delete_applies_only_to_files_within_its_bounds() -> None:
     def reached(delete: Mapping[str, Any], file: Mapping[str, Any]) -> bool:
         return reaches(index(equality(9, **delete)), data(**file))
 
     assert reached(longs(1, 5), longs(5, 9))
     assert not reached(longs(1, 4), longs(5, 9))
     assert not reached(longs(10, 11), longs(5, 9))
-    assert reached(longs(1, 4), {})  # nothing is known of the file
+    assert reached(longs(1, 4), {})  # the file has no metrics
     nulls = {"null_value_counts": {1: 1}}
     assert reached({**longs(1, 4), **nulls}, {**longs(5, 9), **nulls})  # null equals null
     assert not reached({**longs(1, 4), **nulls}, longs(5, 9))
 
 
 def test_bounds_from_before_a_promotion_are_compared_by_value() -> None:
-    """Large longs are not compared by the 32 bits that an int, promoted since, would have had."""
+    """Large longs are not compared by the 32 bits that the former int had."""
     low, high = ({1: struct.pack("<i", value)} for value in (-3, -1))
     file = data(lower_bounds=low, upper_bounds=high, null_value_counts={1: 0})
     assert reaches(index(equality(9, **longs(-2, -2))), file)
@@ -152,8 +152,8 @@ def test_bounds_from_before_a_promotion_are_compared_by_value() -> None:
     assert not reaches(index(equality(9, **longs(far, far))), data(5, **longs(0, 10)))
 
 
-def test_bounds_in_days_rule_out_nothing_once_the_column_counts_microseconds() -> None:
-    """A date that became a timestamp: read as microseconds, its days would lie in January 1970
+def test_bounds_in_days_exclude_nothing_once_the_column_counts_microseconds() -> None:
+    """A date that became a timestamp: read as microseconds, its days would be in January 1970
     (rule: promoted-values-keep-old-width)."""
     low, high = ({1: struct.pack("<i", days)} for days in (20_000, 20_001))
     file = data(lower_bounds=low, upper_bounds=high, null_value_counts={1: 0})
@@ -161,14 +161,14 @@ def test_bounds_in_days_rule_out_nothing_once_the_column_counts_microseconds() -
     assert list(index(equality(9, **longs(noon, noon))).needed_by(file, 0, {1: "timestamp"}))
 
 
-def test_a_deletion_vector_stands_for_the_position_deletes_it_absorbed() -> None:
+def test_a_deletion_vector_replaces_the_position_deletes_of_its_file() -> None:
     vector = position(9, referenced_data_file="d", content_offset=4)
     found = index(position(8), vector)
     assert list(found.applying_to(data().file, 0, 5)) == [vector]
 
 
 def test_a_data_file_with_two_vectors_is_refused() -> None:
-    """One of them is wrong, and nobody knows which (rule: deletes-reach-by-sequence-number)."""
+    """It is unknown which of them is wrong (rule: deletes-reach-by-sequence-number)."""
     first, second = (position(9, referenced_data_file="d", content_offset=offset) for offset in (4, 40))
     with pytest.raises(MetadataUnreadable, match=r"^d has two deletion vectors"):
         index(first, second)
@@ -176,7 +176,7 @@ def test_a_data_file_with_two_vectors_is_refused() -> None:
     assert len(index(first, other).vectors) == 2
 
 
-def test_an_index_knows_every_entry_it_was_given() -> None:
+def test_an_index_returns_every_entry() -> None:
     given = [position(9, referenced_data_file="d", content_offset=4), position(8), equality(7)]
     found = index(*given)
     assert not found.is_empty
@@ -188,7 +188,7 @@ def test_an_index_knows_every_entry_it_was_given() -> None:
     assert partition_key(0, (0.0,)) != partition_key(0, (-0.0,))
 
 
-# Deletes whose data file is spelled otherwise are told from those whose data file is gone
+# Deletes whose data file is spelled differently are distinguished from deletes whose data file is gone
 # (rule: unreadable-delete-blocks-its-files).
 
 PAIRS = [
@@ -209,7 +209,7 @@ def vector(of: str) -> ManifestEntry:
 
 
 @pytest.mark.parametrize(("named", "live"), PAIRS)
-def test_a_vector_is_not_dangling_where_its_file_is_spelled_otherwise(named: str, live: str) -> None:
+def test_a_vector_is_not_dangling_if_its_file_is_spelled_differently(named: str, live: str) -> None:
     builder, delete = DeleteIndexBuilder(), vector(named)
     builder.add(0, delete, is_unpartitioned=True)
     index, listed = builder.build(), [*map(path_hash, OTHERS), path_hash(live)]

@@ -1,4 +1,4 @@
-"""What a deletion asks of other tables and newer heads before files go."""
+"""What a deletion checks of other tables and newer heads before it deletes files."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from icekeeper.storage.storage import Storage
 from support.scans import PreparedCatalog
 from support.tables import new_document
 
-# How long a pass may read other tables, also where many of them hang.
+# How long a pass may read other tables, even if many of them hang.
 
 CATALOG = PreparedCatalog({})
 NOW_MS = 1_000_000_000_000
 
 
 class Looks:
-    """Looks under a limit; each hangs until its time is over."""
+    """Looks with a time limit; each hangs until its time is over."""
 
     def __init__(self, folder: Path, limit_s: int, patch: pytest.MonkeyPatch) -> None:
         self.state = SqliteStateStore(folder / "state.db")
@@ -65,10 +65,8 @@ class Looks:
         return list(self.state.cut_offs.of_catalog(CATALOG.id))
 
 
-def test_beside_many_tables_that_hang_the_others_have_a_short_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A function ends after 15 minutes; a table that got a short time is not taken for one that hangs."""
+def test_many_hanging_tables_shorten_the_time_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function ends after 15 minutes; a table with a short time limit does not count as hanging."""
     looks = Looks(tmp_path, 300, monkeypatch)
     for number in range(20):
         reason = looks.hang(f"t{number}")
@@ -80,7 +78,7 @@ def test_beside_many_tables_that_hang_the_others_have_a_short_time(
     assert short.cuts() == []
 
 
-def test_a_table_that_waits_is_not_read_and_one_that_ends_in_time_is_forgotten(
+def test_a_cut_off_table_is_not_read_until_later_and_a_timely_look_clears_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = Looks(tmp_path, 300, monkeypatch)
@@ -104,13 +102,13 @@ def test_errors_of_the_work_are_raised(error: Exception) -> None:
     assert caught.value is error
 
 
-# Metadata files that the store holds and the catalog does not show.
+# Metadata files in the store that the catalog does not show.
 
 STORAGE = Storage({})
 
 
 def write(folder: Path, name: str, at_s: int) -> str:
-    """A metadata file of this age whose properties have its name."""
+    """Write a metadata file of this age whose properties contain its name."""
     path = folder / "metadata" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(render_document(TableMetadata(new_document(folder.as_uri(), 2, properties={"name": name}))))
@@ -139,7 +137,7 @@ def test_unknown_metadata_files_that_are_not_older_than_the_current_file_are_rea
     assert names(table(tmp_path, current, logged)) == {"00003-d.metadata.json", "00004-e.metadata.json"}
 
 
-def test_where_the_current_file_is_elsewhere_only_the_youngest_are_read(tmp_path: Path) -> None:
+def test_only_the_youngest_files_are_read_if_the_current_file_is_elsewhere(tmp_path: Path) -> None:
     assert names(table(tmp_path, (tmp_path / "metadata/00000-a.metadata.json").as_uri())) == set(), "no such folder"
     for number in range(40):
         write(tmp_path, f"{number:05d}-a.metadata.json", 1_000 + number)
@@ -147,7 +145,7 @@ def test_where_the_current_file_is_elsewhere_only_the_youngest_are_read(tmp_path
     assert found == {f"{number:05d}-a.metadata.json" for number in range(24, 40)}
 
 
-# Which metadata files beside a table's own show that its catalog entry is not the newest one.
+# Which metadata files beside a table's own show that its catalog entry is not the newest.
 
 FOLDER = "s3://b/t/metadata"
 HOUR_MS = 3_600_000
@@ -158,7 +156,7 @@ def path(number: int, name: str = "x") -> str:
 
 
 def document(number: int, log: list[str], snapshots: list[int]) -> TableMetadata:
-    """A state of the table; state ``n`` was made at hour ``n``."""
+    """A state of the table; state ``n`` dates from hour ``n``."""
     raw: dict[str, Any] = {
         "format-version": 2,
         "location": "s3://b/t",
@@ -182,7 +180,7 @@ def table_at(number: int = 5, log: list[int] | None = None, snapshots: list[int]
 def stray(
     number: int, log: list[str], snapshots: list[int], name: str = "x", *, made: int | None = None, late_ms: int = 0
 ) -> StrayMetadata:
-    """``made``: the hour of the state, unless that is its number."""
+    """A stray metadata file; ``made`` is the hour of its state, by default its number."""
     raw = document(number if made is None else made, log, snapshots).document
     late = {"last-updated-ms": raw["last-updated-ms"] + late_ms}
     return StrayMetadata(path(number, name), TableMetadata({**raw, **late}))
@@ -198,21 +196,21 @@ SPARED: dict[str, tuple[LoadedTable, list[StrayMetadata]]] = {
     ),
 }
 PAST: dict[str, tuple[LoadedTable, StrayMetadata]] = {
-    # Files that a crash left behind are orphans once the table has moved on.
+    # Files of a crashed commit are orphans once the table has advanced.
     "a swap that lost against later commits": (table_at(8), stray(6, [path(5)], [5, 61], "lost")),
     "metadata without new snapshots": (table_at(), stray(4, [path(3)], [1, 2, 3, 4], "again")),
     "a swap that lost before the log begins": (table_at(6, log=[3, 4, 5]), stray(3, [path(2)], [2, 31], "lost")),
-    # Its snapshots have expired, so the table does not know them any more.
+    # Its snapshots have expired, so the table no longer knows them.
     "metadata that a catalog left out of its log": (
         table_at(6, log=[0, 1, 4, 5], snapshots=[6]),
         stray(3, [path(2)], [1, 2, 3]),
     ),
-    # The table was taken over by a catalog with other names and numbers.
+    # Another catalog with other names and numbers took the table over.
     "metadata of a former catalog": (
         LoadedTable(TableName(("ns",), "t"), document(9, TAKEN_OVER, [9]), path(0), "token", {}),
         StrayMetadata(f"{FOLDER}/v7.metadata.json", document(7, [f"{FOLDER}/v5.metadata.json"], [7])),
     ),
-    # Iceberg allows a minute between one state and the next.
+    # Iceberg tolerates a minute between consecutive states.
     "a swap of a writer whose clock is ahead by less than a minute": (
         HUNDREDS,
         stray(100, [path(99)], [99], "lost", late_ms=59_000),
@@ -223,19 +221,19 @@ OTHER_HEADS: dict[str, tuple[LoadedTable, StrayMetadata]] = {
         f"a file that follows on {log[-1]}": (table_at(), stray(7, log, [5, 6, 7]))
         for log in ([path(5), path(6)], [path(6)], [path(7, "other")])
     },
-    # Maintenance has moved the entry on since, which was stale at 5.
+    # Maintenance has since advanced the entry, which was stale at 5.
     "a diverged head beside commits of the entry": (
         table_at(8),
         stray(7, [path(5), path(6, "theirs")], [5, 61, 71], "theirs"),
     ),
-    # It has only set properties, and expiry would delete all of its files.
+    # It only set properties, and expiry would delete all of its files.
     "a head without new snapshots that follows on an unknown file": (
         table_at(8),
         stray(5, [path(3), path(4, "theirs")], [1, 2, 3], "theirs"),
     ),
-    # Its number is smaller than all in the log, but it was moved since.
+    # Its number is smaller than all in the log, but the table was moved since.
     "a head that diverged before the log begins": (HUNDREDS, stray(52, [path(51, "theirs")], [1, 51], made=201)),
-    # Its base has left the log; a swap that lost there would be as old as the log's beginning.
+    # Its base has left the log; a lost swap would be as old as the beginning of the log.
     "a head that diverged just before the log begins": (
         HUNDREDS,
         stray(100, [path(99, "theirs")], [1, 51], "theirs", made=201),
@@ -249,7 +247,7 @@ def test_a_swap_that_crashed_keeps_its_files(entry: LoadedTable, strays: list[St
 
 
 @pytest.mark.parametrize(("entry", "found"), PAST.values(), ids=PAST)
-def test_metadata_of_the_past_keeps_nothing(entry: LoadedTable, found: StrayMetadata) -> None:
+def test_metadata_of_past_states_keeps_nothing(entry: LoadedTable, found: StrayMetadata) -> None:
     assert refuse_other_head(entry, [found]) == []
 
 
@@ -274,14 +272,14 @@ def test_another_head_refuses_every_deletion(entry: LoadedTable, found: StrayMet
     ],
     ids=["old", "young", "unknown age", "in the log", "newer", "beside the log", "no number", "no number, young"],
 )
-def test_only_metadata_older_than_the_whole_log_is_surely_past(
+def test_only_metadata_older_than_the_whole_log_certainly_belongs_to_the_past(
     file: str, modified_hour: int | None, *, past: bool
 ) -> None:
     modified_ms = None if modified_hour is None else modified_hour * HOUR_MS
     assert is_past(table_at(5, log=[3, 4]), file, modified_ms) is past
 
 
-# A set of hashed paths: it never misses a referenced path, whatever its spelling.
+# A set of hashed paths: it never misses a referenced path, in any spelling.
 
 HOME = "s3://b/t"
 SEGMENTS = st.sampled_from(["data", "a b", "a%20b", "%41", "A", "..", ".", "", "é", "\udcff"])
@@ -293,11 +291,11 @@ PATHS = st.builds(
 
 
 @given(st.lists(PATHS, max_size=30), st.lists(PATHS, max_size=10))
-def test_referenced_paths_hold_what_a_set_of_normalised_paths_holds(added: list[str], asked: list[str]) -> None:
+def test_referenced_paths_equal_a_set_of_normalised_paths(added: list[str], queried: list[str]) -> None:
     kept = ReferencedPaths(HOME, added)
     keys = set(map(_key, added))
     elsewhere = {without_authority(key) for key in keys if authority(key) != authority(HOME)}
-    for path in [*added, *asked]:
+    for path in [*added, *queried]:
         assert (path in kept) == (_key(path) in keys)
         assert kept.has_prefix_mismatch(path) == (without_authority(_key(path)) in elsewhere)
     assert len(kept) == len(keys)
@@ -308,7 +306,7 @@ def _key(path: str) -> str:
 
 
 def test_referenced_paths_stay_correct_while_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sorted again and again, asked in between, repetitions dropped."""
+    """They are sorted repeatedly, queried in between, and freed of duplicates."""
     monkeypatch.setattr(referenced_paths, "_UNSORTED", 10)
     order, kept, added = random.Random(1), ReferencedPaths(HOME), set[str]()
     for _ in range(50):

@@ -1,4 +1,4 @@
-"""ORC files are read in another process, whose end is an error of the file (platform: arrow-orc-reader-crashes)."""
+"""ORC files are read in another process, whose crash is an error of the file (platform: arrow-orc-reader-crashes)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def process_of(rows: OrcRows) -> int:
 
 
 def read(data: bytes) -> tuple[int, pa.Table]:
-    """The process that read it, and what it read."""
+    """The process that read the data, and the table."""
     rows = OrcRows(pa.BufferReader(data))
     return process_of(rows), pa.Table.from_batches(rows.batches(None, 300))
 
 
-def test_one_process_reads_one_file_after_the_other() -> None:
+def test_a_process_reads_several_files_in_turn() -> None:
     process, table = read(stored())
     assert table.equals(ROWS)
     assert read(stored(ROWS.slice(7, 500))) == (process, ROWS.slice(7, 500))
@@ -42,7 +42,7 @@ def test_one_process_reads_one_file_after_the_other() -> None:
     assert (process_of(empty), empty.rows, list(empty.batches(None, 300))) == (process, 0, [])
 
 
-def test_some_columns_in_batches_of_so_many_rows() -> None:
+def test_columns_are_read_in_batches_of_the_requested_size() -> None:
     rows = OrcRows(pa.BufferReader(stored()))
     assert (rows.rows, rows.schema.names) == (1000, ["n", "s"])
     batches = list(rows.batches(["s"], 300))
@@ -50,14 +50,14 @@ def test_some_columns_in_batches_of_so_many_rows() -> None:
     assert pa.Table.from_batches(batches).equals(ROWS.select(["s"]))
 
 
-def test_two_files_at_once_have_two_processes() -> None:
-    one, other = OrcRows(pa.BufferReader(stored())), OrcRows(pa.BufferReader(stored(ROWS.slice(500))))
-    assert process_of(one) != process_of(other)
-    firsts, seconds = one.batches(["n"], 1000), other.batches(["n"], 1000)
+def test_two_files_are_read_at_once_in_two_processes() -> None:
+    first, second = OrcRows(pa.BufferReader(stored())), OrcRows(pa.BufferReader(stored(ROWS.slice(500))))
+    assert process_of(first) != process_of(second)
+    firsts, seconds = first.batches(["n"], 1000), second.batches(["n"], 1000)
     assert (next(firsts)["n"][0].as_py(), next(seconds)["n"][0].as_py()) == (0, 500)
 
 
-def test_a_file_that_is_not_read_to_its_end_leaves_no_process_behind() -> None:
+def test_a_partly_read_file_leaves_no_process_behind() -> None:
     rows = OrcRows(pa.BufferReader(stored()))
     process, batches = process_of(rows), rows.batches(None, 10)
     next(batches)
@@ -67,7 +67,7 @@ def test_a_file_that_is_not_read_to_its_end_leaves_no_process_behind() -> None:
     assert read(stored())[1].equals(ROWS)
 
 
-def test_a_process_that_ends_over_a_file_is_an_error_and_the_next_file_is_read() -> None:
+def test_a_crash_over_a_file_is_an_error_and_the_next_file_is_read() -> None:
     with pytest.raises(pa.ArrowInvalid, match="the process in which Arrow read this ORC file ended with SIGSEGV"):
         read(DAMAGED.read_bytes())
     assert read(stored())[1].equals(ROWS)
@@ -80,7 +80,7 @@ def test_a_process_that_ended_while_idle_is_replaced() -> None:
     assert read(stored())[1].equals(ROWS)
 
 
-def test_the_errors_of_arrow_and_of_the_store_stay_what_they_are() -> None:
+def test_errors_of_arrow_and_of_the_store_are_passed_on() -> None:
     with pytest.raises(pa.ArrowInvalid, match="File size too small"):
         read(b"ORC")
     with pytest.raises(ZeroDivisionError):

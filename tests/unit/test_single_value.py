@@ -1,4 +1,4 @@
-"""Bounds in Iceberg's binary form: the vectors of Iceberg's own tests, PyIceberg, and what truncation must keep."""
+"""Bounds in Iceberg's binary form: the vectors of Iceberg's own tests, PyIceberg, and truncation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.corpus import corpus_root, require_corpus
 INTS = st.integers(-(2**31), 2**31 - 1)
 LONGS = st.integers(-(2**63), 2**63 - 1)
 LENGTHS = st.integers(1, 20)
-# Surrogates are no characters: UTF-8 has no form for them.  Common are the places where rounding up is hard.
+# No surrogates, which UTF-8 cannot encode; characters where rounding up is hard are common.
 HARD = st.sampled_from("a\x7f\u07ff\ud7ff\ue000\uffff\U00010000\U0010ffff")
 TEXTS = st.text(st.one_of(HARD, st.characters(codec="utf-8")), max_size=24)
 
@@ -34,12 +34,12 @@ def vectors() -> list[Any]:
 
 
 def spelled(kind: str) -> str:
-    """The first of two types that share a vector, in the specification's spelling."""
+    """The first of the types that share a vector, in the specification's spelling."""
     return kind.partition("/")[0].replace("fixed(", "fixed[").replace("fixed[2)", "fixed[2]")
 
 
 def raw(kind: str, value: Any) -> Any:
-    """A vector's value as Avro would hold it."""
+    """A vector's value as Avro stores it."""
     if kind == "uuid":
         return uuid.UUID(value).bytes
     if kind.startswith("decimal"):
@@ -55,7 +55,7 @@ def test_vectors_of_iceberg_java(kind: str, value: Any, wanted: str) -> None:
 
 
 @given(INTS, LONGS, st.floats(width=32), st.floats(), TEXTS, st.binary())
-def test_pyiceberg_encodes_alike(a: int, b: int, c: float, d: float, e: str, f: bytes) -> None:
+def test_pyiceberg_encodes_values_alike(a: int, b: int, c: float, d: float, e: str, f: bytes) -> None:
     assert encode("int", a) == encode("date", a) == to_bytes(IntegerType(), a)
     assert encode("long", b) == encode("timestamptz", b) == encode("time", b) == to_bytes(LongType(), b)
     assert encode("float", c) == to_bytes(FloatType(), c)
@@ -74,7 +74,7 @@ def test_decimals_take_as_few_bytes_as_they_need(unscaled: int) -> None:
     encoded = encode("decimal(38,3)", unscaled)
     assert int.from_bytes(encoded, "big", signed=True) == unscaled
     assert encoded == to_bytes(DecimalType(38, 3), Decimal(f"{unscaled}e-3"))
-    for width in range(len(encoded), 17):  # as Avro and Parquet hold it, in however many bytes
+    for width in range(len(encoded), 17):  # as Avro and Parquet store it, in any number of bytes
         stored = unscaled.to_bytes(width, "big", signed=True)
         assert encode("decimal(38,3)", stored) == encoded
         assert comparable("decimal(38,3)", stored) == unscaled
@@ -90,9 +90,9 @@ def test_negative_zero_comes_first(numbers: list[float]) -> None:
 
 
 @given(TEXTS, TEXTS)
-def test_text_orders_by_its_bytes(one: str, other: str) -> None:
-    assert (comparable("string", one) < comparable("string", other)) == (one.encode() < other.encode())
-    assert comparable("string", one.encode()) == comparable("string", one)
+def test_text_orders_by_its_bytes(left: str, right: str) -> None:
+    assert (comparable("string", left) < comparable("string", right)) == (left.encode() < right.encode())
+    assert comparable("string", left.encode()) == comparable("string", left)
 
 
 @given(TEXTS, LENGTHS)
@@ -115,7 +115,7 @@ def test_truncated_text_contains_the_value(text: str, length: int) -> None:
 
 
 @given(TEXTS, st.text(st.characters(codec="utf-8")), LENGTHS)
-def test_truncated_text_contains_all_that_begins_alike(text: str, more: str, length: int) -> None:
+def test_truncated_text_contains_all_texts_with_the_same_prefix(text: str, more: str, length: int) -> None:
     upper = truncated_upper("string", text.encode(), length)
     if upper is not None and len(text) > length:
         assert upper > (text[:length] + more).encode()
