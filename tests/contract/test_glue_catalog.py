@@ -56,7 +56,7 @@ def test_a_commit_keeps_all_fields_of_the_glue_entry(
     theirs.create_table("ns.t", ROWS.schema)
     glue = moto_server.client("glue")
     entry = glue.get_table(DatabaseName="ns", Name="t")["Table"]
-    known: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "Name": "t",
         "Description": "orders",
         "Owner": "sales",
@@ -71,7 +71,7 @@ def test_a_commit_keeps_all_fields_of_the_glue_entry(
         },
         "Parameters": {**entry["Parameters"], "classification": "parquet"},
     }
-    glue.update_table(DatabaseName="ns", TableInput=known)
+    glue.update_table(DatabaseName="ns", TableInput=fields)
     base = catalog.load(TABLE)
     after = catalog.commit(base, [], RENAMED)
     now = glue.get_table(DatabaseName="ns", Name="t")["Table"]
@@ -79,7 +79,7 @@ def test_a_commit_keeps_all_fields_of_the_glue_entry(
         "metadata_location": after.metadata_location,
         "previous_metadata_location": base.metadata_location,
     }
-    assert {key: now[key] for key in known} == {**known, "Parameters": {**known["Parameters"], **pointers}}
+    assert {key: now[key] for key in fields} == {**fields, "Parameters": {**fields["Parameters"], **pointers}}
     assert now["VersionId"] == "3"
 
 

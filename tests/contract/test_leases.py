@@ -228,17 +228,17 @@ def test_a_holder_that_may_live_keeps_its_lease(monkeypatch: pytest.MonkeyPatch,
     """A holder in another container, of another boot or user, without a mark, or of an unknown form."""
     dead, alive = killed_holder(), holder_name("icekeeper run", "r")
     assert has_died(dead)
-    reported = Lease(key=KEY, holder=dead, expires_ms=1).who
-    assert dead.startswith(f"{reported} [")
-    assert reported.endswith(", run 01234567)")
+    name = Lease(key=KEY, holder=dead, expires_ms=1).who
+    assert dead.startswith(f"{name} [")
+    assert name.endswith(", run 01234567)")
     assert not has_died(alive)
     boot_id = dead[dead.index(" [") + 2 :][:16]
     others = [
-        reported,
+        name,
         "",
         "run-1",
         dead.replace(boot_id, "0" * 16),
-        f"{reported} [{boot_id}]",
+        f"{name} [{boot_id}]",
         f"{dead} ",
         dead.replace("(", ""),
     ]
@@ -297,8 +297,8 @@ def test_a_pass_that_ended_in_the_future_makes_no_other_pass_needless(open_store
     remember(store, IDENTITY, FROM_AHEAD)
     assert why_needless(store, IDENTITY, "d", NOW_MS - 1, now_ms=NOW_MS, is_pending=None) is None
     remember(store, IDENTITY, SEEN)
-    reported = why_needless(store, IDENTITY, "d", NOW_MS - 1, now_ms=NOW_MS, is_pending=None)
-    assert reported == f"another run has maintained {IDENTITY.table} since it was detected"
+    reason = why_needless(store, IDENTITY, "d", NOW_MS - 1, now_ms=NOW_MS, is_pending=None)
+    assert reason == f"another run has maintained {IDENTITY.table} since it was detected"
     # A pass with other settings or operations does not replace the proposed pass.
     assert why_needless(store, IDENTITY, "other", NOW_MS - 1, now_ms=NOW_MS, is_pending=None) is None
 

@@ -225,9 +225,9 @@ class Vending:
         return status, headers, text
 
     def config(self) -> dict[str, str]:
-        reported = self.aws.keys.answer("of the table") if self.vends else {}
+        vended = self.aws.keys.answer("of the table") if self.vends else {}
         names = {"access-key-id": "AccessKeyId", "secret-access-key": "SecretAccessKey", "session-token": "Token"}
-        keys = {f"s3.{name}": reported[key] for name, key in names.items() if key in reported}
+        keys = {f"s3.{name}": vended[key] for name, key in names.items() if key in vended}
         expires = {"s3.session-token-expires-at-ms": str(self.clock() + HOUR_MS)} if keys else {}
         return {"s3.endpoint": self.aws.endpoint, "s3.region": REGION, **keys, **expires, **self.more}
 

@@ -341,11 +341,11 @@ def test_an_error_of_a_server_that_repeats_the_request_hides_secrets(server: Scr
     base = catalog.load(NAME)
     assert "io_properties" not in repr(base)
     # The message is cut after about 200 characters; a secret at the cut must not leave a part.
-    for reported in (
+    for message in (
         " ".join(REPEATED),
         *("x" * length + " " + SECRETS["header.X-Api-Key"] for length in (180, 190, 195)),
     ):
-        for body in (error_document(status, message=reported), reported.encode()):
+        for body in (error_document(status, message=message), message.encode()):
             server.scripts.append(CommitScript(acts=False, status=status, body=body))
             with pytest.raises(MaintenanceError) as raised:
                 catalog.commit(base, [], [{"action": "set-properties", "updates": {"a": "b"}}])

@@ -340,24 +340,24 @@ def test_pending_requests_are_sorted_by_time_and_name(open_store: OpenStore) -> 
 def test_pending_requests_are_read_up_to_a_bound(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, most: dict[str, int], bound: str
 ) -> None:
-    requests, reported = open_store().requests, list[str]()
+    requests, messages = open_store().requests, list[str]()
     for name, value in most.items():
         monkeypatch.setattr(f"icekeeper.state.requests.{name}", value)
-    made = [a_request(9 - number, replace(IDENTITY, uuid=f"u{number}"), where="x" * 1000) for number in range(9)]
-    for request in made[:3]:
+    filed = [a_request(9 - number, replace(IDENTITY, uuid=f"u{number}"), where="x" * 1000) for number in range(9)]
+    for request in filed[:3]:
         requests.file(request)
-    assert requests.pending(reported.append) == (made[2], made[1], made[0])
-    assert reported == []
-    for request in made[3:]:
+    assert requests.pending(messages.append) == (filed[2], filed[1], filed[0])
+    assert messages == []
+    for request in filed[3:]:
         requests.file(request)
-    assert requests.pending(reported.append) == (made[2], made[1], made[0])
-    assert reported == [
+    assert requests.pending(messages.append) == (filed[2], filed[1], filed[0])
+    assert messages == [
         f"more requests are filed than are read at once ({bound}): the others wait; withdraw those that are not needed "
         "(icekeeper request list)"
     ]
-    assert requests.of_table(made[8].identity) == made[8]
-    assert requests.claim(made[8]) is True
-    assert requests.of_table(made[8].identity) is None
+    assert requests.of_table(filed[8].identity) == filed[8]
+    assert requests.claim(filed[8]) is True
+    assert requests.of_table(filed[8].identity) is None
 
 
 @pytest.mark.parametrize("other", [COPY, *OTHERS.values()], ids=["a copy", *OTHERS])

@@ -329,8 +329,8 @@ def expired_keys() -> Iterator[Storage]:
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            reported = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
-            body = b"" if self.command == "HEAD" else reported
+            error = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+            body = b"" if self.command == "HEAD" else error
             self.send_response(400)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

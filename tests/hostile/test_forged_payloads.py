@@ -122,10 +122,10 @@ def test_a_job_refuses_work_that_changed_after_it_was_gathered(
     arguments = ["--run-id", RUN, "--control-bucket", str(pipeline.control), "--state", state]
     path = pipeline.control / work["key"]
     path.write_text(path.read_text().replace('"ICEKEEPER_TABLE_SETTINGS":"all"', '"ICEKEEPER_TABLE_SETTINGS":"any"'))
-    given = ["--work-key", work["key"], "--work-digest", work["digest"], *arguments]
-    assert run_job(given, "compact_data_files") == 1
+    command = ["--work-key", work["key"], "--work-digest", work["digest"], *arguments]
+    assert run_job(command, "compact_data_files") == 1
     assert "is not the document that this run wrote (its digest differs); start another run" in caplog.text
-    assert run_job(given, "rewrite_manifests") == 1
+    assert run_job(command, "rewrite_manifests") == 1
     assert "is not the manifests work of run run-1" in caplog.text
 
 
@@ -145,8 +145,8 @@ def test_the_plan_of_another_table_changes_nothing(pipeline: Pipeline) -> None:
 
 def test_the_machine_input_has_exactly_these_fields() -> None:
     """A caller may forge every field: list a new field here only if it is harmless."""
-    known = {"table", "tables", "catalog", "operations", "settings", "wait", "in_job"}
-    assert set(MachineInput.model_fields) == known
+    fields = {"table", "tables", "catalog", "operations", "settings", "wait", "in_job"}
+    assert set(MachineInput.model_fields) == fields
 
 
 @pytest.mark.parametrize("name", ["ns.größe 1/2", "ns.a\\b", "ns.%2e%2e%2fconfig", "ns." + "t" * 4_000, "ns.-rf"])

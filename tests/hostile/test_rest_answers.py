@@ -48,8 +48,8 @@ class Answering:
             return self._else(method, path, body)
         self.asked += 1
         query = {key: values[0] for key, values in parse_qs(address.query).items()}
-        reported = self._told(address.path, query)
-        return 200, {}, reported if isinstance(reported, bytes) else json.dumps(reported).encode()
+        result = self._told(address.path, query)
+        return 200, {}, result if isinstance(result, bytes) else json.dumps(result).encode()
 
 
 @pytest.mark.parametrize("listing", ["namespaces", "tables"])
@@ -60,19 +60,19 @@ def test_a_listing_with_endless_pages_is_an_error(
     monkeypatch.setattr("icekeeper.pyiceberg_private.rest_session._MOST_PAGES", 20)
     count = itertools.count()
 
-    def reported(path: str, query: Mapping[str, str]) -> Any:
+    def respond(path: str, query: Mapping[str, str]) -> Any:
         more = {"next-page-token": token(next(count))} if path.endswith(listing) else {}
         return {"namespaces": [["ns"]], "identifiers": [], **more}
 
     server.open()
-    answering = Answering(server, reported)
+    answering = Answering(server, respond)
     with pytest.raises(StorageError, match=r"cannot be used: a listing repeats its pages and never ends"):
         list(server.open().list_tables())
     assert answering.asked < 30
 
 
 def test_all_pages_of_a_finite_listing_are_read(server: HostileRest) -> None:
-    def reported(path: str, query: Mapping[str, str]) -> Any:
+    def respond(path: str, query: Mapping[str, str]) -> Any:
         page = int(query.get("pageToken", 0))
         more = {"next-page-token": str(page + 1)} if page < 3 else {}
         if path.endswith("/namespaces"):
@@ -81,7 +81,7 @@ def test_all_pages_of_a_finite_listing_are_read(server: HostileRest) -> None:
         return {"identifiers": [{"namespace": namespace, "name": f"t{page}"}, {"namespace": [], "name": "x"}], **more}
 
     catalog = server.open()
-    Answering(server, reported)
+    Answering(server, respond)
     for _ in range(2):
         tables = [str(table) for table in catalog.list_tables()]
         assert tables == [f"n{n}.t{t}" for n in range(4) for t in range(4)]
@@ -92,11 +92,11 @@ def test_endless_namespaces_are_an_error(server: HostileRest, children: int, mon
     monkeypatch.setattr("icekeeper.catalogs.rest._MOST_NAMESPACES", 30)
     monkeypatch.setattr("icekeeper.catalogs.rest._MOST_LEVELS", 10)
 
-    def reported(path: str, query: Mapping[str, str]) -> Any:
+    def respond(path: str, query: Mapping[str, str]) -> Any:
         parent = query["parent"].split("\x1f") if "parent" in query else []
         return {"namespaces": [[*parent, f"n{n}"] for n in range(children)], "identifiers": []}
 
-    answering = Answering(server, reported)
+    answering = Answering(server, respond)
     with pytest.raises(StorageError, match="more than 30 namespaces, or namespaces with more than 10 levels"):
         list(server.open().list_tables())
     assert answering.asked < 80

@@ -162,8 +162,8 @@ def test_settings_that_are_not_admitted_are_dropped_and_reported_once(
     assert files.get(key) == ours.get(key)
     client = catalog._client.properties  # type: ignore[attr-defined]
     assert client.get(key) == {**ours, "type": "rest", "rest.sigv4.max-retries": "2"}.get(key)
-    reported = [line for line in warnings_in(caplog) if f" {key}=" in line]
-    assert len(reported) == (0 if key == "warehouse" else 1)  # our warehouse is only sent to the server
+    warnings = [line for line in warnings_in(caplog) if f" {key}=" in line]
+    assert len(warnings) == (0 if key == "warehouse" else 1)  # our warehouse is only sent to the server
 
 
 def test_a_file_io_from_the_server_is_not_loaded(server: HostileRest, tmp_path: Path) -> None:
@@ -294,8 +294,8 @@ def test_a_server_with_branches_is_recognised(uri: str, sent: Mapping[str, str],
 
 
 def test_a_malformed_configuration_is_a_named_error(server: HostileRest) -> None:
-    for reported in ("text", ["a"], 7):
-        server.defaults = reported
+    for defaults in ("text", ["a"], 7):
+        server.defaults = defaults
         with pytest.raises(StorageError, match="is not an Iceberg REST catalog"):
             server.open()
     server.defaults, server.overrides, server.endpoints = None, None, ["SPEAK /v1/x"]

@@ -117,11 +117,11 @@ class HostileStore:
         if found is None:
             return Answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
         headers = {"ETag": _etag(found)}
-        wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
-        if wanted is None or not found:
+        byte_range = re.fullmatch(r"bytes=(\d*)-(\d*)", request.headers.get("range", ""))
+        if byte_range is None or not found:
             return Answer(200, found, headers)
-        start = int(wanted[1]) if wanted[1] else max(0, len(found) - int(wanted[2]))
-        end = min(len(found), int(wanted[2]) + 1) if wanted[1] and wanted[2] else len(found)
+        start = int(byte_range[1]) if byte_range[1] else max(0, len(found) - int(byte_range[2]))
+        end = min(len(found), int(byte_range[2]) + 1) if byte_range[1] and byte_range[2] else len(found)
         return Answer(206, found[start:end], {**headers, "Content-Range": f"bytes {start}-{end - 1}/{len(found)}"})
 
     _head = _get
@@ -279,8 +279,8 @@ def test_a_listing_with_entries_outside_the_prefix_or_bad_sizes_is_an_error(
 
 @pytest.mark.parametrize("folder", ["other/", "t/", "t/a", "t", "", None])
 def test_a_listed_folder_outside_the_prefix_is_an_error(store: HostileStore, folder: str | None) -> None:
-    reported = "" if folder is None else f"<Prefix>{folder}</Prefix>"
-    listings(store, lambda number: listing(f"<CommonPrefixes>{reported}</CommonPrefixes>", None if number else "on"))
+    element = "" if folder is None else f"<Prefix>{folder}</Prefix>"
+    listings(store, lambda number: listing(f"<CommonPrefixes>{element}</CommonPrefixes>", None if number else "on"))
     with pytest.raises(StorageError, match="which is outside the prefix"):
         list(Storage(store.properties).list(AT))
     with pytest.raises(StorageError, match="which is outside the prefix"):
@@ -507,15 +507,15 @@ def test_no_file_in_lakefs_is_deleted(store: HostileStore, table: MaintainedTabl
         if request.method != "GET" or request.is_listing or request.path in store.objects:
             return None
         lookups.append(request.path)
-        reported = "" if resource is None else f"<Resource>{resource}</Resource>"
-        return Answer(404, f"<Error><Code>NoSuchKey</Code>{reported}</Error>".encode())
+        element = "" if resource is None else f"<Resource>{resource}</Resource>"
+        return Answer(404, f"<Error><Code>NoSuchKey</Code>{element}</Error>".encode())
 
     store.script = gateway
     outcomes = {item.operation: item for item in table.maintain().operations}
     is_lakefs = resource == "t@bucket"
-    wanted = "refused" if is_lakefs else "succeeded"
+    expected = "refused" if is_lakefs else "succeeded"
     for operation in (Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS):
-        assert outcomes[operation].status.value == wanted
+        assert outcomes[operation].status.value == expected
         assert ("ns.t is in lakeFS, whose other branches" in str(outcomes[operation].reason)) is is_lakefs
     assert outcomes[Operation.COMPACT].status.value == "succeeded"
     assert (before.keys() <= store.objects.keys()) is is_lakefs

@@ -28,11 +28,11 @@ _ELSEWHERE = {
 }
 
 
-def environments(template: str, given: str, parameters: dict[str, str]) -> dict[str, dict[str, str]]:
+def environments(template: str, variables: str, parameters: dict[str, str]) -> dict[str, dict[str, str]]:
     """By function: the variables that SAM resolves, including those of the ``--env-vars`` file."""
     stacks, _ = SamLocalStackProvider.get_stacks(template, parameter_overrides=parameters)
     provider = SamFunctionProvider(stacks, ignore_code_extraction_warnings=True)
-    with open(given) as file:
+    with open(variables) as file:
         runner = LocalLambdaRunner(Mock(), provider, ".", ".", env_vars_values=json.load(file))
     return {item.name: runner._make_env_vars(item).resolve() for item in provider.get_all()}
 
@@ -45,10 +45,10 @@ def roles(template: str, parameters: dict[str, str]) -> dict[str, Any]:
     for resource in document["Resources"].values():
         if name := _ELSEWHERE.get(resource["Type"]):
             resource["Properties"][name] = "s3://bucket/key"
-    known = Mock()
+    policies = Mock()
     names = ("AWSLambdaBasicExecutionRole",)
-    known.load.return_value = {name: f"arn:aws:iam::aws:policy/{name}" for name in names}
-    resources = transform(document, parameters, known)["Resources"]
+    policies.load.return_value = {name: f"arn:aws:iam::aws:policy/{name}" for name in names}
+    resources = transform(document, parameters, policies)["Resources"]
     kind = "AWS::IAM::Role"
     found = {name: item["Properties"] for name, item in resources.items() if item["Type"] == kind}
     return {name: item.get("ManagedPolicyArns", []) for name, item in found.items()}
@@ -57,9 +57,9 @@ def roles(template: str, parameters: dict[str, str]) -> dict[str, Any]:
 def main() -> None:
     """Print the environments and the roles."""
     os.environ.setdefault("AWS_DEFAULT_REGION", "us-east-1")
-    template, given, parameters = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
-    found = {"environments": environments(template, given, parameters), "roles": roles(template, parameters)}
-    sys.stdout.write(json.dumps(found))
+    template, variables, parameters = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+    view = {"environments": environments(template, variables, parameters), "roles": roles(template, parameters)}
+    sys.stdout.write(json.dumps(view))
 
 
 if __name__ == "__main__":

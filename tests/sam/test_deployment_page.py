@@ -57,9 +57,9 @@ class Shell:
         for name, script in (("make", BUILT), ("sam", UNTIL_THE_CHANGE_SET.format(sam=SAM))):
             (tools / name).write_text(script)
             (tools / name).chmod(0o755)
-        known = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "ICEKEEPER_"))}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "ICEKEEPER_"))}
         self.environment = {
-            **known,
+            **inherited,
             "PATH": f"{tools}:{SAM.parent}:{os.environ['PATH']}",
             # moto finds the template of a change set only at this host name.
             "AWS_ENDPOINT_URL": endpoint.replace("127.0.0.1", "localhost"),
@@ -99,15 +99,15 @@ def test_the_commands_of_the_page_work(stack: LocalStack, local_catalog: SqlCata
     mine, deploy, start, switch_on, stop, upgrade, drain, remove = BLOCKS
 
     shell.run(mine)
-    reported = shell.run(deploy)
-    assert "Changeset created successfully" in reported
+    output = shell.run(deploy)
+    assert "Changeset created successfully" in output
     assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
     change = last_change(stack)
     assert parameters(change) >= {
         ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.1.0"),
         ("TableBucketArns", "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"),
     }
-    assert "CAPABILITY_IAM" in reported
+    assert "CAPABILITY_IAM" in output
     (reviewed,) = client("cloudformation").describe_stacks(StackName="icekeeper")["Stacks"]
     assert reviewed["Tags"] == [{"Key": "application", "Value": "icekeeper"}]
 
@@ -191,15 +191,15 @@ def stand_in(stack: LocalStack) -> None:
         "ScheduleState": {"Type": "String", "Default": "DISABLED"},
     }
     document = {"Parameters": parameters, "Resources": groups, "Outputs": outputs}
-    given = [{"ParameterKey": "ArtifactLocation", "ParameterValue": "s3://my-artifacts/icekeeper/0.1.0"}]
-    client.create_stack(StackName="icekeeper", TemplateBody=json.dumps(document), Parameters=given)
+    values = [{"ParameterKey": "ArtifactLocation", "ParameterValue": "s3://my-artifacts/icekeeper/0.1.0"}]
+    client.create_stack(StackName="icekeeper", TemplateBody=json.dumps(document), Parameters=values)
 
 
 def test_every_parameter_that_the_page_names_exists() -> None:
     text = PAGE + (ROOT / "samconfig.toml").read_text()
-    named = set(re.findall(r'[`"\s]([A-Z][a-z]\w+)=', text))
-    assert len(named) >= 8
-    assert named <= set(PARAMETERS)
+    parameters = set(re.findall(r'[`"\s]([A-Z][a-z]\w+)=', text))
+    assert len(parameters) >= 8
+    assert parameters <= set(PARAMETERS)
 
 
 def test_every_make_target_of_the_page_exists() -> None:

@@ -75,11 +75,11 @@ def test_every_event_is_handled_in_the_environment_that_sam_resolves(
 ) -> None:
     stack, ids = seen.stack, {role: logical_id for role, (logical_id, _) in FUNCTIONS.items()}
     for role, function in stack.functions.items():
-        mine = {name: value for name, value in function.environment.items() if name.startswith("AWS_")}
-        given = seen.environments[ids[role]]
-        assert set(given) >= {name for name in function.environment if not name.startswith("AWS_")}
+        credentials = {name: value for name, value in function.environment.items() if name.startswith("AWS_")}
+        resolved = seen.environments[ids[role]]
+        assert set(resolved) >= {name for name in function.environment if not name.startswith("AWS_")}
         function.environment.clear()
-        function.environment.update({**given, **mine})
+        function.environment.update({**resolved, **credentials})
     lake = LocalLake(stack, local_catalog, tmp_path)
     lake.table.fill(5)
     rows = lake.table.ids()
@@ -119,9 +119,9 @@ def test_sam_adds_no_role_and_no_policy(seen: Seen) -> None:
 def test_every_rendering_is_valid_to_cfn_lint(tmp_path: Path) -> None:
     """Each possible set of policies together with all optional resources, and the defaults."""
     tables = [chosen for chosen in combinations(TABLES) if is_linted(chosen)]
-    wanted: list[Mapping[str, str]] = [{**chosen, **SINGLE, **VPC} for chosen in tables]
-    wanted.append({})
-    paths = [rendered(tmp_path / f"{number}.json", parameters) for number, parameters in enumerate(wanted)]
+    combined: list[Mapping[str, str]] = [{**chosen, **SINGLE, **VPC} for chosen in tables]
+    combined.append({})
+    paths = [rendered(tmp_path / f"{number}.json", parameters) for number, parameters in enumerate(combined)]
 
     command = [str(Path(sys.executable).parent / "cfn-lint"), *paths]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -144,8 +144,8 @@ def _below(pid: int) -> list[int]:
 
 
 def _peak_kb(pid: int) -> int:
-    reported = Path(f"/proc/{pid}/status").read_text()
-    return next((int(line.split()[1]) for line in reported.splitlines() if line.startswith("VmHWM:")), 0)
+    status = Path(f"/proc/{pid}/status").read_text()
+    return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
 
 
 TRIES = """

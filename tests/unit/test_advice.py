@@ -59,8 +59,8 @@ def advice_by(rule: Rule, **facts: Any) -> Advice | None:
 def column(point: float, **facts: Any) -> ColumnFacts:
     """A column of 40 files, of which ``point`` contain each value."""
     depth = OverlapDepth(files=40, size=40, point=point, small_range=point, deepest=round(point))
-    known: dict[str, Any] = {"name": "id", "type": "long", "depth": depth}
-    return ColumnFacts(**(known | facts))
+    defaults: dict[str, Any] = {"name": "id", "type": "long", "depth": depth}
+    return ColumnFacts(**(defaults | facts))
 
 
 # Each rule on both sides of each threshold; a table with a good layout gets no advice.
@@ -247,8 +247,8 @@ def test_columns_of_many_values_with_overlapping_bounds_get_bloom_filters() -> N
 
     def bloom_with(point: float = 8.0, records: int = 1_000_000, files: int = 8, **facts: Any) -> Advice | None:
         totals = (replace(eight[0], files=files),)
-        known = column(point, **({"type": "uuid", "distinct": 100_000} | facts))
-        return advice_by(bloom_advice, columns=(known,), partitions=totals, records=records)
+        id_column = column(point, **({"type": "uuid", "distinct": 100_000} | facts))
+        return advice_by(bloom_advice, columns=(id_column,), partitions=totals, records=records)
 
     found = bloom_with()
     assert found is not None
@@ -272,8 +272,8 @@ def test_columns_of_many_values_with_overlapping_bounds_get_bloom_filters() -> N
 
 
 def deletes(**facts: Any) -> DeleteFacts:
-    known: dict[str, Any] = {"commits": 7, "passes": 3, "positions": 50, "bytes_rewritten": GB, "came_back": True}
-    return DeleteFacts(**(known | facts))
+    defaults: dict[str, Any] = {"commits": 7, "passes": 3, "positions": 50, "bytes_rewritten": GB, "came_back": True}
+    return DeleteFacts(**(defaults | facts))
 
 
 def test_deletes_that_return_after_every_pass_get_advice() -> None:

@@ -164,11 +164,11 @@ def test_a_lock_has_the_pinned_versions_of_all_dependencies(
         assert missing == set()
 
 
-def needed_by(wanted: str, python: str) -> set[str]:
+def needed_by(requirement: str, python: str) -> set[str]:
     """The names of all dependencies of a package on Linux, without the package itself."""
     found, ahead = (
         set[tuple[str, str]](),
-        [(Requirement(wanted).name, item) for item in ("", *Requirement(wanted).extras)],
+        [(Requirement(requirement).name, item) for item in ("", *Requirement(requirement).extras)],
     )
     environment = {"python_version": python, "python_full_version": f"{python}.9", "sys_platform": "linux"}
     while ahead:
@@ -328,10 +328,10 @@ def test_a_release_has_reproducible_zips_and_checksums(tmp_path: Path) -> None:
     (tmp_path / "1.zip").rename(release / "layer.zip")
     (release / "a.whl").write_bytes(b"wheel")
     write_checksums(release)
-    listed = write_checksums(release).read_text()
+    checksums = write_checksums(release).read_text()
     digests = [hashlib.sha256((release / name).read_bytes()).hexdigest() for name in ("a.whl", "layer.zip")]
-    assert listed == f"{digests[0]}  a.whl\n{digests[1]}  layer.zip\n"
-    assert (CHECKSUMS, (release / CHECKSUMS).read_text()) == ("SHA256SUMS", listed)
+    assert checksums == f"{digests[0]}  a.whl\n{digests[1]}  layer.zip\n"
+    assert (CHECKSUMS, (release / CHECKSUMS).read_text()) == ("SHA256SUMS", checksums)
 
 
 RIGHTS = {
@@ -409,5 +409,5 @@ def test_all_jobs_and_pages_use_one_version_of_glue() -> None:
     assert {job["GlueVersion"] for _, job in JOBS.values()} == {GLUE_VERSION}
     assert [path.name for path in GLUE_PACKAGES.parent.glob("glue-*.txt")] == [f"glue-{GLUE_VERSION}.txt"]
     for path in (ROOT / "README.md", ROOT / "pyproject.toml", GLUE_PACKAGES, *(ROOT / "docs").rglob("*.md")):
-        named = re.findall(r"Glue (\d+\.\d+)(?! and later)", path.read_text())
-        assert set(named) <= {GLUE_VERSION}, path.name
+        versions = re.findall(r"Glue (\d+\.\d+)(?! and later)", path.read_text())
+        assert set(versions) <= {GLUE_VERSION}, path.name

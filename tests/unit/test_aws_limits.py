@@ -131,8 +131,8 @@ def test_throttles_are_never_consecutive_and_one_answer_is_lost() -> None:
 
 def test_an_execution_must_be_within_its_quotas() -> None:
     def execution(payload: int, events: int) -> Execution:
-        reported = [{"stateEnteredEventDetails": {"input": "x" * payload}}] + [{}] * (events - 1)
-        return Execution("run", "SUCCEEDED", None, None, None, reported, [])
+        history = [{"stateEnteredEventDetails": {"input": "x" * payload}}] + [{}] * (events - 1)
+        return Execution("run", "SUCCEEDED", None, None, None, history, [])
 
     require_within_quotas(execution(262_144, 25_000))
     with pytest.raises(AssertionError, match="262145 bytes"):
@@ -194,8 +194,8 @@ TRAILER = "x-amz-checksum-crc32c, x-amz-checksum-crc32"
 
 
 def refused_by_s3(method: str, query: str = "", bucket: str = "1--table-s3", **headers: str) -> HttpAnswer | None:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return refused_headers(WireRequest("s3", method, f"/{bucket}/f", query, named))
+    spelled = {name.replace("_", "-"): value for name, value in headers.items()}
+    return refused_headers(WireRequest("s3", method, f"/{bucket}/f", query, spelled))
 
 
 ACCEPTED_HEADERS: list[tuple[str, str, dict[str, str]]] = [

@@ -110,12 +110,12 @@ def test_unneeded_rights_are_reported_unless_excused() -> None:
 def test_every_function_job_and_state_machine_has_its_role() -> None:
     template = Template(TEMPLATE, "stack", {"DataBucketArns": "arn:aws:s3:::one,arn:aws:s3:::two"})
     roles = roles_of(template)
-    wanted = {
+    used_roles = {
         template.role_of(logical_id, properties)
         for kind in ("AWS::Serverless::Function", "AWS::Serverless::StateMachine", "AWS::Glue::Job")
         for logical_id, properties in template.resources(kind)
     }
-    assert wanted <= set(roles)
+    assert used_roles <= set(roles)
     detect = roles[template.role_of("DetectFunction", {})]
     assert decide(detect, Need("s3:GetObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
     assert not decide(detect, Need("s3:PutObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
@@ -131,8 +131,8 @@ def test_every_function_job_and_state_machine_has_its_role() -> None:
 
 def test_a_folder_bounds_reads_writes_deletions_and_listings() -> None:
     """``DataBucketArns`` with a folder of one bucket, beside a whole bucket."""
-    given = {**FOLDER, "DataBucketArns": f"arn:aws:s3:::whole,{FOLDER['DataBucketArns']}"}
-    template = Template(TEMPLATE, "stack", given)
+    parameters = {**FOLDER, "DataBucketArns": f"arn:aws:s3:::whole,{FOLDER['DataBucketArns']}"}
+    template = Template(TEMPLATE, "stack", parameters)
     expire = roles_of(template)[template.role_of("ExpireSnapshotsFunction", {})]
 
     def may(action: str, resource: str, **context: str) -> bool:
@@ -318,7 +318,7 @@ def test_assuming_a_role_needs_a_right_and_clients_parse_the_denial() -> None:
     ):
         assert list(needs_of(WireRequest("sts", "POST", "/", query, body=body))) == needs
     answer = denial(WireRequest("sts", "POST", "/"), "R", Need("sts:AssumeRole", ROLE))
-    reported = botocore.parsers.create_parser("query").parse(
+    parsed = botocore.parsers.create_parser("query").parse(
         {"body": answer.body, "headers": dict(answer.headers), "status_code": int(answer.status[:3])}, None
     )
-    assert (reported["Error"]["Code"], "sts:AssumeRole" in reported["Error"]["Message"]) == ("AccessDenied", True)
+    assert (parsed["Error"]["Code"], "sts:AssumeRole" in parsed["Error"]["Message"]) == ("AccessDenied", True)

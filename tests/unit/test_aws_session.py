@@ -161,10 +161,10 @@ def test_a_lasting_throttle_is_an_error_and_not_a_missing_table(
     for catalog in (tables, glue):
         wire.plug(catalog._clients.repeating)
         for act in (lambda catalog=catalog: catalog.load(TABLE), lambda catalog=catalog: list(catalog.list_tables())):
-            with pytest.raises(StorageError) as reported:
+            with pytest.raises(StorageError) as caught:
                 act()
-            assert not isinstance(reported.value, PolicyError)
-            assert code in str(reported.value)
+            assert not isinstance(caught.value, PolicyError)
+            assert code in str(caught.value)
 
 
 def maintenance(wire: Wire) -> TableBucketMaintenance:
@@ -176,10 +176,10 @@ def maintenance(wire: Wire) -> TableBucketMaintenance:
 def test_unreadable_bucket_maintenance_is_an_error(monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     """Otherwise, a throttle would count as maintenance by the bucket, and the pass would skip every operation."""
     bucket = maintenance(Wire(monkeypatch, answer(status, "TooManyRequestsException")))
-    reported = f"^the maintenance of table bucket {ARN} cannot be read: S3 Tables failed with TooManyRequestsException$"
-    with pytest.raises(StorageError, match=reported):
+    message = f"^the maintenance of table bucket {ARN} cannot be read: S3 Tables failed with TooManyRequestsException$"
+    with pytest.raises(StorageError, match=message):
         bucket.read(TABLE)
-    with pytest.raises(StorageError, match=reported):
+    with pytest.raises(StorageError, match=message):
         bucket.with_jobs(BucketMaintenance(), TABLE)
     with pytest.raises(StorageError, match=r"^its settings cannot be read: the maintenance of table bucket "):
         bucket.disable(TABLE, BuiltIn.COMPACTION)

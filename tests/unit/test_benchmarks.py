@@ -35,6 +35,6 @@ def test_rows_name_existing_contestants_tables_and_keys() -> None:
         assert set(row.entrants) <= set(CONTESTANTS)
         assert {row.dataset, row.warm_up[0]} <= set(DATASETS)
         assert set(row.settings) <= set(POLICY_KEYS)
-        named = {target.ours for target in row.targets} | {target.against for target in row.targets} - {None}
-        assert named <= set(row.entrants)
+        contestants = {target.ours for target in row.targets} | {target.against for target in row.targets} - {None}
+        assert contestants <= set(row.entrants)
     assert len({row.key for row in ROWS}) == len(ROWS)

@@ -88,8 +88,8 @@ def test_every_help_has_exit_codes_and_an_example_and_breaks_no_word_on_a_narrow
             arguments = EXAMPLES[name][1]
             assert f"Example:\n    icekeeper {name} {arguments}\n" in pages[300]
             options = pages[300].partition("Options:")[2].partition("Example:")[0]
-            given = [word for word in arguments.split() if word.startswith("--")]
-            assert [option for option in given if f" {option}" not in options] == [], name
+            options_used = [word for word in arguments.split() if word.startswith("--")]
+            assert [option for option in options_used if f" {option}" not in options] == [], name
 
 
 # Messages about mistakes in a set-up name the remedy.

@@ -108,12 +108,12 @@ def anchor(heading: str) -> str:
 
 def test_links_lead_to_files_and_headings() -> None:
     for page in PAGES:
-        for path, wanted in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
+        for path, heading_link in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
             target = page.parent / path if path else page
             assert target.exists(), f"{page}: {path}"
-            if wanted:
+            if heading_link:
                 headings = {anchor(heading) for heading in re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)}
-                assert wanted in headings, f"{page}: {path}#{wanted}"
+                assert heading_link in headings, f"{page}: {path}#{heading_link}"
 
 
 def commands(page: str) -> Iterator[str]:
@@ -126,14 +126,14 @@ def commands(page: str) -> Iterator[str]:
 def test_the_command_line_accepts_every_command_on_a_page() -> None:
     """Commands are parsed, not run, because most need a stack or catalog; of a synopsis, only options are checked."""
     for page in PAGES:
-        for shown in commands(page.read_text()):
-            assert_accepted(page.name, shown)
+        for command_line in commands(page.read_text()):
+            assert_accepted(page.name, command_line)
 
 
-def assert_accepted(page: str, shown: str) -> None:
+def assert_accepted(page: str, command_line: str) -> None:
     command: Any = typer.main.get_command(app)
     context = command.make_context("icekeeper", [], resilient_parsing=True)
-    arguments = shlex.split(shown, comments=True)[1:]
+    arguments = shlex.split(command_line, comments=True)[1:]
     if arguments[0] == "request" and "." in arguments[1]:
         arguments.insert(1, "add")
     name = ""
@@ -141,9 +141,9 @@ def assert_accepted(page: str, shown: str) -> None:
         name, *arguments = arguments
         command = command.get_command(context, name.partition("|")[0])
         assert command is not None, f"{page}: no command {name}"
-    if "[-" in shown:
-        known = {option for parameter in command.params for option in parameter.opts}
-        assert set(re.findall(r"--[a-z-]+", shown)) <= known
+    if "[-" in command_line:
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", command_line)) <= options
     else:
         # click stores the parent's settings with the command; without a parent, "-h" would be unknown afterwards.
         command.make_context(name, arguments, parent=context)

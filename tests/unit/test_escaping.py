@@ -33,10 +33,10 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()))
 
 @given(ANY_TEXT)
 def test_escaped_text_is_one_printable_line_and_printable_text_is_unchanged(text: str) -> None:
-    reported = escaped(text)
-    assert reported.isprintable()
-    assert escaped(reported) == reported
-    assert reported == "".join(item if item.isprintable() else escaped(item) for item in text)
+    result = escaped(text)
+    assert result.isprintable()
+    assert escaped(result) == result
+    assert result == "".join(item if item.isprintable() else escaped(item) for item in text)
 
 
 def test_every_control_format_and_line_character_is_escaped() -> None:
@@ -91,9 +91,9 @@ def test_log_lines_of_a_job_are_escaped() -> None:
     lines.about(table=HOSTILE)
     line = lines.format(broken_record())
     assert line.isprintable()
-    reported = json.loads(line)
-    assert (reported["message"], reported["table"]) == (f"read {SPELLED}", SPELLED)
-    assert all(item.isprintable() and not item.startswith(FORGED) for item in reported["exception"].split("\n"))
+    document = json.loads(line)
+    assert (document["message"], document["table"]) == (f"read {SPELLED}", SPELLED)
+    assert all(item.isprintable() and not item.startswith(FORGED) for item in document["exception"].split("\n"))
 
 
 def test_an_uncaught_error_is_escaped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

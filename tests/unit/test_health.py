@@ -372,9 +372,9 @@ def test_stats_are_written_if_more_than_ages_changed(store: SqliteStateStore) ->
         health(), observed_ms=NOW_MS + HOUR_MS, counters={**health().counters, "lake_oldest_snapshot_age_hours": 2.0}
     )
     observe(open_log(store), hour_later)
-    known = store.lake_stats.of_table(IDENTITY)
-    assert known is not None
-    assert known.observed_ms == NOW_MS
+    stored = store.lake_stats.of_table(IDENTITY)
+    assert stored is not None
+    assert stored.observed_ms == NOW_MS
     for changed in (
         replace(hour_later, snapshot_id=9),
         replace(hour_later, counters={**hour_later.counters, "lake_refs": 2}),
@@ -403,10 +403,10 @@ def test_an_unread_table_keeps_its_stats_and_recovers_when_read(store: SqliteSta
     log = open_log(store)
     log.unread(IDENTITY.table, "StorageError: v9.json is missing", NOW_MS + 1)
     log.finish()
-    known = {item.identity.uuid: item for item in store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))}
-    assert known["u"] == health()
-    assert known[""].verdict == Verdict(left_alone="StorageError: v9.json is missing", is_unread=True)
-    assert lake_totals(known.values()) == lake_totals([health()])
+    stored = {item.identity.uuid: item for item in store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))}
+    assert stored["u"] == health()
+    assert stored[""].verdict == Verdict(left_alone="StorageError: v9.json is missing", is_unread=True)
+    assert lake_totals(stored.values()) == lake_totals([health()])
     observe(open_log(store), health())  # unchanged, so nothing else is written
     assert list(store.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))) == [health()]
 

@@ -50,8 +50,8 @@ def test_no_secret_property_of_pyiceberg_is_listed() -> None:
     modules = (pyiceberg.io, pyiceberg.catalog, pyiceberg.catalog.rest, pyiceberg.catalog.sql, pyiceberg.catalog.glue)
     keys = {value for module in modules for name, value in vars(module).items() if name.isupper() and _is_key(value)}
     words = ("secret", "token", "credential", "password", "key", "connection-string", "ticket", "kwargs")
-    reported = {key for key in keys if any(word in key for word in words) and not secrets_of({key: "12345678"})}
-    assert {key for key in reported if not key.endswith(".access-key-id")} == set()  # an access key id is a name
+    unmasked = {key for key in keys if any(word in key for word in words) and not secrets_of({key: "12345678"})}
+    assert {key for key in unmasked if not key.endswith(".access-key-id")} == set()  # an access key id is a name
     assert len(keys) > 50
 
 
@@ -88,8 +88,8 @@ def test_parts_and_encodings_of_a_secret_are_secrets() -> None:
         assert mask(f"<{secret}>", properties) == "<***>", secret
     assert mask("basic https lake", properties) == "basic https lake"
     address = {"uri": "postgresql://u:pa/ss%2Bword@db/c?sslpassword=other-secret", "type": "sql"}
-    reported = mask("password pa/ss%2Bword, pa/ss+word or other-secret for u of db", address)
-    assert reported == "password ***, *** or *** for u of db"
+    shown = mask("password pa/ss%2Bword, pa/ss+word or other-secret for u of db", address)
+    assert shown == "password ***, *** or *** for u of db"
     awkward = 'pä"ss\\wo/rd &\n'
     encoded = [awkward, json.dumps(awkward), json.dumps(awkward, ensure_ascii=False), repr(awkward), quote(awkward)]
     for text in [*encoded, quote(awkward, safe="")]:
@@ -99,21 +99,21 @@ def test_parts_and_encodings_of_a_secret_are_secrets() -> None:
 def test_remembered_secrets_appear_in_no_error_outcome_log_line_or_document() -> None:
     # Not an ordinary word: it remains remembered, and would be masked in texts of later tests.
     remember_secrets({"header.x-key": "remembered-secret-1", "uri": "http://u:pw-7-x-9/secret@h/"})
-    reported = "403 for remembered-secret-1 at http://u:pw-7-x-9/secret@h/ and http://x:never-known@y/"
+    message = "403 for remembered-secret-1 at http://u:pw-7-x-9/secret@h/ and http://x:never-known@y/"
     expected = "403 for *** at http://u:***@h/ and http://x:***@y/"
-    assert masked(reported) == expected
-    for error in (StorageError(reported), CommitConflict(reported)):
+    assert masked(message) == expected
+    for error in (StorageError(message), CommitConflict(message)):
         assert str(error) == expected
-    outcome = failed(Operation.COMPACT, f"ValueError: {reported}")
+    outcome = failed(Operation.COMPACT, f"ValueError: {message}")
     assert (outcome.summary, outcome.reason) == (f"ValueError: {expected}",) * 2
-    assert masked_document({"n": 1, "l": [reported, {"t": (reported,)}]}) == {
+    assert masked_document({"n": 1, "l": [message, {"t": (message,)}]}) == {
         "n": 1,
         "l": [expected, {"t": [expected]}],
     }
     try:
-        raise ValueError(reported)
+        raise ValueError(message)
     except ValueError as error:
-        record = logging.LogRecord("icekeeper", logging.ERROR, "f", 1, "%s", (reported,), (ValueError, error, None))
+        record = logging.LogRecord("icekeeper", logging.ERROR, "f", 1, "%s", (message,), (ValueError, error, None))
     line = MaskingFormatter().format(record)
     assert "403 for ***" in line
     assert "ValueError" in line
@@ -152,16 +152,16 @@ def test_passwords_in_addresses_are_masked(text: str, expected: str) -> None:
 def test_a_very_long_message_is_cut() -> None:
     """It would be too long for an item of the state and for a log line."""
     value = "x" * 1_000_000
-    reported = [
+    messages = [
         str(StorageError(f"begin {value} end")),
         failed(Operation.COMPACT, f"begin {value} end").summary,
         str(failed(Operation.COMPACT, f"begin {value} end").reason),
         Skip("ns.t", f"begin {value} end").reason,
     ]
-    assert {(item[:8], item[-5:], len(item)) for item in reported} == {("begin xx", "x end", 18_030)}
-    assert " … (982010 more characters) … " in reported[0]
+    assert {(item[:8], item[-5:], len(item)) for item in messages} == {("begin xx", "x end", 18_030)}
+    assert " … (982010 more characters) … " in messages[0]
     assert str(StorageError("y" * 20_000)) == "y" * 20_000
-    assert str(StorageError(reported[0])) == reported[0]
+    assert str(StorageError(messages[0])) == messages[0]
 
 
 def test_short_and_ordinary_values_are_not_masked() -> None:

@@ -86,9 +86,9 @@ WRONG_PARTS: tuple[tuple[dict[str, object], str], ...] = (
 
 
 def test_tables_are_a_list_of_patterns_or_comma_separated_text() -> None:
-    for given in ("*", "*.orders_?", "sh?p?orders", "shop.*", ["a.b", "*x"], "a.b, c.*"):
-        expected = tuple(given) if isinstance(given, list) else tuple(str(given).split(", "))
-        assert parse_event(MachineInput, {"tables": given}).patterns == expected
+    for patterns in ("*", "*.orders_?", "sh?p?orders", "shop.*", ["a.b", "*x"], "a.b, c.*"):
+        expected = tuple(patterns) if isinstance(patterns, list) else tuple(str(patterns).split(", "))
+        assert parse_event(MachineInput, {"tables": patterns}).patterns == expected
     assert len(parse_event(MachineInput, {"tables": ["shop.*"] * MAX_PATTERNS}).patterns) == MAX_PATTERNS == 100
     with pytest.raises(PolicyError, match=r"^malformed event: tables: Value should have at most 100 items"):
         parse_event(MachineInput, {"tables": ["shop.*"] * (MAX_PATTERNS + 1)})

@@ -228,8 +228,8 @@ def identity(name: str, uuid: str = "u") -> TableIdentity:
 
 
 def seen(name: str, verdict: Verdict | None = None, **more: Any) -> LakeStats:
-    known = {"observed_ms": NOW_MS - HOUR_MS, "snapshot_id": 1, "counters": COUNTERS, **more}
-    return LakeStats(identity=identity(name), verdict=verdict or Verdict(left_alone="no sign of work"), **known)
+    record = {"observed_ms": NOW_MS - HOUR_MS, "snapshot_id": 1, "counters": COUNTERS, **more}
+    return LakeStats(identity=identity(name), verdict=verdict or Verdict(left_alone="no sign of work"), **record)
 
 
 def unread(name: str, why: str) -> LakeStats:
@@ -323,9 +323,9 @@ def test_tables_in_trouble_come_first_then_tables_with_work() -> None:
         seen("shop.wrong", warnings=wrong),
         passes=[last_pass("shop.torn", "partial", "compact: m.avro is gone"), last_pass("shop.torn", "succeeded", "")],
     )
-    reported = [(item["name"], item["state"], item.get("trouble"), item.get("command")) for item in document["tables"]]
+    rows = [(item["name"], item["state"], item.get("trouble"), item.get("command")) for item in document["tables"]]
     catalog = "--catalog lake"
-    assert reported == [
+    assert rows == [
         ("shop.lost", "trouble", "cannot be read: v9.json is missing", f"icekeeper verify shop.lost {catalog}"),
         (
             "shop.torn",
@@ -608,10 +608,10 @@ def test_a_dry_run_names_the_operations_that_the_pass_plans_again() -> None:
         succeeded(Operation.REMOVE_ORPHANS, "would remove 0 orphan file(s)"),
         succeeded(Operation.REWRITE_MANIFESTS, "would rewrite 36 manifests into 1"),
     )
-    reported = "planned on the current table; the pass plans again after compact: expire_snapshots, rewrite_manifests"
-    assert printed_outcome(outcome_of(*parts, dry_run=True))[-1] == reported
-    assert replanned_sentence(parts) == reported
-    assert reported not in printed_outcome(outcome_of(*parts))
+    sentence = "planned on the current table; the pass plans again after compact: expire_snapshots, rewrite_manifests"
+    assert printed_outcome(outcome_of(*parts, dry_run=True))[-1] == sentence
+    assert replanned_sentence(parts) == sentence
+    assert sentence not in printed_outcome(outcome_of(*parts))
     assert order_json(parts) == {"expire_snapshots": ["compact"], "rewrite_manifests": ["compact"]}
     unchanged = (skipped(Operation.COMPACT, "no files eligible for compaction"), *parts[2:])
     assert (replanned_sentence(unchanged), order_json(unchanged)) == (None, {})

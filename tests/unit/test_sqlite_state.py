@@ -348,9 +348,9 @@ def test_an_address_names_a_table_or_a_file(
     ],
 )
 def test_a_malformed_address_is_refused(text: str, what: str) -> None:
-    for ask in (parse_address, open_state, state_folder):
+    for parse in (parse_address, open_state, state_folder):
         with pytest.raises(PolicyError) as caught:
-            ask({"ICEKEEPER_STATE": text})
+            parse({"ICEKEEPER_STATE": text})
         assert str(caught.value) == f"ICEKEEPER_STATE={text} {what}: {HELP}"
 
 

@@ -33,8 +33,8 @@ START_S = 10 * 60
 def test_the_definition_equals_the_output_of_its_source() -> None:
     """``make definition`` writes the definition."""
     command = [sys.executable, "-m", "state_machine"]
-    given = subprocess.run(command, capture_output=True, text=True, check=True, cwd=DEFINITION.parents[1]).stdout
-    assert DEFINITION.read_text() == given
+    output = subprocess.run(command, capture_output=True, text=True, check=True, cwd=DEFINITION.parents[1]).stdout
+    assert DEFINITION.read_text() == output
 
 
 def test_a_child_execution_returns_no_output() -> None:
@@ -130,8 +130,8 @@ def test_a_task_outlasts_a_job_that_waits_for_capacity() -> None:
         job_s = int(minutes) * 60
         assert seconds == {"Policy": job_s, "Task": job_s + FLEX_WAITS_S + QUEUED_S + START_S}, minutes
     assert {state["TimeoutSeconds"] for _, state in tasks("glue")} == {times["60"]["Task"]}
-    given = {"Fn::FindInMap": ["JobTimes", {"Ref": "JobTimeoutMinutes"}, "Task"]}
-    assert IN_TEMPLATE["DefinitionSubstitutions"]["JobTaskSeconds"] == given
+    seconds_by_minutes = {"Fn::FindInMap": ["JobTimes", {"Ref": "JobTimeoutMinutes"}, "Task"]}
+    assert IN_TEMPLATE["DefinitionSubstitutions"]["JobTaskSeconds"] == seconds_by_minutes
 
 
 def test_expiry_waits_for_a_late_wave_as_long_as_its_comment_states() -> None:

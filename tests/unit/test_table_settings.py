@@ -328,8 +328,8 @@ DIGITS = "9" * 5000  # more than Python converts to an int
 
 def output_settings(**properties: str) -> dict[str, str]:
     """Output properties of a table with the properties ``write.parquet.…``."""
-    named = {f"write.parquet.{key.replace('_', '-')}": value for key, value in properties.items()}
-    return output_properties(table(properties=named, schemas=[{**SCHEMA, "schema-id": 0}]))
+    prefixed = {f"write.parquet.{key.replace('_', '-')}": value for key, value in properties.items()}
+    return output_properties(table(properties=prefixed, schemas=[{**SCHEMA, "schema-id": 0}]))
 
 
 def options(**properties: str) -> dict[str, Any]:

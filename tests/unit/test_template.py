@@ -90,9 +90,9 @@ class TestStateMachine:
 
 class TestEnvironment:
     def test_every_variable_is_a_setting_of_the_package(self) -> None:
-        named = {layer.source.split()[-1] for layer in layers_for({}, dict.fromkeys(VARIABLES, "1"), {})}
+        settings = {layer.source.split()[-1] for layer in layers_for({}, dict.fromkeys(VARIABLES, "1"), {})}
         assert set(VARIABLES) >= OTHER_VARIABLES
-        assert named == set(VARIABLES) - OTHER_VARIABLES
+        assert settings == set(VARIABLES) - OTHER_VARIABLES
 
     def test_policy_keys_that_the_stack_decides_name_their_parameter(self) -> None:
         """In a stack the package does not read these values; the description of each key names the parameter."""
@@ -363,9 +363,9 @@ def test_every_policy_allows_named_resources(others: dict[str, str]) -> None:
             for grant in grants:
                 assert grant.statements, (name, grant.name)
                 for statement in grant.statements:
-                    named = statement["Resource"]
-                    assert named, (name, grant.name)
-                    assert "" not in ([named] if isinstance(named, str) else named), (name, grant.name)
+                    resource = statement["Resource"]
+                    assert resource, (name, grant.name)
+                    assert "" not in ([resource] if isinstance(resource, str) else resource), (name, grant.name)
 
 
 def test_policies_of_thirty_table_buckets_are_short_enough() -> None:
@@ -392,10 +392,10 @@ def test_policies_of_thirty_table_buckets_are_short_enough() -> None:
 def test_a_parameter_full_of_table_buckets_fits_into_every_policy() -> None:
     """A parameter holds 4,096 characters."""
     arn = "arn:aws:s3tables:eu-west-1:123456789012:bucket/"
-    given = ",".join(f"{arn}{number:05}" for number in range(4096 // (len(arn) + 6)))
-    managed = render({"TableBucketArns": given}).managed
+    arns = ",".join(f"{arn}{number:05}" for number in range(4096 // (len(arn) + 6)))
+    managed = render({"TableBucketArns": arns}).managed
 
-    assert 4000 < len(given) <= 4096
+    assert 4000 < len(arns) <= 4096
     assert max(grant.length for grant in managed.values()) <= 6144
 
 

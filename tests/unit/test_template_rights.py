@@ -92,9 +92,9 @@ class TestRights:
 
     def test_roles_that_read_tables_may_assume_the_roles_of_catalogs(self) -> None:
         for properties in [*(item for _, item in FUNCTIONS.values()), *(item for _, item in JOBS.values())]:
-            named = referred(role_of(properties)["ManagedPolicyArns"])
+            policies = referred(role_of(properties)["ManagedPolicyArns"])
 
-            assert ("AssumeRolesPolicy" in named) == ("ReadTablesPolicy" in named), properties["Description"]
+            assert ("AssumeRolesPolicy" in policies) == ("ReadTablesPolicy" in policies), properties["Description"]
         (statement,) = statements(RESOURCES["AssumeRolesPolicy"])
         assert (statement["Action"], statement["Resource"]) == ("sts:AssumeRole", {"Ref": "AssumableRoleArns"})
 
@@ -168,12 +168,12 @@ class TestRights:
     def test_the_docs_give_people_no_right_of_the_operator(self) -> None:
         """A caller of a function or job acts with its role and can pass it forged documents
         (rule: documents-are-not-trusted)."""
-        given: dict[str, list[Any]] = {}
+        policies: dict[str, list[Any]] = {}
         for path in (ROOT / "docs").rglob("*.md"):
             for found in re.findall(r"^ {4}(\{\"Version\".*?\]\})$", path.read_text(), re.DOTALL | re.MULTILINE):
-                given.setdefault(path.name, []).extend(json.loads(found)["Statement"])
-        assert "requests.md" in given
-        for page, policy in given.items():
+                policies.setdefault(path.name, []).extend(json.loads(found)["Statement"])
+        assert "requests.md" in policies
+        for page, policy in policies.items():
             for statement in policy:
                 granted = [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
                 for action in granted:
@@ -182,7 +182,7 @@ class TestRights:
                         ("requests.md", "states:StartExecution"),
                         ("requests.md", "dynamodb:PutItem"),
                     }, (page, action)
-        (put,) = [item for item in given["requests.md"] if item["Action"] == "dynamodb:PutItem"]
+        (put,) = [item for item in policies["requests.md"] if item["Action"] == "dynamodb:PutItem"]
         assert put["Condition"] == {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": [REQUESTS]}}
 
 
