@@ -1,4 +1,4 @@
-"""The ``icekeeper`` command, called in this process, and passes by it."""
+"""The ``icekeeper`` command, called in this process, and its passes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from icekeeper.policy import ALL_OPERATIONS
 from icekeeper.runtime import open_engine
 from support import ready_tables
 
-# The ``icekeeper`` command on a catalog of the test's own, called in this process, and what it left on the disk.
+# The ``icekeeper`` command on a new catalog, called in this process, and the files on the disk.
 
 CATALOG = "C"
 ABOUT = {"table": "ns.t", "catalog": CATALOG, "status": "succeeded"}
-"""What the documents about table ``ns.t`` begin with."""
+"""The first keys of JSON documents about table ``ns.t``."""
 EVERYTHING_IS_OLD = (
     "--unsafe",
     *("--set", "snapshot_retention_hours=0"),
@@ -48,14 +48,14 @@ EVERYTHING_IS_OLD = (
 
 @functools.cache
 def build_the_command_once() -> None:
-    """Typer would make commands and options of the same functions again at each call, longer than most calls take."""
+    """Cache the command: at each call, Typer would build it again, which takes longer than most calls."""
     typer.main.get_command = functools.cache(typer.main.get_command)
 
 
 def in_this_process(
     engine: Engine, open_catalog: Callable[[str], Catalog] = open_catalog
 ) -> Callable[[PassOrder, Event], PassEnd]:
-    """What :class:`.PassProcesses` does, without processes: they take seconds to start and know no test's hooks."""
+    """A replacement for :class:`.PassProcesses` without processes, which start slowly and lack the hooks of a test."""
     idle: list[Passes] = []
 
     def run_pass(order: PassOrder, stop: Event) -> PassEnd:
@@ -75,7 +75,7 @@ def without_processes(name: EngineName, environment: object) -> Iterator[Callabl
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one call of the command gave."""
+    """The result of a call of the command."""
 
     code: int
     out: str
@@ -83,7 +83,7 @@ class Answer:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The one document on standard output; anything beside it is an error."""
+        """The document on standard output, which must contain nothing else."""
         document: dict[str, Any] = json.loads(self.out)
         return document
 
@@ -98,9 +98,9 @@ def _schema(name: str) -> Any:
 
 
 def require_documented(arguments: Sequence[str], document: Mapping[str, Any]) -> None:
-    """Fail unless the document of this call fits its schema in docs/schemas."""
+    """Check that the document of this call fits its schema in docs/schemas."""
     words = [word for word in arguments if not word.startswith("-")]
-    if words[0] == "request" and "." in words[1]:  # a table: short for request add
+    if words[0] == "request" and "." in words[1]:  # ``request TABLE`` is short for ``request add TABLE``
         words.insert(1, "add")
     name = "-".join(words[: 2 if words[0] in _GROUPS else 1])
     schema = _schema("error" if list(document) == ["error"] else name)
@@ -109,7 +109,7 @@ def require_documented(arguments: Sequence[str], document: Mapping[str, Any]) ->
 
 
 class Command:
-    """A warehouse on this disk, its SQLite catalog ``C`` and the command, configured by the environment alone."""
+    """A local warehouse, its SQLite catalog ``C``, and the command, configured only by the environment."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -134,7 +134,7 @@ class Command:
         return {"type": "sql", "uri": f"sqlite:///{self.database}", "warehouse": self.warehouse.as_uri()}
 
     def environment(self) -> dict[str, str]:
-        """What makes the command find the catalog and its state, and nothing of the person who runs the tests."""
+        """Variables by which the command finds the catalog and its state, but no files of the developer."""
         catalog = {f"PYICEBERG_CATALOG__{CATALOG}__{key.upper()}": value for key, value in self.properties.items()}
         return {"HOME": str(self.folder / "home"), "ICEKEEPER_STATE": str(self.state), **catalog}
 
@@ -155,7 +155,7 @@ class Command:
         return Answer(done.returncode, done.stdout, done.stderr)
 
     def table(self, name: str = "ns.t", *, appends: int = 6, properties: Mapping[str, str] | None = None) -> Table:
-        """A table of ``appends`` small files, three rows each, from as many commits."""
+        """Create a table with ``appends`` commits, each with a file of three rows."""
         rows = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", None, "c"]})
         table = self.catalog.create_table(name, rows.schema, properties=dict(properties or {}))
 
@@ -163,14 +163,14 @@ class Command:
             for _ in range(appends):
                 table.append(rows)
 
-        if (local_path(table.location()) / "data").exists():  # of a dropped table, whose files must be others
+        if (local_path(table.location()) / "data").exists():  # a dropped table's files must have other names
             write()
         elif appends:
             ready_tables.fill(self.catalog, table, ("command", appends), write)
         return table.refresh()
 
     def register(self, metadata_location: str, name: str = "ns.t") -> None:
-        """Put a metadata file into the catalog as it is, also one that PyIceberg could not parse."""
+        """Register a metadata file in the catalog, even if PyIceberg cannot parse it."""
         namespace, _, table = name.rpartition(".")
         with closing(sqlite3.connect(self.database)) as connection, connection:
             connection.execute(
@@ -187,7 +187,7 @@ class Command:
             return list(connection.execute(query))
 
     def contents(self) -> dict[str, str]:
-        """Every file of the warehouse by its digest, and where the catalog points."""
+        """The digest of every file in the warehouse, and the metadata location of every table."""
         files = {str(path): digest(path) for path in sorted(self.warehouse.rglob("*")) if path.is_file()}
         return {**files, **dict(self.pointers())}
 
@@ -201,7 +201,7 @@ def local_path(location: str) -> Path:
 
 
 def one_sentence(text: str) -> str:
-    """The message on standard error, which must be one line that says ``error:`` and shows no trace."""
+    """The message on standard error, which must be one line that begins with ``error:``, without a traceback."""
     lines = text.splitlines()
     assert len(lines) == 1, text
     assert lines[0].startswith("error: "), text
@@ -214,7 +214,7 @@ def arguments_of(settings: Mapping[str, str]) -> list[str]:
     return [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
 
 
-# A pass by the command over one local table, what its JSON said of every operation, and the rows it left.
+# A pass of the command over a local table, the outcome of each operation in its JSON, and the table's rows.
 
 LOCAL = ("--engine", "local")
 PASS = ("maintain", "ns.t", *LOCAL, *EVERYTHING_IS_OLD)

@@ -1,4 +1,4 @@
-"""Parquet files to copy, on this machine or by the store, and their copies."""
+"""Parquet files to copy, by this machine or by the store, and their copies."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ MIXED = struct(
     (13, "day", "date"),
     (14, "flag", "boolean"),
 )
-"""Every shape of column, a name with a dot in it, and few rows, so that a copy takes milliseconds."""
+"""A schema with every shape of column and a name with a dot."""
 
 
 def mixed_rows(first: int, count: int = 60) -> pa.Table:
@@ -84,7 +84,7 @@ def mixed_rows(first: int, count: int = 60) -> pa.Table:
 
 
 def parquet_file(path: Path, table: pa.Table, **options: Any) -> Path:
-    """A file as Arrow writes it: two or three row groups, several pages, page index."""
+    """Write a file with Arrow: two or three row groups, several pages, page index."""
     usual = {"compression": "zstd", "row_group_size": 25, "max_rows_per_page": 10, "write_page_index": True}
     pq.write_table(table, path, **(usual | {"store_decimal_as_integer": True} | options))
     return path
@@ -108,13 +108,13 @@ def target_of(schema: Mapping[str, Any] = MIXED, codec: str = "zstd", least: int
 def copied(
     inputs: Sequence[Path | DataFile], path: Path, target: CopyTarget | None = None
 ) -> DataFile | NotCopyable | None:
-    """Copy files into a file at ``path``, unless one of them cannot be copied."""
+    """Copy files into a file at ``path``, if all can be copied."""
     entries = [item if isinstance(item, DataFile) else entry_of(item) for item in inputs]
     return merged([Input(entry, None) for entry in entries], path, target or target_of())
 
 
 def with_metadata(path: Path, change: Any) -> Path:
-    """The file at ``path`` with another footer: ``change`` changes the old footer."""
+    """Rewrite the footer of the file at ``path`` after ``change``."""
     data = path.read_bytes()
     length = int.from_bytes(data[-8:-4], "little")
     metadata = read_exactly(FileMetaData, data[-8 - length : -8])
@@ -124,7 +124,7 @@ def with_metadata(path: Path, change: Any) -> Path:
 
 
 def pages(path: Path) -> Iterator[tuple[PageHeader, int, int]]:
-    """The header of every page, and where its bytes begin and end."""
+    """The header of every page, and the begin and end of its bytes."""
     data = path.read_bytes()
     footer = read_exactly(FileMetaData, data[-8 - int.from_bytes(data[-8:-4], "little") : -8])
     for chunk in (chunk for group in footer.row_groups for chunk in group.columns):
@@ -140,21 +140,21 @@ def footer_of(path: Path | str) -> FileMetaData:
 
 
 def flipped(path: Path, to: Path, bit: int) -> Path:
-    """A copy of a file, with one bit of it changed."""
+    """Write a copy of a file with one changed bit."""
     data = bytearray(path.read_bytes())
     data[bit // 8] ^= 1 << bit % 8
     to.write_bytes(bytes(data))
     return to
 
 
-# Parquet files of a v3 table to copy: with and without columns of row lineage, and what a reader finds in them.
+# Parquet files of a v3 table to copy, with and without lineage columns, and the rows that a reader finds.
 
 LINEAGE = with_lineage(MIXED)
 LINEAGE_COLUMNS = ("_row_id", "_last_updated_sequence_number")
 
 
 class Input(NamedTuple):
-    """A data file by its entry, with its data sequence number; of some only certain row groups are copied."""
+    """A data file with its entry and data sequence number; ``only`` selects row groups to copy."""
 
     entry: DataFile
     sequence_number: int | None
@@ -162,12 +162,12 @@ class Input(NamedTuple):
 
 
 def lineage_target(schema: Mapping[str, Any] = MIXED, mode: str = "none", **more: Any) -> CopyTarget:
-    """A target for rows that keep their ids."""
+    """A target for rows with row lineage."""
     return target_of(with_lineage(schema), mode=mode, **more)
 
 
 def plain_file(path: Path, first: int, first_row_id: int, number: int, rows: int = 60, **options: Any) -> Input:
-    """A file without lineage columns, as most writers write it."""
+    """Write a file without lineage columns, as most writers do."""
     parquet_file(path, mixed_rows(first, rows), **options)
     return Input(entry_of(path, first_row_id=first_row_id), number)
 
@@ -179,8 +179,8 @@ def lineage_file(
     inherits: tuple[int, int] = (0, 0),
     **options: Any,
 ) -> Input:
-    """A file with stored row ids and last changes, of which some may be null; ``inherits`` is ``first_row_id`` and the
-    data sequence number."""
+    """Write a file with row ids and last updated sequence numbers, which may be null; ``inherits`` has
+    ``first_row_id`` and the data sequence number."""
     table = mixed_rows(first, len(stored[0]))
     wanted = arrow_schema(LINEAGE)
     for field, values in zip(list(wanted)[-2:], stored, strict=True):
@@ -190,7 +190,7 @@ def lineage_file(
 
 
 def merged(inputs: Sequence[Input], path: Path, target: CopyTarget | None = None) -> DataFile | NotCopyable | None:
-    """Copy the inputs into a file at ``path``, unless one of them cannot be copied."""
+    """Copy the inputs into a file at ``path``, if all can be copied."""
     wanted = target or lineage_target()
     judged = []
     for item in inputs:
@@ -220,17 +220,17 @@ def resolved(source: Input) -> list[dict[str, Any]]:
 
 
 def row_ids(path: str) -> list[tuple[int, int, int]]:
-    """Of every row of a copy ``id``, row id and last change, as they are stored."""
+    """``id``, row id and last updated sequence number of every row, as stored."""
     table = pq.read_table(path, columns=["id", "_row_id", "_last_updated_sequence_number"])
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
 
 
-# Says what a footer states of some row groups only, which readers take for the whole file
+# Facts that a footer states only for some row groups, which readers take for the whole file
 # (platform: rust-readers-need-uniform-footers).
 
 
 def mixed_fields(metadata: FileMetaData) -> list[str]:
-    """What is said of some row groups only, or of all and wrongly, in words (pure)."""
+    """Descriptions of facts that the footer states only for some row groups, or wrongly (pure)."""
     groups = [group for group in metadata.row_groups if group.num_rows]
     return list(_mixed_fields(groups)) if len(groups) > 1 else []
 
@@ -260,7 +260,7 @@ def _differ(answers: Iterable[bool]) -> bool:
     return len(set(answers)) > 1
 
 
-# Parquet files that are large enough for a store to copy, merged there, and the requests that it was sent.
+# Parquet files that are large enough for the store to copy, merged by the store, and its requests.
 
 FLAT = struct((1, "id", "long"), (2, "noise", "long"), (3, "text", "string"))
 _TARGET = target_of(FLAT)
@@ -268,7 +268,7 @@ _TARGET = target_of(FLAT)
 
 @functools.cache
 def large_file(first: int, count: int = 700_000, seed: int = 0, *, page_index: bool = True) -> bytes:
-    """Rows with ids from ``first``, and noise that no codec makes smaller: 8 bytes a row; two row groups."""
+    """A file of rows with ids from ``first`` and 8 bytes of incompressible noise per row, in two row groups."""
     some = random.Random(first + seed).randbytes(8 * count)
     noise = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(some)])
     ids = pa.arange(first, first + count)
@@ -280,7 +280,7 @@ def large_file(first: int, count: int = 700_000, seed: int = 0, *, page_index: b
 
 
 def stored_entry(storage: Storage, path: str, data: bytes) -> DataFile:
-    """The file in the store, and its manifest entry without metrics."""
+    """Write the file to the store and return its manifest entry without metrics."""
     storage.write(path, data)
     return data_file(path, len(data), records=pq.read_metadata(io.BytesIO(data)).num_rows)
 
@@ -304,13 +304,13 @@ def merged_by_the_store(
     target: CopyTarget = _TARGET,
     note_unread: Callable[[int], None] = lambda size: None,
 ) -> DataFile | NotCopyable | None:
-    """One file of the inputs at ``path``."""
+    """Merge the inputs into a file at ``path``."""
     return merge_files(inputs, path, target, storage, note_unread)
 
 
 @contextmanager
 def answering(storage: Storage, call: str, status: int, code: str, first: int = 1) -> Iterator[None]:
-    """Answer requests of that name with an error, from the ``first`` on; they do not reach the store."""
+    """Answer requests with this name with an error, from number ``first`` on, without sending them to the store."""
     count = 0
     lock = threading.Lock()
 

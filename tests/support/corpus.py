@@ -1,7 +1,7 @@
-"""Real tables that other engines wrote, used where they lie: ``ICEKEEPER_CORPUS`` or ``../shared/corpus``.
+"""Real tables of other engines, read from ``ICEKEEPER_CORPUS`` or ``../shared/corpus``.
 
-The corpus brings its own tools (``relocate.py``, ``canon.py``), loaded by path; nothing of it is copied here.
-Without it the tests that need it are skipped, and say so.
+The corpus has its own tools (``relocate.py``, ``canon.py``), loaded by path; this repository has no copy of them.
+Without the corpus, its tests are skipped with a reason.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ABSENT = "the corpus of foreign tables is not here: set ICEKEEPER_CORPUS"
 
 @dataclass(frozen=True, slots=True)
 class RelocatedTable:
-    """A writable, valid copy of a corpus table: both are ``file://`` addresses."""
+    """A writable, valid copy of a corpus table; its paths are ``file://`` addresses."""
 
     name: str
     metadata_path: str
@@ -32,7 +32,7 @@ class RelocatedTable:
 
 
 def corpus_root() -> Path | None:
-    """Return the folder of the corpus, or None where there is none."""
+    """Return the folder of the corpus, or None if it is missing."""
     named = os.environ.get("ICEKEEPER_CORPUS")
     root = Path(named) if named else Path(__file__).resolve().parents[2].parent / "shared" / "corpus"
     return root if (root / "EXPECTED.json").is_file() else None
@@ -47,9 +47,9 @@ def require_corpus() -> Path:
 
 
 def corpus_params(check: str | None = None, value: object = True) -> list[Any]:
-    """Return table names for ``pytest.mark.parametrize``: all, or those whose ``CHECKS.json`` says ``check: value``.
+    """Return table names for ``pytest.mark.parametrize``: all, or those with ``check: value`` in ``CHECKS.json``.
 
-    Without a corpus: one parameter that skips.
+    Without a corpus, return a single parameter that skips.
     """
     if corpus_root() is None:
         return [pytest.param("absent", marks=pytest.mark.skip(reason=_ABSENT))]
@@ -57,13 +57,13 @@ def corpus_params(check: str | None = None, value: object = True) -> list[Any]:
 
 
 def expected(name: str) -> dict[str, Any]:
-    """Return what ``EXPECTED.json`` says of a table."""
+    """Return the entry of a table in ``EXPECTED.json``."""
     answer: dict[str, Any] = _json("EXPECTED.json")[name]
     return answer
 
 
 def checks(name: str) -> dict[str, Any]:
-    """Return what ``CHECKS.json`` says of a table."""
+    """Return the entry of a table in ``CHECKS.json``."""
     answer: dict[str, Any] = _json("CHECKS.json")[name]
     return answer
 
@@ -85,8 +85,8 @@ def digest(rows: Iterable[Mapping[str, Any]], maps: Iterable[str] = (), uuids: I
 
 def row_lineage() -> dict[str, list[dict[str, Any]]]:
     """Return the rows of v3 tables with the ids and sequence numbers that Java reads, by table."""
-    told: dict[str, list[dict[str, Any]]] = _json("vectors/row_lineage_expected.json")
-    return {name: rows for name, rows in told.items() if expected(name)["format_version"] == 3}
+    listed: dict[str, list[dict[str, Any]]] = _json("vectors/row_lineage_expected.json")
+    return {name: rows for name, rows in listed.items() if expected(name)["format_version"] == 3}
 
 
 def table_digest(table: RelocatedTable, rows: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
@@ -108,7 +108,7 @@ def _json(name: str) -> dict[str, Any]:
 
 @cache
 def _tool(name: str) -> ModuleType:
-    """Load a script of the corpus without leaving byte code beside it, where we may not write."""
+    """Load a script of the corpus without writing byte code beside it, because the folder may be read-only."""
     path = require_corpus() / f"{name}.py"
     module = ModuleType(f"corpus_{name}")
     module.__file__ = str(path)

@@ -1,4 +1,4 @@
-"""A table partitioned by region, and delete files by careful and careless writers."""
+"""A table partitioned by region, and delete files of correct and incorrect writers."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from support import ready_tables
 from support.maintained_table import MaintainedTable, outcome_of
 from support.readers import duckdb_rows
 
-# Commits of another engine to a local table, entry by entry, in ways that Iceberg's own libraries would not write.
+# Commits of another engine to a local table, entry by entry, which Iceberg's libraries would not write.
 
 
 class ForeignCommit:
-    """One snapshot of format v2 on the newest head; manifests first, then :meth:`land`."""
+    """A snapshot of format v2 on the newest head; write manifests first, then call :meth:`land`."""
 
     def __init__(self, table: MaintainedTable) -> None:
         self._table = table
@@ -39,12 +39,12 @@ class ForeignCommit:
         assert head is not None
         self._parent = head
         self.manifests = table.reader.manifests(head)
-        """Of the head."""
+        """The manifests of the head."""
         self.sequence_number = self.metadata.last_sequence_number + 1
         self.snapshot_id = uuid.uuid4().int >> 66
 
     def manifest(self, content: ManifestContent, spec_id: int, entries: Sequence[ManifestEntry]) -> ManifestFile:
-        """A new manifest; what its ADDED entries leave out they inherit from this commit."""
+        """Write a new manifest; its ADDED entries inherit omitted ids from this commit."""
         path = f"{self.metadata.metadata_directory}/foreign-{uuid.uuid4()}.avro"
         encoded = encode_manifest(
             self.metadata,
@@ -59,7 +59,7 @@ class ForeignCommit:
         return encoded.manifest
 
     def land(self, manifests: Sequence[ManifestFile], operation: str = "delete") -> None:
-        """Make the snapshot that lists these."""
+        """Commit the snapshot with these manifests."""
         path = f"{self.metadata.metadata_directory}/snap-{self.snapshot_id}.avro"
         encoded = encode_manifest_list(
             2,
@@ -79,14 +79,14 @@ class ForeignCommit:
             "schema-id": 0,
         }
         set_ref = {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": self.snapshot_id}
-        # A REST catalog compares nothing else.
+        # A REST catalog checks only the requirements.
         same_head = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": self._parent.snapshot_id}
         updates: list[dict[str, Any]] = [{"action": "add-snapshot", "snapshot": snapshot}, set_ref]
         self._table.catalog.inner.commit(self._loaded, [same_head], updates)
 
 
 def relist(table: MaintainedTable, change: Callable[[ManifestEntry], Iterable[ManifestEntry]]) -> None:
-    """List every live entry anew, as what ``change`` makes of it: none, itself or several."""
+    """Commit new manifests in which ``change`` replaces every live entry by no, one or several entries."""
     commit = ForeignCommit(table)
     listed = []
     for manifest, entries in table.reader.entries(commit.manifests):
@@ -106,7 +106,7 @@ def rows_of(first: int, count: int, region: str) -> pa.Table:
 
 
 def create_by_region(made: MaintainedTable, files: int) -> None:
-    """That many files of ten rows in each region: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
+    """Create that many files of ten rows in each region: ids 0.., 100.., 200.. in us, 50.., 150.., 250.. in eu."""
     made.pyiceberg.create_namespace("ns")
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "region", StringType()))
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))
@@ -121,19 +121,19 @@ def create_by_region(made: MaintainedTable, files: int) -> None:
 
 
 def region_rows(made: MaintainedTable) -> Counter[tuple[int, str]]:
-    """As DuckDB reads them: it knows nothing of us, and applies every kind of delete."""
+    """The rows as DuckDB reads them; it is independent and applies every kind of delete."""
     return Counter((row["id"], row["region"]) for row in duckdb_rows(made.loaded.metadata_location))
 
 
 def compacted(made: MaintainedTable, **overrides: Any) -> OperationOutcome:
-    """What a pass of nothing but compaction does."""
+    """Run a pass with only compaction and return the outcome."""
     return outcome_of(made.maintain(operations="compact", **overrides), Operation.COMPACT)
 
 
 def commit_deletes(
     table: MaintainedTable, deletes: Sequence[tuple[pa.Table, dict[str, Any]]], *, spec_id: int = 0
 ) -> None:
-    """Commit delete files as another engine would: a new manifest of content DELETES on the newest head."""
+    """Commit delete files as another engine does: a new manifest of content DELETES on the newest head."""
     commit = ForeignCommit(table)
     entries = []
     for content, more in deletes:

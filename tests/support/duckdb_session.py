@@ -1,4 +1,4 @@
-"""DuckDB in a process of its own that answers many reads: starting one costs more than a small table's rows."""
+"""DuckDB in a separate process that serves many reads: its start costs more than a read of a small table."""
 
 from __future__ import annotations
 
@@ -69,16 +69,16 @@ for line in sys.stdin:
 
 
 class DuckDB:
-    """Reads metadata files one after the other; a crash of the process fails the read, and the next starts anew."""
+    """Reads metadata files one after the other; a crash of the process fails the read, the next read restarts it."""
 
     def __init__(self, folder: Path, s3: Mapping[str, str] | None = None) -> None:
-        """``s3``: PyIceberg's properties where tables are on S3."""
+        """``s3``: PyIceberg's properties for tables on S3."""
         self._output = folder / "rows.arrow"
         self._s3 = None if s3 is None else dict(s3)
         self._process: subprocess.Popen[str] | None = None
 
     def rows(self, metadata_location: str, snapshot_id: int | None = None) -> list[dict[str, Any]]:
-        """Every row of a snapshot, the current one unless named, by column name."""
+        """Every row of a snapshot, by default the current snapshot, by column name."""
         request = {"metadata_location": metadata_location, "snapshot_id": snapshot_id, "output": str(self._output)}
         error = self._answer(request)
         assert error is None, f"DuckDB could not read {metadata_location}: {error}"
@@ -88,9 +88,9 @@ class DuckDB:
     def ids_where(
         self, metadata_location: str, conditions: Sequence[str], *, planned: bool = True
     ) -> list[list[int] | str]:
-        """Column ``id`` of the rows that meet each condition, or why DuckDB cannot answer.
+        """Column ``id`` of the rows that meet each condition, or DuckDB's error.
 
-        Unless ``planned`` all rows are read first.
+        Unless ``planned``, DuckDB reads all rows before it filters.
         """
         request = {"metadata_location": metadata_location, "conditions": list(conditions), "planned": planned}
         found = self._answer(request)
@@ -98,15 +98,15 @@ class DuckDB:
         return found
 
     def _answer(self, request: Mapping[str, Any]) -> Any:
-        # Once in thousands of reads it ends without a word, on tables that it reads at any other time.
+        # Once in thousands of reads it ends without a message, on tables that it otherwise reads.
         answer = self._ask(request) or self._ask(request)
         assert answer, f"DuckDB ended twice while reading {request['metadata_location']}"
         if '"INTERNAL Error' in answer or '"FATAL Error' in answer:
-            self.close()  # after a fault of its own it refuses every other read
+            self.close()  # after an internal error, it refuses every other read
         return json.loads(answer)
 
     def _ask(self, request: Mapping[str, Any]) -> str:
-        """The answer's line; nothing when the process ended."""
+        """The line of the answer; empty if the process ended."""
         process = self._started()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -134,7 +134,7 @@ class DuckDB:
 
 @functools.cache
 def shared_duckdb() -> DuckDB:
-    """The one session of this process, which ends with it."""
+    """The session of this process, which ends with it."""
     folder = Path(tempfile.mkdtemp(prefix="icekeeper-duckdb-"))
     session = DuckDB(folder)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The database of a SQL catalog whose connections die at a moment that a test chooses, by either driver."""
+"""The database of a SQL catalog whose connections fail at a moment that a test chooses, for both drivers."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ DRIVERS = ("sqlite3", "sqlalchemy")
 
 
 def sql_catalog(uri: str, driver: str, warehouse: str, name: str = "local") -> SqlCatalog:
-    """The catalog in a SQLite file, reached by one of :data:`DRIVERS`: an address with options goes to SQLAlchemy."""
+    """The catalog in a SQLite file, by a driver of :data:`DRIVERS`; an address with options selects SQLAlchemy."""
     options = "" if driver == "sqlite3" else "?timeout=5"
     properties = {"uri": f"{uri}{options}", "warehouse": warehouse}
     return SqlCatalog(ConfiguredCatalog(name, CatalogKind.SQL, properties))
 
 
 class DyingDatabase:
-    """Stands before a catalog's own database; nothing dies until a switch is set."""
+    """Wraps a catalog's database; connections fail only when a switch is set."""
 
     def __init__(self, catalog: Any) -> None:
         self._inner = catalog._database
         self.error = self._inner.error
         self.at_swap = self.after_commit = self.at_end = False
-        """Whether the connection dies instead of a swap, once a commit has landed, and when it is given back."""
+        """Whether the connection fails instead of a swap, after a commit has landed, and when it is closed."""
         self.rowcount: int | None = None
-        """What the driver says of a swap; ``None``: the truth."""
+        """The row count that the driver reports for a swap; ``None`` for the true count."""
         catalog._database = self
 
     def close(self) -> None:
@@ -68,5 +68,5 @@ class _Counted:
 
 
 def address_of(folder: Path) -> str:
-    """The address of the catalog that tests keep in a folder."""
+    """The address of the test catalog in a folder."""
     return f"sqlite:///{folder / 'catalog.db'}"

@@ -1,4 +1,4 @@
-"""Work for engines that counts, dies, or says where it runs. Workers import this module alone."""
+"""Work for engines that counts, kills its worker, or reports where it runs. Workers import only this module."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def double(number: int) -> int:
 
 
 def end_process(number: int) -> int:
-    """As if the system had killed the worker."""
+    """End the worker as if the system had killed it."""
     os._exit(number)
 
 
 def end_process_or_sleep(seconds: float) -> None:
-    """As :func:`end_process` for 0 seconds."""
+    """Sleep; for 0 seconds, end the worker after a second."""
     time.sleep(seconds or 1)
     if not seconds:
         os._exit(1)
 
 
 def digits(number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
-    """To the part of each decimal digit."""
+    """Send a number to the part of each of its decimal digits."""
     for digit in str(number):
         yield int(digit), (number, b"x" * 1000)
 
@@ -66,12 +66,12 @@ def reads_nothing(part: int, items: Iterator[int]) -> int:
     return part
 
 
-# Work for engines that tells where and with what it runs.
+# Work for engines that reports where and with what it runs.
 
 
 @dataclass(frozen=True)
 class Reads:
-    """A task that says how much it reads."""
+    """A task that states how many bytes it reads."""
 
     input_bytes: int
 
@@ -97,7 +97,7 @@ def variable(name: str) -> str | None:
 
 
 def threads_of_server(task: object) -> int:
-    """How many threads the process has that this worker was forked from."""
+    """The number of threads of the process from which this worker was forked."""
     return len(list(Path(f"/proc/{os.getppid()}/task").iterdir()))
 
 
@@ -106,5 +106,5 @@ def burn(loops: int) -> int:
 
 
 def has_module(name: str) -> bool:
-    """Whether the process of this worker has imported it."""
+    """Whether this worker's process has imported a module."""
     return name in sys.modules

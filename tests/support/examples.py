@@ -8,5 +8,5 @@ NIGHTLY = hypothesis.settings.get_current_profile_name() == "nightly"
 
 
 def examples(usual: int) -> int:
-    """``usual`` in every run, all that the profile asks for with ``make nightly``."""
+    """``usual`` in every run; with ``make nightly``, the number of the profile."""
     return hypothesis.settings().max_examples if NIGHTLY else usual

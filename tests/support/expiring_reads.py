@@ -1,4 +1,4 @@
-"""Work for a worker while keys expire; imports little, because workers import it."""
+"""Work for a worker whose keys expire; it imports little, because workers import it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ReadTwice:
 
 
 def read_twice(task: ReadTwice) -> list[bytes]:
-    """By boto3 and by PyArrow, before and after."""
+    """Read with boto3 and with PyArrow, before and after the keys expire."""
     storage, found = Storage(task.io_properties), []
     for _ in range(2):
         with storage.open_input(task.path) as stream:

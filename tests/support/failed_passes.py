@@ -1,4 +1,4 @@
-"""Whole passes over a table whose store fails in their midst, and what must hold afterwards."""
+"""Passes over a table whose store fails during the pass, and checks of the table afterwards."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _numbers = count()
 
 @dataclass(frozen=True)
 class FailedPass:
-    """What came of a pass."""
+    """The results of a pass."""
 
     hit: WireRequest | None
-    """The request with which the store began to fail; ``None``: it did not."""
+    """The request with which the store began to fail; ``None`` if it did not fail."""
     messages: tuple[str, ...]
-    """A sentence of each operation that failed or could not delete a file, or of the pass that could not begin."""
+    """A message of each operation that failed or could not delete a file, or of the pass that could not begin."""
 
 
 class FailedPasses:
-    """Passes over a table of four data files and an orphan, which is put back before each of them."""
+    """Passes over a table of four data files and an orphan, which is restored before each pass."""
 
     def __init__(self, server: SeaweedFSServer, folder: Path) -> None:
         """``folder`` holds catalogs and states."""
@@ -62,7 +62,7 @@ class FailedPasses:
         self._objects = {key: self._s3.get_object(Bucket=self._bucket, Key=key)["Body"].read() for key in self._keys()}
 
     def run(self, fault: Fault, moment: Moment) -> FailedPass:
-        """A pass over a store that fails, and the next one over a store that works."""
+        """Run a pass with a failing store, and the next pass with a working store."""
         number = next(_numbers)
         self._restore()
         shutil.copy(self._template, self._folder / f"{number}.db")
@@ -90,7 +90,7 @@ class FailedPasses:
         )
 
     def _check(self, properties: dict[str, str]) -> set[str]:
-        """Every row is there once, and every file that a snapshot names; the files that nothing names."""
+        """Check that every row exists once and every reachable file exists; return the unreachable files."""
         ids = load_catalog("lake", **properties).load_table("ns.t").scan().to_arrow()["id"].to_pylist()
         assert sorted(ids) == sorted([*range(10)] * 4)
         loaded = connect(ConfiguredCatalog.of("lake", properties)).load(_NAME)
@@ -104,7 +104,7 @@ class FailedPasses:
         return {found["Key"] for page in pages for found in page.get("Contents", [])}
 
     def _restore(self) -> None:
-        """Put back the objects that a pass has deleted, and delete those that it has written."""
+        """Restore the objects that a pass has deleted, and delete those that it has written."""
         keys = self._keys()
         for key in keys - self._objects.keys():
             self._s3.delete_object(Bucket=self._bucket, Key=key)

@@ -1,4 +1,4 @@
-"""A table that changes commit by commit: live files as planners see them, summaries as detection sees them."""
+"""A table that changes commit by commit, with live files for planners and summaries for detection."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from support.tables import snapshot
 
 @dataclass
 class GrowingTable:
-    """Partitioned by one text column; every commit has the counters that Java writes."""
+    """A table partitioned by a string column; every commit has the counters that Java writes."""
 
     files: list[LiveEntry] = field(default_factory=list)
     snapshots: list[dict[str, Any]] = field(default_factory=list)
     version: int = 2
     omitted: frozenset[str] = frozenset()
-    """Counters that its writer leaves out."""
+    """Counters that the writer omits."""
     properties: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -50,7 +50,7 @@ class GrowingTable:
         more: Mapping[str, str] | None = None,
         is_rewrite: bool = False,
     ) -> None:
-        """Add files, given by size and partition, and take others out.  Rows of a rewrite are older than its files."""
+        """Add files, given by size and partition, and remove others.  Rows of a rewrite are older than its files."""
         number = HEAD + len(self.snapshots)
         parent = self.snapshots[-1] if self.snapshots else None
         gone = {entry.entry.file.file_path for entry in removed}
@@ -95,6 +95,6 @@ class GrowingTable:
 
 
 def idle(found: GrowingTable, resolved: ResolvedPolicy, looked_ms: int = HEAD_MS + HOUR_MS) -> SeenTable:
-    """What a pass remembers that left nothing to do."""
+    """The record of a pass that left no work."""
     last = LastSeen(snapshot_id=found.head.snapshot_id, looked_ms=looked_ms, finished_ms=looked_ms, is_done=True)
     return SeenTable(passes={resolved.digest_over(found.metadata): last})

@@ -1,7 +1,7 @@
 """A proxy in front of moto that refuses requests without a signature or with expired keys, as AWS does.
 
-moto lets everybody in.  AWS answers a request without a signature with 403 AccessDenied, and one with expired keys with
-400 ExpiredToken or ExpiredTokenException.  Whether a signature is right is not looked at.
+moto accepts every request.  AWS answers a request without a signature with 403 AccessDenied, and a request with expired
+keys with 400 ExpiredToken or ExpiredTokenException.  The proxy does not check signatures themselves.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ from local_stack.moto_server import REGION, MotoServer
 from support.proxies import CountingProxy, Forwarder
 
 _CREDENTIAL = re.compile(r"Credential=(?P<key>[^/]+)/[^/]+/(?P<region>[^/]+)/(?P<service>[^/]+)/")
-# Less than ten minutes, so that boto3 asks before every request.
+# Less than ten minutes, so that boto3 refreshes the keys before every request.
 _LIFE_S = 540
 
 
 class LetIn(NamedTuple):
-    """A request that was answered."""
+    """A request that was accepted."""
 
     service: str
     region: str
-    """Both as its signature says."""
+    """Service and region are those of the signature."""
     role: str
     by_arrow: bool
-    """Sent by PyArrow, and not by boto3."""
+    """Whether PyArrow sent it, and not boto3."""
 
 
 @dataclass
 class GuardedAws:
-    """The door's address, who gives the keys, and what came through."""
+    """The proxy's address, the credential server, and the requests."""
 
     moto: MotoServer
     keys: CredentialServer
     endpoint: str = ""
     let_in: list[LetIn] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    """The keys of those who were not let in; "" for those without."""
+    """The keys of refused requests; "" for a request without keys."""
     on_entry: Callable[[LetIn, str], None] = lambda entry, address: None
-    """Told of a request (``METHOD /path``) that was let in, before it is answered."""
+    """Called with an accepted request (``METHOD /path``) before it is answered."""
     own_keys: dict[str, str] = field(default_factory=dict)
-    """Access keys that do not come from the server and never expire, and whose they are."""
+    """Roles by access keys that do not come from the server and never expire."""
 
     def environment(self, role: str = "machine") -> dict[str, str]:
-        """What a process needs to get in, in this role."""
+        """The variables by which a process gets access in this role."""
         return {"AWS_ENDPOINT_URL": self.endpoint, "AWS_REGION": REGION, **self.keys.environment(role)}
 
     def surround(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Make this the AWS of this process: no keys, but the machine's, and those of two profiles.
+        """Make this the AWS of this process, with only the machine's keys and those of two profiles.
 
         ``person`` has a credential process; ``assumes`` assumes the role ``writer`` with ``person``'s keys.
         """
@@ -77,26 +77,26 @@ class GuardedAws:
             monkeypatch.setenv(name, value)
 
     def new_bucket(self) -> str:
-        """The address of a new bucket."""
+        """Create a bucket and return its address."""
         name = f"guarded-{uuid.uuid4()}"
         self.moto.client("s3").create_bucket(Bucket=name)
         return f"s3://{name}"
 
     def roles(self, service: str, *, by_arrow: bool | None = None) -> set[str]:
-        """Who came in, for one service."""
+        """The roles of accepted requests to a service."""
         return {
             let_in.role for let_in in self.let_in if let_in.service == service and by_arrow in (None, let_in.by_arrow)
         }
 
     def forget(self) -> None:
-        """Begin anew with who came."""
+        """Forget all requests so far."""
         self.let_in.clear()
         self.refused.clear()
 
 
 @contextmanager
 def guarded(moto: MotoServer) -> Iterator[GuardedAws]:
-    """The door, open while this lasts."""
+    """The proxy, which runs during the block."""
     with running_credential_server(_LIFE_S) as keys:
         aws = GuardedAws(moto, keys)
 
@@ -131,7 +131,7 @@ class _Doorkeeper(Forwarder):
             self.forward(body)
 
     def _assumed(self, arn: str) -> str:
-        """The answer of AssumeRole (AWS STS API reference), with keys of this door."""
+        """The answer of AssumeRole (AWS STS API reference), with keys of the credential server."""
         reported = self.door.keys.answer(arn.rpartition("/")[2])
         return (
             '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult>'

@@ -1,8 +1,8 @@
-"""The plan of the house, to which the architecture test holds the source."""
+"""The rooms of the source and their order, which the architecture test enforces."""
 
 from __future__ import annotations
 
-# From the ground up.  A room, or a module beside the rooms, imports only from those above it in this list.
+# From the lowest up.  A room, or a module beside the rooms, imports only from entries above it in this list.
 ROOMS = (
     "model",
     "operation_facts",
@@ -38,17 +38,17 @@ ROOMS = (
     "cli",
     "__main__",
 )
-# A room with floors of its own → these, from the ground up.  What stands on one floor does not know its neighbours.
+# A room with floors → its floors, from the lowest up.  Modules of one floor do not import each other.
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
     "operations.compaction": (("terms",), ("plan", "work"), ("land",), ("run_groups",), ("compact",)),
 }
 _NO_CATALOG = ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state")
-# Room or module → what it must not import although the order of rooms would allow it.
+# Room or module → packages that it must not import although the order of rooms allows it.
 UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     # Commits and metadata are about entries, not about rows.
     "icekeeper.commit": ("pyarrow", "icekeeper.storage"),
     "icekeeper.metadata": ("pyarrow", "pyiceberg"),
-    # Engines run functions, and the work unit runs on machines that never heard of the catalog.
+    # Engines run functions, and the work unit runs on machines without access to the catalog.
     "icekeeper.engines": ("pyiceberg", "pyarrow", "icekeeper.catalogs", "icekeeper.operations"),
     "icekeeper.operations.compaction.terms": _NO_CATALOG,
     "icekeeper.operations.compaction.work": _NO_CATALOG,
@@ -57,7 +57,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     "icekeeper.rows.read": _NO_CATALOG,
     "icekeeper.row_group_copy": (*_NO_CATALOG, "icekeeper.policy"),
 }
-# Plans and rules: no input, no output, no clock, no chance.
+# Plans and rules: no input, no output, no clock, no random numbers.
 _PURE = {
     "advice": "advise read_tables",
     "catalogs": "configured",

@@ -1,6 +1,6 @@
-"""Iceberg-Java as an independent reader, and the one Spark session of a test run.
+"""Iceberg-Java as an independent reader, and the Spark session of a test run.
 
-The jar comes from the PyPI wheel ``snowpark-connect-deps-iceberg``.  It has no S3 support: local tables only.
+The jar comes from the PyPI wheel ``snowpark-connect-deps-iceberg``.  It has no S3 support, so tables are local.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from icekeeper.engines.spark import LOCAL_SETTINGS, find_java_home
 
 _JAR = "iceberg-spark-runtime-3.5_2.12-1.10.2.jar"
-# A session lives for minutes and runs each query a few times: the second compiler costs more than its code saves.  With
-# one compiler the JVM keeps 48 MB for code, sweeps them over and over, and compiles again what it threw out; so it gets
-# room, as it does for classes and for young objects.
+# A session runs for minutes and each query a few times: the second compiler costs more than its code saves.  With one
+# compiler, the JVM reserves 48 MB for code, sweeps it repeatedly, and recompiles what it removed; so it gets more
+# memory for code, and also for classes and for young objects.
 _SHORT_LIVED = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xmn400m"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
@@ -34,18 +34,18 @@ def iceberg_jar() -> Path:
 
 
 def start_other_jvms_sooner() -> None:
-    """Have what starts Spark in a process of its own, such as a job, start it with half the CPU.
+    """Let new processes that start Spark, such as a job, start it with half the CPU.
 
-    Neither variable is one that our own code looks at (``spark-class`` and ``spark-submit`` add them for their JVMs).
+    Icekeeper reads neither variable (``spark-class`` and ``spark-submit`` add them for their JVMs).
     """
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     os.environ.setdefault("SPARK_SUBMIT_OPTS", _SHORT_LIVED)
 
 
 def start_spark(scratch: Path) -> SparkSession:
-    """Start a session that serves both Iceberg-Java and our own engine; everything it writes goes to ``scratch``.
+    """Start a session for both Iceberg-Java and Icekeeper's engine; it writes only to ``scratch``.
 
-    ``spark.sql.catalog.java`` is a Hadoop catalog of Iceberg-Java's own, for tables and procedures made by it.
+    ``spark.sql.catalog.java`` is Iceberg-Java's Hadoop catalog, for its tables and procedures.
     """
     os.environ["JAVA_HOME"] = find_java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -60,13 +60,13 @@ def start_spark(scratch: Path) -> SparkSession:
         "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[1]),  # so that workers find this package
         "spark.default.parallelism": "2",
         "spark.sql.shuffle.partitions": "2",
-        # Each of our queries reads a few rows once: to compile code for it, or to plan it again, costs more.
+        # Each query reads a few rows once: compiling code for it, or planning it again, costs more.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
-        # Nobody looks at a page of Spark's: what it would show of each query and its plan is kept alive for it.
+        # No test reads Spark's pages, which would keep each query and its plan in memory.
         "spark.sql.ui.retainedExecutions": "1",
-        # The engine asks how a job's stages went, so some are kept.
+        # The engine reads the state of a job's stages, so some are retained.
         "spark.ui.retainedJobs": "50",
         "spark.ui.retainedStages": "50",
         "spark.ui.retainedTasks": "10",
@@ -91,7 +91,7 @@ class IcebergJava:
         self.session = session
 
     def rows(self, metadata_location: str | Path, snapshot_id: int | None = None) -> list[dict[str, Any]]:
-        """Return the rows of a snapshot, the current one unless named; structs and maps as dictionaries."""
+        """Return the rows of a snapshot, by default the current snapshot; structs and maps as dictionaries."""
         reader = self.session.read.format("iceberg")
         if snapshot_id is not None:
             reader = reader.option("snapshot-id", str(snapshot_id))

@@ -1,4 +1,4 @@
-"""Passes as processes of their own that are interrupted, and waiting for what they do."""
+"""Passes in separate processes that are interrupted, and waiting for their progress."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from pyiceberg.types import LongType, NestedField
 
 from support.command import CATALOG, Command
 
-# A pass as a process of its own that is interrupted at a known moment.
+# A pass in a separate process that is interrupted at a known moment.
 
 
 def partitioned(command: Command, partitions: int = 2) -> Table:
-    """Partitions of five files, each a file group."""
+    """A table whose partitions have five files each and form file groups."""
     schema = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "p", LongType(), required=False))
     spec = PartitionSpec(PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="p"))
     table = command.catalog.create_table("ns.t", schema, partition_spec=spec)
@@ -36,7 +36,7 @@ def partitioned(command: Command, partitions: int = 2) -> Table:
 
 
 def stall(table: Table) -> None:
-    """Make one file of each partition a pipe: opening it waits until its other end is opened."""
+    """Replace one file of each partition by a pipe, which blocks a reader until its other end is opened."""
     found = {str(task.file.partition): task.file.file_path for task in table.scan().plan_files()}
     paths = [Path(path.removeprefix("file://")) for path in found.values()]
     for path in paths:
@@ -45,7 +45,7 @@ def stall(table: Table) -> None:
 
 
 def unstall(table: Table) -> None:
-    """Put the files back that :func:`stall` has replaced."""
+    """Restore the files that :func:`stall` has replaced."""
     for path in Path(table.location().removeprefix("file://")).rglob("*.kept"):
         path.replace(path.with_suffix(".parquet"))
 
@@ -55,7 +55,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def processes_below(pid: int, word: bytes = b"") -> list[int]:
-    """The processes that a process, or one below it, has started, and whose command line has ``word``."""
+    """The descendants of a process whose command line has ``word``."""
     found: list[int] = []
     for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -67,7 +67,7 @@ def processes_below(pid: int, word: bytes = b"") -> list[int]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits for its parent to ask how it ended."""
+    """Whether a process is gone or a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -75,13 +75,13 @@ def has_ended(pid: int) -> bool:
 
 
 def waits_for_a_pipe(pid: int) -> bool:
-    """Whether a thread of a process is in the kernel's function that waits for the other end of a pipe."""
+    """Whether a thread of a process waits in the kernel for the other end of a pipe."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return any(path.read_text() == "wait_for_partner" for path in Path(f"/proc/{pid}/task").glob("*/wchan"))
     return False
 
 
-# Little work starts no processes, and small groups share a task; here every work does, and each group has its own.
+# Normally little work starts no processes, and small groups share a task; here all work does, each group in its task.
 _WITH_WORKERS = """
 import sys
 from icekeeper_command import main
@@ -92,8 +92,8 @@ sys.exit(main())
 """
 
 
-# A table's files are regular ones, or are refused (rule: bound-every-table): here pipes stand for slow ones, in every
-# process.
+# Icekeeper refuses files that are not regular (rule: bound-every-table): here every process accepts pipes, which stand
+# for slow files.
 _PIPES_ARE_FILES = """
 from contextlib import nullcontext
 from icekeeper.storage import storage
@@ -103,7 +103,7 @@ storage.regular_file = nullcontext
 
 @contextmanager
 def running(*arguments: str, with_workers: bool = False) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process group of its own, as a shell starts it; ``with_workers``: however little work it has."""
+    """The command in a new process group, as a shell starts it; ``with_workers``: even little work starts workers."""
     command = (
         [sys.executable, "-c", _WITH_WORKERS] if with_workers else [str(Path(sys.executable).parent / "icekeeper")]
     )
@@ -113,8 +113,8 @@ def running(*arguments: str, with_workers: bool = False) -> Iterator[subprocess.
 
 @contextmanager
 def started(call: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process in a group of its own; killed at the end of the block."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs in the background would ignore it
+    """A process in a new process group, killed at the end of the block."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background process would ignore it
     blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     pipe = subprocess.PIPE
     with tempfile.TemporaryDirectory() as folder:
@@ -131,11 +131,11 @@ def started(call: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
                 process.kill()
 
 
-# Waiting for what another process does, for no longer than it takes.
+# Waiting for the progress of another process.
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
-    """Whether the condition came to hold within these seconds."""
+    """Wait for the condition; return whether it holds within these seconds."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Tables that Iceberg-Java and we change in turns, in its own catalog or by one pointer."""
+"""Tables that Iceberg-Java and Icekeeper change in turn, in Java's catalog or by a shared pointer."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from icekeeper.storage.storage import Storage
 from support.java_writer import JavaTable as WrittenTable
 from support.maintained_table import NAME, MaintainedTable, local_path
 
-# A table in Iceberg-Java's own catalog, which it and we change in turns.
+# A table in Iceberg-Java's catalog, which Java and Icekeeper change in turn.
 
 
 @dataclass(frozen=True)
 class JavaTable:
-    """A table in Iceberg-Java's Hadoop catalog; our commits are handed over as its next metadata file."""
+    """A table in Iceberg-Java's Hadoop catalog, which takes over Icekeeper's commits as its next metadata file."""
 
     session: SparkSession
     name: str
@@ -31,7 +31,7 @@ class JavaTable:
 
     @classmethod
     def create(cls, session: SparkSession, name: str, ddl: str) -> JavaTable:
-        """``ddl`` says ``{table}`` where the name belongs."""
+        """Create a table; ``ddl`` has ``{table}`` in the place of its name."""
         safe = "".join(c if c.isalnum() else "_" for c in name)
         warehouse = Path(session.conf.get("spark.sql.catalog.java.warehouse") or "")
         table = cls(session, safe, warehouse / "db" / safe)
@@ -56,7 +56,7 @@ class JavaTable:
     def take_over(self, metadata_location: str) -> None:
         metadata, version = self.folder / "metadata", self.version + 1
         shutil.copy(local_path(metadata_location), metadata / f"v{version}.metadata.json")
-        for checksum in metadata.glob(".*.crc"):  # Hadoop's, of files that we replace
+        for checksum in metadata.glob(".*.crc"):  # Hadoop's checksums of replaced files
             checksum.unlink()
         (metadata / "version-hint.text").write_text(str(version))
         self.sql("REFRESH TABLE {table}")
@@ -65,11 +65,11 @@ class JavaTable:
         self.sql("DROP TABLE {table} PURGE")
 
 
-# A table that Iceberg-Java and we change in turns, or at once: both swap the same pointer.
+# A table that Iceberg-Java and Icekeeper change in turn or at once: both swap the same pointer.
 
 
 class _JavasPointer:
-    """A catalog of one table: where Java's table operations are, there is the table."""
+    """A catalog of one table, at the metadata file of Java's table operations."""
 
     id = CatalogId("shared", "shared")
 
@@ -99,11 +99,11 @@ class _JavasPointer:
 
 
 class SharedTable(MaintainedTable):
-    """Java's table under our maintenance; ``engine.during`` runs between the plan and the commit."""
+    """Java's table, maintained by Icekeeper; ``engine.during`` runs between the plan and the commit."""
 
     def __init__(self, java: WrittenTable, folder: Path) -> None:
         super().__init__(_JavasPointer(java), folder, sweeps_all=True)
 
     def live_keys(self) -> set[int]:
-        """Columns that live equality deletes go by."""
+        """The key columns of live equality deletes."""
         return {field_id for entry in self.entries() for field_id in entry.file.equality_ids or ()}

@@ -1,7 +1,7 @@
-"""Tables that Iceberg-Java 1.10.2 writes through its own API: data files, every kind of delete, evolution, history.
+"""Tables that Iceberg-Java 1.10.2 writes through its API: data files, every kind of delete, evolution, history.
 
 Rows are dictionaries by field id, as text, of plain Python values (structs again by field id, maps as pairs).  The Java
-side (``java/LocalTable.java``) is compiled when it is first used, by the compiler that Spark carries.
+side (``java/LocalTable.java``) is compiled at its first use by Spark's compiler.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 Row: TypeAlias = Mapping[str, Any]
 Struct: TypeAlias = Mapping[str, Any]
 Partition: TypeAlias = Sequence[Any] | Row
-"""Its values, or any row that belongs to it."""
+"""The values of the partition, or any row in it."""
 
 _SOURCE = Path(__file__).parent / "java" / "LocalTable.java"
 _LINEAGE = (2147483540, 2147483539)
@@ -38,7 +38,7 @@ BY_REGION = {"spec-id": 0, "fields": [{"name": "region", "transform": "identity"
 
 
 class JavaTables:
-    """Makes tables; one per session."""
+    """Makes tables; there is one instance per session."""
 
     def __init__(self, session: SparkSession) -> None:
         jvm: Any = session._jvm
@@ -49,20 +49,20 @@ class JavaTables:
         self.jvm = jvm
 
     def create(self, schema: Struct, spec: Struct, properties: Mapping[str, str], folder: Path) -> JavaTable:
-        """An empty table; Java gives fields new ids: read them from :attr:`JavaTable.schema`."""
+        """Create an empty table; Java assigns new field ids, see :attr:`JavaTable.schema`."""
         location = folder.as_uri().replace("file:///", "file:/", 1)
         return JavaTable(self._java.create(json.dumps(schema), json.dumps(spec), dict(properties), location), self.jvm)
 
 
 class JavaTable:
-    """One table; every method that says so commits."""
+    """A table; only methods below "commits" commit."""
 
     def __init__(self, java: Any, jvm: Any) -> None:
         self._java = java
         self._types = jvm.org.apache.iceberg.types.Types
         self.iceberg = jvm.org.apache.iceberg
 
-    # -- what it is
+    # -- state
 
     @property
     def metadata_location(self) -> str:
@@ -97,11 +97,11 @@ class JavaTable:
 
     @property
     def sequence_number(self) -> int:
-        """Of the current snapshot."""
+        """The sequence number of the current snapshot."""
         return int(self.table.currentSnapshot().sequenceNumber())
 
     def rows(self, *, lineage: bool = False) -> list[dict[str, Any]]:
-        """What Iceberg-Java's generic reader finds; each row's id and last change too where asked."""
+        """The rows that Iceberg-Java's generic reader finds; with ``lineage``, also row lineage."""
         fields = list(self.schema["fields"])
         if lineage:
             fields += [{"id": field_id, "type": "long"} for field_id in _LINEAGE]
@@ -113,15 +113,15 @@ class JavaTable:
         return list(self._java.idsWhere(condition))
 
     def ids_without_planning(self, conditions: Sequence[Any]) -> list[list[int]]:
-        """The same of all rows, looked at one by one, for each condition."""
+        """The same for each condition, but by a filter on every single row."""
         return [list(found) for found in self._java.idsWithoutPlanning(list(conditions))]
 
     def rows_of(self, snapshot_id: int) -> str:
-        """A retained snapshot as the generic reader finds it, by its own schema: JSON, in the order of the files."""
+        """The rows of a retained snapshot by the generic reader with the snapshot's schema: JSON, in order of files."""
         return str(self._java.rowsOf(snapshot_id))
 
     def ids_of(self, snapshot_id: int) -> list[int]:
-        """The column with field id 1 of a retained snapshot."""
+        """The column with field id 1 in a retained snapshot."""
         return [row["1"] for row in json.loads(self.rows_of(snapshot_id))]
 
     def reachable(self) -> set[str]:
@@ -129,13 +129,13 @@ class JavaTable:
         return set(self._java.reachable())
 
     def take_over(self, metadata_location: str) -> None:
-        """Go on from the commit of another writer."""
+        """Continue from the commit of another writer."""
         self._java.takeOver(metadata_location)
 
-    # -- files, not yet committed
+    # -- files before their commit
 
     def partitions(self, spec_id: int, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-        """The partition of every row, by Java's transforms; values as JSON has them."""
+        """The partition of every row by Java's transforms; values are those of JSON."""
         return [tuple(values) for values in json.loads(self._java.partitionOf(spec_id, _rows(self.schema, rows)))]
 
     def data_file(self, rows: Sequence[Row], spec_id: int, partition: Partition, file_format: str) -> Any:
@@ -153,7 +153,7 @@ class JavaTable:
         file_format: str,
         schema_id: int | None = None,
     ) -> Any:
-        """By ``GenericAppenderFactory.newEqDeleteWriter``, with the schema that the writer still knows."""
+        """Write with ``GenericAppenderFactory.newEqDeleteWriter``; ``schema_id`` may be an older schema."""
         known = self.table.schema().schemaId() if schema_id is None else schema_id
         rows = _rows(self.schema_of(known), keys)
         return self._java.writeEqualityDeletes(
@@ -169,13 +169,13 @@ class JavaTable:
         *,
         whole_paths: bool = True,
     ) -> Any:
-        """Without ``whole_paths`` the bounds do not show which data files are meant."""
+        """Without ``whole_paths``, the bounds do not identify the data files."""
         return self._java.writePositionDeletes(
             spec_id, self._partition(partition), file_format, json.dumps(positions), whole_paths
         )
 
     def vectors(self, positions: Mapping[str, Sequence[int]], spec_id: int, partition: Partition) -> list[Any]:
-        """Deletion vectors, in one Puffin file, of data files that are committed with them."""
+        """Write deletion vectors in one Puffin file, for data files of the same commit."""
         return list(self._java.writeVectors(spec_id, self._partition(partition), json.dumps(positions)))
 
     # -- commits
@@ -187,11 +187,11 @@ class JavaTable:
         self._java.rowDelta(list(files), list(deletes))
 
     def replace(self, paths: Iterable[str], files: Iterable[Any] = ()) -> None:
-        """Whole data files out, by path, others in."""
+        """Remove data files by path and add others."""
         self._java.replace(list(paths), list(files))
 
     def delete_by_vectors(self, positions: Mapping[str, Sequence[int]]) -> None:
-        """Deletion vectors in one Puffin file; each replaces what its data file had."""
+        """Commit deletion vectors in one Puffin file; each replaces the old vector of its data file."""
         self._java.deleteByVectors(json.dumps(positions))
 
     def evolve(self, change: Callable[[Any], object]) -> None:
@@ -220,7 +220,7 @@ class JavaTable:
         return self._types.fromPrimitiveString(name)
 
     def literal(self, value: int | str) -> Any:
-        """A column's default."""
+        """A default value of a column."""
         return self.iceberg.expressions.Literal.of(value)
 
 

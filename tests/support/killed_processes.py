@@ -1,4 +1,4 @@
-"""Processes and pipeline runs that are killed at a given step."""
+"""Processes and pipeline runs that die at a given step."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from support.maintained_table import files_below, maintained_table
 from support.pipeline_deployment import HOUR_MS, RUN, Pipeline, Wave
 from support.readers import canonical, pyiceberg_rows
 
-# A process that is killed at the n-th of the steps that it takes outwards: nothing of it runs afterwards.
+# A process that dies at its n-th call to storage, state or catalog, so that none of its code runs afterwards.
 
 _KILLED, _BROKEN = 9, 1
 _LONGEST_S = 120
-"""Then the kernel ends the child: a lock that a thread of the parent held at the fork is never given back."""
-# What leaves something behind, or takes it away: a death between two reads is one before the next of these.
+"""The kernel then ends the child: a lock that a thread of the parent held at the fork is never released."""
+# Calls that change something: a death between two reads equals a death before the next of these calls.
 _STEPS: tuple[tuple[type, str], ...] = (
     (Storage, "write"),
     (Storage, "open_output"),
@@ -45,14 +45,14 @@ _STEPS: tuple[tuple[type, str], ...] = (
     (SqliteFile, "write"),
     (SqlCatalog, "commit"),
 )
-# Blocks: a death at the end of one is before what it does is committed.
+# Blocks: a death at the end of a block comes before its commit.
 _BLOCKS: tuple[tuple[type, str], ...] = ((SqliteFile, "transaction"),)
 
 
 def dies_at(number: int, work: Callable[[], object]) -> bool:
-    """Do the work in a forked child, which dies at its step ``number`` in a way that no code of it can notice.
+    """Do the work in a forked child, which dies at its step ``number`` without running any handler.
 
-    Before and after each call outwards is a step.  False: the work ended before it came so far.
+    There is a step before and after each call.  Return False if the work ended before this step.
     """
     child = os.fork()
     if child == 0:
@@ -115,17 +115,17 @@ def _death_at(number: int) -> Iterator[None]:
         yield
 
 
-# Runs of the pipeline that are killed at any step and begun again, and what must hold of their tables afterwards.
+# Runs of the pipeline that die at any step and are started again, and checks of their tables afterwards.
 
 Begin: TypeAlias = Callable[[Pipeline], Callable[[Pipeline], None]]
-"""Prepares a run and returns what is killed, which is called again with the same run id."""
+"""Prepares a run and returns the work that dies, which is called again with the same run id."""
 
-_LATER_MS = 200 * HOUR_MS  # every grace period is over, and every record of a job
+_LATER_MS = 200 * HOUR_MS  # every grace period and every record of a job has expired
 _LATER_RUNS = 2
 
 
 def _pass(pipeline: Pipeline, item: Item, run_id: str) -> None:
-    """A whole pass in functions; one that is called again knows nothing of the call before."""
+    """A complete pass in functions; a second call does not know of the first."""
     plan = pipeline.documents(item, run_id).plan() or pipeline.plan(item, run_id)
     for step in STEPS:
         if plan.routes.get(step) == "function":
@@ -141,7 +141,7 @@ def _reported(pipeline: Pipeline, items: list[Item], run_id: str) -> None:
 
 
 def in_functions(pipeline: Pipeline) -> Callable[[Pipeline], None]:
-    """The whole pass of ``ns.t``, and its report."""
+    """The complete pass over ``ns.t``, and its report."""
     items = pipeline.detect(table="ns.t")[1]
 
     def work(again: Pipeline) -> None:
@@ -163,14 +163,14 @@ def _wave(pipeline: Pipeline, work: Work) -> None:
 
 
 def _with_functions(pipeline: Pipeline) -> Pipeline:
-    """Whose functions compact, as no job does what is asked of them later."""
+    """Let functions compact, because no jobs run later."""
     pipeline.environment["ICEKEEPER_SMALL_COMPACTION_MB"] = "1024"
     pipeline.deployment = pipeline.open()
     return pipeline
 
 
 class KilledRuns:
-    """One run over tables that are put back to what they were before each of its deaths."""
+    """A run over tables that are restored before each death."""
 
     def __init__(self, folder: Path, begin: Begin) -> None:
         self._template, self._folder = folder / "template", folder / "tables"
@@ -187,7 +187,7 @@ class KilledRuns:
             self._files = {name: len(table.inspect.files()) for name, table in tables.items()}
 
     def survive(self, number: int) -> bool:
-        """Let the run die at a step, begin it again, and let later runs clean up; false: it has not so many steps."""
+        """Let the run die at a step, start it again, and let later runs clean up; False if it has fewer steps."""
         with self._restored() as pipeline:
             if not dies_at(number, partial(self._work, pipeline)):
                 return False
@@ -217,14 +217,14 @@ class KilledRuns:
         return canonical(pyiceberg_rows(pipeline.table.pyiceberg.load_table(name).metadata_location))
 
     def _check(self, pipeline: Pipeline, number: int) -> None:
-        """The same rows, and every file that any snapshot names is there."""
+        """Check that the rows are the same, and that every reachable file exists."""
         for name in self._names:
             assert self._read(pipeline, name) == self._rows[name], f"{name} after a death at step {number}"
             loaded = pipeline.table.catalog.load(TableName.parse(name))
             assert not verify_table(loaded, Storage(loaded.io_properties)).problems
 
     def _check_journal(self, pipeline: Pipeline, number: int) -> None:
-        """The journal has each commit once, whichever run made it."""
+        """Check that the journal has each commit once."""
         for name in self._names:
             loaded = pipeline.table.catalog.load(TableName.parse(name))
             passes = pipeline.deployment.state.history(identity_of(pipeline.table.catalog, loaded))

@@ -1,4 +1,4 @@
-"""The functions as Lambda calls them, in this process: an event of events/, a context, a result, log lines, metrics."""
+"""The functions, called in this process as by Lambda: an event of events/, a context, a result, log lines, metrics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sample(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one call gave, and what went to its log."""
+    """The result and the log of a call."""
 
     result: Any
     error: Exception | None
@@ -38,7 +38,7 @@ class Answer:
 
     @property
     def lines(self) -> list[Mapping[str, Any]]:
-        """Log lines, which all must be JSON."""
+        """The log lines, which must all be JSON."""
         documents = [json.loads(line) for line in self.output.splitlines()]
         return [document for document in documents if "_aws" not in document]
 
@@ -55,10 +55,10 @@ class Answer:
 
 
 def give_up_package_logger(patch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let Powertools make the package's logger its own, as it does for the process of a function.
+    """Let Powertools configure the package's logger, as in the process of a function.
 
-    What it puts there writes to the standard output of that moment, which is a test's, and closed after it.  ``patch``
-    takes it away at the end of the test; what is returned must be called then.
+    Its handler writes to the standard output of the test, which is closed afterwards.  ``patch`` removes the handler at
+    the end of the test; the caller must call the returned function then.
     """
     logger = logging.getLogger("icekeeper")
     level = logger.level
@@ -76,7 +76,7 @@ def give_up_package_logger(patch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 class LambdaFunctions:
-    """A deployment's functions in one environment, cold at first."""
+    """A deployment's functions in one environment, cold at the start."""
 
     def __init__(
         self,
@@ -90,11 +90,11 @@ class LambdaFunctions:
         for name, value in environment.items():
             patch.setenv(name, value)
         self.end = give_up_package_logger(patch)
-        """Called at the end of the test: as it was before."""
+        """Restores the logger and modules; call it at the end of the test."""
 
     @property
     def deployment(self) -> Deployment:
-        """What the functions themselves work with."""
+        """The deployment of the functions."""
         found: Callable[[], Deployment] = importlib.import_module("observability").deployment
         return found()
 

@@ -1,4 +1,4 @@
-"""What a process does that races for leases; it imports little, because each process does so anew."""
+"""The work of a process that races for leases; it imports little, because each process imports it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ KEYS = tuple(f"table-{number}" for number in range(10))
 
 
 def take_leases(address: str, holders: tuple[str, ...]) -> dict[str, Lease]:
-    """Try each lease for each holder; those that were free."""
+    """Try to acquire each lease for each holder; return the acquired leases."""
     leases, won = open_state({"ICEKEEPER_STATE": address}).leases, {}
     for key in KEYS:
         for holder in holders:

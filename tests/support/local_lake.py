@@ -1,4 +1,4 @@
-"""A deployment whose tables lie on this disk: the real functions and jobs over real Iceberg tables."""
+"""A deployment with local tables: the real functions and jobs over real Iceberg tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ rules:
 
 
 class LocalLake:
-    """A stack and its one catalog, ``local``."""
+    """A stack and its only catalog, ``local``."""
 
     def __init__(self, stack: LocalStack, catalog: SqlCatalog, folder: Path) -> None:
         self.stack = stack
@@ -45,7 +45,7 @@ class LocalLake:
 
     @property
     def state(self) -> StateStore:
-        """The deployment's, as an operator opens it."""
+        """The deployment's state, as an operator opens it."""
         return open_state({"ICEKEEPER_STATE": f"dynamodb://{self.stack.template.name('StateTable')}"})
 
     def identity(self, name: str = "ns.t") -> TableIdentity:
@@ -59,11 +59,11 @@ class LocalLake:
         return self.state.history(self.identity(name))
 
     def before(self, role: str, happens: Callable[[Any], object]) -> None:
-        """Let something happen just before each call of a function."""
+        """Call ``happens`` just before each call of a function."""
         self.stack.functions[role].before = happens
 
     def let_deadlines_pass(self) -> None:
-        """As if every attempt that is remembered as being under way had had its time."""
+        """Expire the records of all attempts in progress."""
         client, table = self.stack.moto.client("dynamodb"), self.stack.template.name("StateTable")
         found = client.query(
             TableName=table,

@@ -1,4 +1,4 @@
-"""A catalog in memory that loses answers, swaps and tables on demand, and one commit through the loop against it."""
+"""A catalog in memory that loses answers, swaps and tables on demand, and a commit with retries to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Script = Callable[["MemoryCatalog", Callable[[], LoadedTable]], LoadedTable]
 
 @dataclass
 class MemoryCatalog:
-    """A REST-like catalog: only requirements decide.  ``script`` gets each commit as something to do, or not."""
+    """A REST-like catalog that checks only requirements.  A script decides whether a commit lands."""
 
     id: CatalogId = field(default_factory=lambda: CatalogId("memory", ""))
     version: int = 1
@@ -73,7 +73,7 @@ def append(snapshot_id: int, sequence: int, parent: int | None = None) -> list[d
 
 @dataclass
 class Run:
-    """One commit through the loop; attempt n stages ``staged-n`` and adds snapshot 100 + n."""
+    """A commit with retries; attempt n stages ``staged-n`` and adds snapshot 100 + n."""
 
     catalog: MemoryCatalog
     discarded: list[str] = field(default_factory=list)
@@ -97,7 +97,7 @@ class Run:
         )
 
     def find_traces(self, base: LoadedTable) -> list[TableMetadata]:
-        """What the store holds beside what the catalog shows."""
+        """The metadata files that the store holds besides the catalog's."""
         return self.traces
 
     def go(self, *, max_retries: int = 2, patience_s: float = 0.0) -> Committed | Nothing:

@@ -1,6 +1,6 @@
-"""Moments at which another writer acts: what our code does at its seams, not how often it loads the table.
+"""Moments at which another writer acts, defined by calls of Icekeeper's code and not by the number of table loads.
 
-A number of loads changes with every refactoring; the requests to a store, a state or a catalog do not.
+The number of loads changes with every refactoring; the requests to a store, a state or a catalog do not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from icekeeper.storage.storage import Storage
 
 
 class Moment(Enum):
-    """Where our code is; the first time that it comes there."""
+    """A place in Icekeeper's code, when it is reached for the first time."""
 
     OPERATION_STARTED = "an operation has logged that it starts; it has not yet loaded the table"
     OPERATIONS_DONE = "all operations of the pass are done; staged files are not yet cleaned, nothing is recorded"
@@ -43,9 +43,9 @@ class Moment(Enum):
 
 @contextmanager
 def at(moment: Moment, action: Callable[[], object]) -> Iterator[None]:
-    """Lets ``action`` happen once, when our code comes to the moment; fails if it never does.
+    """Call ``action`` once, when the code reaches the moment; fail if it never does.
 
-    What the action raises is raised there, as by a process that dies.
+    An error of the action is raised at the moment, as in a process that dies.
     """
     comes = _Once(action)
     with _SEAMS[moment](comes):
@@ -54,7 +54,7 @@ def at(moment: Moment, action: Callable[[], object]) -> Iterator[None]:
 
 
 class _Once:
-    """Acts the first time only, so that an action may do what leads to its own moment."""
+    """Acts only the first time, so that an action may itself reach the moment again."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         self._action, self._lock = action, threading.Lock()

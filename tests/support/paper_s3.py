@@ -1,4 +1,4 @@
-"""S3 on paper: uploads in parts, ranges of one object, and calls that fail as a test asks for."""
+"""A simulated S3: multipart uploads, ranges of an object, and calls that fail as a test requires."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def failure(status: int, code: str) -> ClientError:
 
 
 class PaperS3:
-    """What an upload consists of; ``fails`` may raise instead of an answer to a call of that name and number."""
+    """The objects and calls of an upload; ``fails`` gets the name and number of each call and may raise an error."""
 
     def __init__(self, fails: Callable[[str, int], None] = lambda call, number: None) -> None:
         self.objects: dict[str, bytes] = {"other/t/a b": b"0123456789"}
         self.etag = '"etag"'
-        """Of every object, as answers tell it; conditions of requests are ignored, as moto does
+        """The ETag of every object; like moto, it ignores conditions of requests
         (platform: moto-lets-pass)."""
         self.parts: dict[int, bytes] = {}
         self.calls: list[str] = []

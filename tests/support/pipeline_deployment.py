@@ -28,7 +28,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import slot_keys
 from support.maintained_table import ID_AND_PART, MaintainedTable, same_clock
 
-# One deployment over one local table: the pipeline's use cases, called in the order of the state machine.
+# A deployment over one local table: the pipeline's use cases, called in the order of the state machine.
 
 RUN = "run-1"
 HOUR_MS = 3_600_000
@@ -43,14 +43,14 @@ EAGER = {
 
 class Clock:
     def __init__(self) -> None:
-        self.now_ms = 4_000_000_000_000  # all that the tests write is old
+        self.now_ms = 4_000_000_000_000  # all files of the tests are older
 
     def __call__(self) -> int:
         return self.now_ms
 
 
 class Pipeline:
-    """A deployment whose bucket is a folder, and its one table."""
+    """A deployment whose bucket is a folder, and its only table."""
 
     def __init__(self, table: MaintainedTable, folder: Path) -> None:
         self.table = table
@@ -69,7 +69,7 @@ class Pipeline:
         self.deployment = self.open()
 
     def open(self, **environment: str) -> Deployment:
-        """As a function does that starts anew."""
+        """Open the deployment as a cold function does."""
         return Deployment.open({**self.environment, **environment}, clock=self.clock, store_clock=same_clock)
 
     def detect(self, run_id: str = RUN, **wanted: Any) -> tuple[Mapping[str, Any], list[Item]]:
@@ -86,7 +86,7 @@ class Pipeline:
         return identity_of(self.table.catalog, self.table.catalog.load(TableName.parse("ns.t")))
 
     def begin(self, run_id: str = RUN, **wanted: Any) -> tuple[Item, PlanDocument]:
-        """A run that is asked for the one table, and its plan."""
+        """Begin a requested run over the table, and return its item and plan."""
         (item,) = self.detect(run_id, table="ns.t", **wanted)[1]
         return item, self.plan(item, run_id)
 
@@ -94,7 +94,7 @@ class Pipeline:
         return plan_table(self.deployment, TableEvent(run_id=run_id, started_ms=self.clock.now_ms, item=item))
 
     def work(self, item: Item, run_id: str = RUN, engine: Engine | None = None, **options: Any) -> TableWork:
-        """What a function or job does of the table's pass."""
+        """The work of a function or job in the table's pass."""
         return TableWork(
             deployment=self.deployment,
             run_id=run_id,
@@ -105,7 +105,7 @@ class Pipeline:
         )
 
     def run(self, item: Item, *steps: str, run_id: str = RUN, **options: Any) -> Mapping[str, str]:
-        """Carry out steps, as functions do; step -> its sentence."""
+        """Run steps, as functions do; return step → message."""
         return run_steps(self.work(item, run_id, **options), steps)
 
     def list_orphans(self, item: Item, run_id: str = RUN) -> tuple[int, str | None]:
@@ -122,7 +122,7 @@ class Pipeline:
         return PassDocuments(self.deployment.control, run_id, item)
 
     def slots(self) -> list[str]:
-        """The runs that have a slot of the fleet."""
+        """The runs that hold a slot."""
         leases, now_ms = self.deployment.state.leases, self.clock.now_ms
         found = (leases.current(key, now_ms=now_ms) for key in slot_keys(self.deployment.slots))
         return [lease.holder.partition(" ")[0] for lease in found if lease is not None]
@@ -136,18 +136,18 @@ class Pipeline:
 
 
 def broken(*_: object) -> None:
-    """Stands in for a write that fails."""
+    """A replacement for a write, which fails."""
     raise StorageError("it crashed")
 
 
-# A deployment over several local tables, and a run of theirs up to its wave.
+# A deployment over several local tables, and a run over them up to its wave.
 
 
 class Wave:
     """The tables ``ns.t``, ``ns.u`` and ``ns.v`` of 5, 2 and 2 files, planned and gathered by a scheduled run."""
 
     def __init__(self, pipeline: Pipeline, names: Iterable[str] = ("u", "v"), *, by_real_clock: bool = False) -> None:
-        """``by_real_clock``: for a job, which has no other."""
+        """``by_real_clock``: a job has only the real clock."""
         self.pipeline = pipeline
         for name in names:
             made = pipeline.table.pyiceberg.create_table(f"ns.{name}", schema=ID_AND_PART)
@@ -165,12 +165,12 @@ class Wave:
         return self.pipeline.deployment
 
     def work(self, stage: Stage = Stage.COMPACTION) -> Work:
-        """What the job of a stage gets."""
+        """The input of the job of a stage."""
         shown = self.answer[stage.value]
         return Work.model_validate(self.deployment.control.read(shown["key"], shown["digest"]))
 
     def run(self, engine: Engine, **options: Any) -> dict[str, End]:
-        """Carry the compaction out; how each table ended, by its name."""
+        """Run the compaction; return the end of each table by its name."""
         ends = run_work(self.deployment, self.work(), engine, **options)
         return {name: ends[item.identity.spelling] for name, item in self.items.items()}
 
@@ -180,7 +180,7 @@ class Wave:
 
 
 def files_of(pipeline: Pipeline, name: str) -> int:
-    """How many data files a table has now, as PyIceberg sees it."""
+    """The current number of a table's data files, as PyIceberg reads it."""
     return len(pipeline.table.pyiceberg.load_table(name).inspect.files())
 
 

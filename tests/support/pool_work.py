@@ -1,4 +1,4 @@
-"""Work for Spark's workers that tells which pool it ran in; it imports little, because each worker imports it."""
+"""Work for Spark's workers that reports its pool; it imports little, because each worker imports it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pyspark import TaskContext
 
 
 def pool_of(name: str) -> tuple[str, str | None]:
-    """The task, and the pool that Spark runs it in; the task ``broken`` breaks."""
+    """The task, and the pool in which Spark runs it; the task ``broken`` fails."""
     if name == "broken":
         raise ValueError("this table only")
     task = TaskContext.get()

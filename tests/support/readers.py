@@ -1,4 +1,4 @@
-"""The same table read by three engines that share no code, in one comparable form."""
+"""The same table read by three independent engines, in a comparable form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CanonicalRows = list[tuple[tuple[str, str], ...]]
 
 
 def canonical(rows: Iterable[Mapping[str, Any]]) -> CanonicalRows:
-    """Return rows as a sorted multiset, equal whichever engine read them; columns in any order."""
+    """Return rows as a sorted multiset that is equal for every engine; columns may be in any order."""
     return sorted(tuple(sorted((name, _text(value)) for name, value in row.items())) for row in rows)
 
 
@@ -39,7 +39,7 @@ def pyiceberg_rows(
 def duckdb_rows(
     metadata_location: str, snapshot_id: int | None = None, s3: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """Read with DuckDB: the session of this process or, where the table is on S3, one of its own."""
+    """Read with DuckDB: in the session of this process or, for a table on S3, in a new session."""
     if s3 is None:
         return shared_duckdb().rows(metadata_location, snapshot_id)
     with tempfile.TemporaryDirectory() as folder, closing(DuckDB(Path(folder), s3)) as session:
@@ -71,9 +71,9 @@ def _text(value: Any) -> str:
     if isinstance(value, float):
         return "nan" if math.isnan(value) else repr(value + 0.0)  # -0.0 equals 0.0
     if isinstance(value, decimal.Decimal):
-        # Spark's way of handing over a tiny decimal adds zeros at its end.
+        # Spark adds trailing zeros to a tiny decimal.
         return format(value.normalize(_DECIMALS), "f") if value else "0"
-    if isinstance(value, datetime.datetime):  # Spark gives local time without a zone: conftest makes that UTC
+    if isinstance(value, datetime.datetime):  # Spark returns local time without a zone: conftest makes that UTC
         return (value.astimezone(datetime.UTC).replace(tzinfo=None) if value.tzinfo else value).isoformat()
     if isinstance(value, bytes | bytearray | memoryview):
         return "x" + bytes(value).hex()

@@ -1,6 +1,6 @@
-"""Tables that PyIceberg writes once per test process and that every further test gets as a copy at its own location.
+"""Tables that PyIceberg writes once per test process; every later test gets a copy at another location.
 
-A copy has its own UUID and times.  Its ids of snapshots, names of files and rows are those of the original.
+A copy has a new UUID and new times.  Its snapshot ids, file names and rows are those of the original.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _MOVE = text(
 
 @dataclass(frozen=True)
 class _Ready:
-    """The files of a table by their paths below its location, and what in them depends on the table."""
+    """The files of a table by their paths below its location, and the values in them that a copy replaces."""
 
     files: dict[str, bytes]
     location: str
     uuid: str
     first: str
-    """The name of the table's first metadata file, which every copy has already."""
+    """The name of the table's first metadata file, which every copy already has."""
     names: tuple[str, str]
-    """Of the newest metadata file and of the one before."""
+    """The names of the newest metadata file and of its predecessor."""
     written_ms: int
 
 
@@ -49,16 +49,16 @@ _known: dict[Hashable, _Ready] = {}
 
 
 def fill(catalog: SqlCatalog, table: Table, key: Hashable, write: Callable[[], None]) -> None:
-    """Give a new table the rows that ``write`` appends: by calling it, or by copying what it wrote under this key.
+    """Give a new table the rows that ``write`` appends: call it, or copy the files that it wrote under this key.
 
-    ``key`` names what is written; the table's schema, specs and properties are added to it.
+    ``key`` identifies the rows; the table's schema, specs and properties are added to it.
     """
     elsewhere = {"write.metadata.path", "write.data.path"} & table.properties.keys()
     if elsewhere or not table.metadata.location.startswith("file://"):
-        write()  # some of its files are not below its location, or not on this disk
+        write()  # files are outside the table's location, or not on this disk
         return
     empty = {name: value for name, value in json.loads(table.metadata.model_dump_json()).items() if name not in _OWN}
-    # A test that has PyArrow write other files gets, and leaves behind, tables of its own.
+    # A test that makes PyArrow write other files neither uses nor provides tables of other tests.
     writer = repr(pq.ParquetWriter), getattr(pq.ParquetWriter, "write_table", None)
     key = key, json.dumps(empty, sort_keys=True), writer
     if key in _known:
@@ -72,7 +72,7 @@ def fill(catalog: SqlCatalog, table: Table, key: Hashable, write: Callable[[], N
 
 
 def _read(table: Table, first: str) -> _Ready | None:
-    """``None``: the table is empty, or a link leads to some of its files."""
+    """The files of a table; ``None`` if it is empty or contains links."""
     location = table.metadata.location
     folder = Path(location.removeprefix("file://"))
     found = list(folder.rglob("*"))
@@ -92,9 +92,9 @@ def _copy(catalog: SqlCatalog, table: Table, ready: _Ready) -> None:
     renamed = ((ready.location, location), (ready.uuid, str(table.metadata.table_uuid)), (ready.first, first_name))
     later_ms = int(time.time() * 1000) - ready.written_ms
     lengths: dict[bytes, int] = {}
-    # Manifests first: their lists name their lengths.
+    # Manifests first, because manifest lists have their lengths.
     for name, data in sorted(ready.files.items(), key=lambda item: "/snap-" in item[0]):
-        # In the place of the original, PyIceberg may remember its manifests by their paths: they stay as they are.
+        # At the original's location, PyIceberg may have cached manifests by path, so they are not changed.
         if name.endswith(".avro") and location != ready.location:
             data = b"".join(_moved(data, ready.location.encode(), location.encode(), lengths))
             lengths[f"{location}/{name}".encode()] = len(data)
@@ -113,7 +113,7 @@ def _copy(catalog: SqlCatalog, table: Table, ready: _Ready) -> None:
 
 
 def _later(document: Any, by_ms: int) -> Any:
-    """The document with all its times moved."""
+    """The document with all times shifted."""
     if isinstance(document, list):
         return [_later(item, by_ms) for item in document]
     if not isinstance(document, dict):
@@ -123,7 +123,7 @@ def _later(document: Any, by_ms: int) -> Any:
 
 
 def _moved(data: bytes, old: bytes, new: bytes, lengths: dict[bytes, int]) -> Iterator[bytes]:
-    """An Avro file with another location at the beginning of its paths; a manifest's length follows its path."""
+    """An Avro file with another location at the start of its paths; a manifest's length follows its path."""
     sync = data[-_SYNC_BYTES:]
     header, *_ = data.partition(sync)
     deflated = _DEFLATED in header

@@ -1,4 +1,4 @@
-"""A fleet as the state may know it: healthy, neglected, unreadable and hostile tables, for the report page."""
+"""Records of a fleet in the state, with healthy, neglected, unreadable and hostile tables, for the report page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from icekeeper.state.trends import TrendRow
 NOW_MS = 1_795_800_000_000
 DAY_MS = 24 * HOUR_MS
 HOSTILE = '</script><script>alert("\'&")</script>\u202e<!--'
-"""A name as an attacker may choose it: it ends elements, quotes, and turns the direction of text."""
+"""A name by an attacker, which closes elements, has quotes, and reverses the direction of text."""
 
 
 def fleet(tables: int, catalog: str = "lake", *, hostile: bool = False) -> CatalogFacts:
@@ -73,7 +73,7 @@ def _stats(identity: TableIdentity, random: Random, number: int, seconds: list[i
     }
     due = number % 7 == 1 or bool(text)
     reasons = (text or f"{files} data files of 3 MB on average are below 192 MB", "60 manifests reach 5") if due else ()
-    day = 2**62 if text else NOW_MS - 31 * DAY_MS  # no calendar has the former
+    day = 2**62 if text else NOW_MS - 31 * DAY_MS  # the former is outside every calendar
     refs = [["main", "branch", day + seconds[-1] * 1000], [text or "audit", "tag", day + seconds[9] * 1000]]
     return LakeStats(
         identity=identity,

@@ -1,4 +1,4 @@
-"""One group rewritten by itself: files made from Arrow tables, a task, its result."""
+"""A rewrite of a single file group: files made from Arrow tables, a task, its result."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def struct(*fields: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def input_file(path: Path, table: pa.Table) -> InputFile:
-    """Write a Parquet file as it is given."""
+    """Write a table as a Parquet file without changes."""
     pq.write_table(table, path)
     return InputFile(str(path), table.num_rows, path.stat().st_size)
 
 
 def rows(schema: Mapping[str, Any], values: Mapping[str, Sequence[Any]]) -> pa.Table:
-    """Columns by name, in the Arrow types and with the ids of an Iceberg schema."""
+    """A table of columns by name, with the Arrow types and field ids of an Iceberg schema."""
     target = arrow_schema(schema)
     arrays = []
     for field in target:
@@ -62,13 +62,13 @@ def task(schema: Mapping[str, Any], inputs: Sequence[InputFile], folder: Path, *
 
 
 def rewritten(schema: Mapping[str, Any], tables: Sequence[pa.Table], folder: Path, **more: Any) -> RewriteResult:
-    """Merge tables, each of them a file first."""
+    """Write each table to a file and merge the files."""
     inputs = [input_file(folder / f"in-{number}.parquet", table) for number, table in enumerate(tables)]
     return rewrite_group(task(schema, inputs, folder, **more))
 
 
 def written(result: RewriteResult) -> DataFile:
-    """The one file of a rewrite that went well."""
+    """The only file of a successful rewrite."""
     assert result.error is None, result.error
     (file,) = result.written
     return file

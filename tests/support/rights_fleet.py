@@ -1,4 +1,4 @@
-"""A deployment with a table bucket and tables of the Glue Data Catalog, whose passes need every right there is."""
+"""A deployment with a table bucket and tables of the Glue Data Catalog, whose passes need every right."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _DAYS_OLD = datetime.timedelta(days=40)
 
 
 class RightsFleet:
-    """A stack that is deployed with :data:`PARAMETERS`, and its tables."""
+    """A stack deployed with :data:`PARAMETERS`, and its tables."""
 
     def __init__(self, stack: LocalStack, folder: Path) -> None:
         self.stack = stack
@@ -93,30 +93,30 @@ class RightsFleet:
         stack.put_control("config/pyiceberg.yaml", _CATALOG_FILE)
 
     def give_policy(self) -> None:
-        """Write the policy file, which is optional; from now on everybody reads it."""
+        """Write the optional policy file, and restart all functions, so that they read it."""
         self.stack.put_control("config/policy.yaml", POLICY_FILE)
         self.stack.start_cold()
 
     def run(self, machine_input: Mapping[str, Any]) -> Execution:
-        """A run that must end well."""
+        """Run the pipeline, which must succeed."""
         execution = self.stack.run(dict(machine_input))
         assert execution.status == "SUCCEEDED", [execution.error, *(visit.errors for visit in execution.visits)]
         return execution
 
     def statuses(self, execution: Execution) -> dict[str, str]:
-        """How the pass over each table ended."""
+        """The status of the pass over each table."""
         report = self.stack.control(f"runs/{execution.name}/report.json")
         return {item["table"]: item["status"] for item in report["results"]}
 
     # -- tables
 
     def glue_table(self, name: str, folder: str = "") -> Table:
-        """A partitioned table in the ordinary bucket: small files of today and of a day long ago."""
+        """Create a partitioned table in the data bucket, with small files of today and of a day long ago."""
         location = f"s3://{DATA_BUCKET}/{folder}{name}"
         return _filled(load_catalog("glue", **self._glue), f"{DATABASE}.{name}", location)
 
     def leave_orphans(self, table: Table) -> None:
-        """An old file that nothing references, and a load that failed."""
+        """Leave an old orphan file and a failed load."""
         orphan, staged = (f"{table.location()}/data/{name}.parquet" for name in ("orphan", "staged"))
         s3 = self.stack.moto.client("s3")
         for path in (orphan, staged):
@@ -133,11 +133,11 @@ class RightsFleet:
         declare_load(handle, "a-load", LoadState.FAILED)
 
     def grow_old(self) -> None:
-        """Every object of the ordinary bucket was written long ago."""
+        """Date back every object in the data bucket."""
         _grow_old(DATA_BUCKET)
 
     def bucket_table(self, name: str, bucket: str = "rights-tables") -> None:
-        """A partitioned table in a new table bucket of AWS's kind, which maintains all but its files; a load failed."""
+        """Create a partitioned table with a failed load in a new table bucket, which does not remove orphan files."""
         s3tables = self.stack.moto.client("s3tables")
         arn = s3tables.create_table_bucket(name=bucket)["arn"]
         s3tables.create_namespace(tableBucketARN=arn, namespace=[DATABASE])
@@ -162,7 +162,7 @@ class RightsFleet:
 
 
 def jobs_in_this_process(stack: LocalStack) -> dict[str, StandInJob]:
-    """Every job as Glue would start it, but in this process and without Spark: its rights are those of its role."""
+    """Every job with the rights of its role, as Glue starts it, but in this process and without Spark."""
 
     def job(role: str) -> StandInJob:
         def run(arguments: Mapping[str, str]) -> None:

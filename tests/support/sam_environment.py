@@ -1,4 +1,4 @@
-"""What SAM CLI gives a function: its environment and its file system."""
+"""The environment and the file system that SAM CLI gives a function."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from support.lambda_functions import sample
 from support.rights_fleet import PARAMETERS
 from support.stack_template import FUNCTIONS
 
-# What SAM CLI gives a function of a local stack as its environment, and where its emulator of the runtime is.
+# The environment that SAM CLI gives a function of a local stack, and SAM CLI's runtime emulator.
 
 
 def sam_cli() -> Path:
-    """The command of SAM CLI, as ``make`` names it."""
+    """The command of SAM CLI, which ``make`` passes on."""
     return Path(os.environ["SAM_CLI"])
 
 
 def emulators() -> Path:
-    """Where SAM CLI has its emulators, one for each processor."""
+    """The folder of SAM CLI's emulators, one for each processor."""
     (found,) = sam_cli().resolve().parent.parent.glob("lib/python*/site-packages/samcli/local/rapid")
     return found
 
 
 def variables_of(stack: LocalStack, catalogs: str) -> dict[str, dict[str, str]]:
-    """What ``--env-vars`` is given, as events/README.md says it: the stack's own names."""
+    """The input of ``--env-vars`` as in events/README.md, with the names of the stack."""
     bucket, state = stack.template.name("ControlBucket"), stack.template.name("StateTable")
     samples = sample("environment")["Parameters"]
     named = {name: text.replace("my-control-bucket", bucket) for name, text in samples.items()}
@@ -43,7 +43,7 @@ def variables_of(stack: LocalStack, catalogs: str) -> dict[str, dict[str, str]]:
 
 
 def as_sam_resolves(stack: LocalStack, catalogs: str, folder: Path) -> Mapping[str, Mapping[str, str]]:
-    """By role: the variables of each function, the keys of its own role, and the endpoint of AWS here."""
+    """By role: the variables of each function, the keys of its role, and the endpoint of the emulated AWS."""
     resolved = seen_by_sam(variables_of(stack, catalogs), PARAMETERS, folder)["environments"]
     return {role: {**resolved[logical_id], **_of_aws(stack, role)} for role, (logical_id, _) in FUNCTIONS.items()}
 
@@ -52,7 +52,7 @@ def seen_by_sam(variables: Mapping[str, Any], parameters: Mapping[str, str], fol
     """The environments and roles that SAM CLI resolves from the template (``tests/sam/as_sam_sees_it.py``).
 
     Raises:
-        AssertionError: SAM CLI does not read the template.
+        AssertionError: SAM CLI cannot read the template.
     """
     given = folder / "environment.json"
     given.write_text(json.dumps(variables))
@@ -65,7 +65,7 @@ def seen_by_sam(variables: Mapping[str, Any], parameters: Mapping[str, str], fol
 
 
 def keys_of(stack: LocalStack, role: str) -> dict[str, str]:
-    """The keys of a function's own role, as Lambda puts them into its environment."""
+    """The keys of a function's role, as Lambda puts them into its environment."""
     reported = stack.keys.answer(role)
     names = {
         "AWS_ACCESS_KEY_ID": "AccessKeyId",
@@ -79,14 +79,14 @@ def _of_aws(stack: LocalStack, role: str) -> dict[str, str]:
     return {"AWS_ENDPOINT_URL": stack.moto.endpoint, **keys_of(stack, role)}
 
 
-# The file system that a function of Lambda's Python sees, made of what this machine has: no image is fetched.
+# The file system that a function of Lambda's Python sees, made of files of this machine, without fetching an image.
 #
-# The interpreter is this machine's, and so is glibc; ``awslambdaric``, AWS's own client of the runtime, comes from PyPI
-# (``make`` installs it), the emulator of the runtime from SAM CLI.  What Lambda has not is not here either: no home
-# folder, no ``/dev/shm``, and of a system's programs only those that SAM CLI needs to make an image.
+# The interpreter and glibc are this machine's; ``awslambdaric``, AWS's client of the runtime, comes from PyPI (``make``
+# installs it), the emulator of the runtime from SAM CLI.  As in Lambda, there is no home folder and no ``/dev/shm``,
+# and the only system programs are those that SAM CLI needs to make an image.
 
 USER, GROUP = 993, 990
-"""``sbx_user1051``, whom the code of a function runs as."""
+"""``sbx_user1051``, the user that runs the code of a function."""
 EMULATOR = "/var/rapid/aws-lambda-rie"
 VARIABLES = {
     "LANG": "en_US.UTF-8",
@@ -96,11 +96,11 @@ VARIABLES = {
     "LAMBDA_TASK_ROOT": "/var/task",
     "LAMBDA_RUNTIME_DIR": "/var/runtime",
 }
-"""AWS Lambda developer guide, "Using Lambda environment variables", with the image's own PATH."""
+"""AWS Lambda developer guide, "Using Lambda environment variables", with the PATH of the image."""
 
-# What a wheel may take for granted, of glibc and GCC (PEP 600); the system of Lambda's Python 3.12 has them.
+# Libraries of glibc and GCC that a wheel may expect (PEP 600); the system of Lambda's Python 3.12 has them.
 _OF_THE_SYSTEM = ("libc", "libm", "librt", "libdl", "libpthread", "libresolv", "libgcc_s", "libstdc++")
-# SAM's own lines of an image: RUN mv ..., chmod ...
+# SAM's lines of an image: RUN mv ..., chmod ...
 _TOOLS = ("/bin/sh", "/bin/mv", "/bin/chmod")
 _FOLDERS = ("tmp", "opt", "var/task", "var/rapid", "proc", "dev", "etc", "bin", "home")
 _NEVER_USED = ("test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages", "config-*")
@@ -108,8 +108,8 @@ _BOOTSTRAP = f"""#!/bin/sh
 export AWS_EXECUTION_ENV=AWS_Lambda_python{LAYER_PYTHON}
 exec /var/lang/bin/python{LAYER_PYTHON} /var/runtime/bootstrap.py
 """
-# The order of modules: AWS Lambda developer guide, "Dependency search path and runtime-included libraries".  An engine
-# for containers starts us as root, with a home and a shared memory; Lambda does not.
+# The order of modules: AWS Lambda developer guide, "Dependency search path and runtime-included libraries".  A
+# container engine starts the process as root, with a home and shared memory; Lambda does not.
 _START = f"""\
 import os, sys
 if os.getuid() == 0:
@@ -126,7 +126,7 @@ main(["bootstrap.py", os.environ["_HANDLER"]])
 
 
 def build_root(folder: Path, interpreter: str, runtime: Path, emulators: Path) -> None:
-    """Fill a folder with the packages of ``runtime``; the emulator is that of SAM CLI's which is for this processor."""
+    """Fill a folder with the packages of ``runtime``, and with SAM CLI's emulator for this processor."""
     for name in _FOLDERS:
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "tmp").chmod(0o1777)
@@ -146,8 +146,8 @@ def build_root(folder: Path, interpreter: str, runtime: Path, emulators: Path) -
 
 
 def _prefix_of(interpreter: str) -> Path:
-    asked = [interpreter, "-c", "import sys; print(sys.base_prefix)"]
-    return Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())
+    command = [interpreter, "-c", "import sys; print(sys.base_prefix)"]
+    return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 
 def _copy_python(prefix: Path, target: Path) -> None:
@@ -162,7 +162,7 @@ def _copy_python(prefix: Path, target: Path) -> None:
 
 
 def _copy_libraries(root: Path) -> None:
-    """Copy what the loader would find for all that is in the root, and what every wheel may expect, to /lib64."""
+    """Copy to /lib64 the libraries of all programs in the root, and the libraries that every wheel may expect."""
     programs = [*root.glob("bin/*"), *root.glob("var/lang/bin/*"), *root.glob("var/lang/lib/**/*.so*")]
     wanted = {path for program in programs for path in _libraries(program)} | set(_of_the_system())
     target = root / "lib64"
@@ -170,7 +170,7 @@ def _copy_libraries(root: Path) -> None:
     for path in wanted:
         if not path.name.startswith("libpython"):
             shutil.copy(path, target / path.name)
-    # The program that loads the others is named in each by its whole path.
+    # Each program names the loader by its absolute path.
     loader = next(path for path in wanted if path.name.startswith("ld-linux"))
     if loader.parent.name != "lib64":
         (root / "lib").mkdir(exist_ok=True)

@@ -25,7 +25,7 @@ from support.settings import NOW_MS, policy, resolved
 
 
 class PreparedCatalog:
-    """An exception in place of metadata is raised by ``load``; ``loads`` has the requested tables in order."""
+    """``load`` raises an exception given in place of metadata; ``loads`` lists the loaded tables in order."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class PreparedCatalog:
         raise AssertionError("detection never commits")
 
 
-# A scan over prepared catalogs with a state that counts what it is asked.
+# A scan over prepared catalogs with a state that counts its reads and writes.
 
 FILES = "{} data files of 1 MB on average are below 192 MB"
 IDLE = "no sign of work"
 
 
 class CountedState(SqliteStateStore):
-    """Counts what a scan asks for."""
+    """Counts the reads and writes of a scan."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)

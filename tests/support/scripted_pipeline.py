@@ -1,4 +1,4 @@
-"""Stand-ins for every function and job of the pipeline: what the state machine asked for, in order, and what failed."""
+"""Stand-ins for every function and job of the pipeline, which record the calls of the state machine and may fail."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from local_stack.functions import StandIn
 from local_stack.jobs import StandInJob
 
 STARTED_MS = 1_790_000_000_000
-"""What ``Detect`` answers for the beginning of every run."""
+"""The start time of every run in the answer of ``Detect``."""
 ROUTES = {step: "function" for step in STEPS if step not in ("expire_partitions", "compute_statistics")}
-"""Where the steps of a table run unless a test says otherwise: what a policy without options asks for, in functions."""
+"""The default routes of a table's steps: the steps of a policy without options, all in functions."""
 JOBS = {"compact_data_files": Stage.COMPACTION, "remove_orphans": Stage.ORPHANS, "rewrite_manifests": Stage.MANIFESTS}
-"""The stage of which each script does the work."""
+"""The stage of each script."""
 _OPERATING = sorted({step.function for step in STEP_FACTS} - {"clean_staged"})
 DIGEST = "0" * 64
 WORKERS = 3
@@ -37,35 +37,35 @@ class Call:
 
 @dataclass(slots=True)
 class ScriptedPipeline:
-    """Answers as the real functions do; ``happening`` says what else a step does, before it answers."""
+    """Answers as the real functions do; ``happening`` has further actions of a step before its answer."""
 
     put_object: Callable[[str, bytes], None]
     bucket: str
     tables: tuple[str, ...] = ("ns.t",)
     without_orphans: frozenset[str] = frozenset()
-    """Tables of which none is listed."""
+    """Tables without listed orphans."""
     unreadable: frozenset[str] = frozenset()
-    """Lists, by name, that were overwritten."""
+    """Names of lists that are overwritten."""
     routes: Mapping[str, str] = field(default_factory=lambda: dict(ROUTES))
     own_routes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """By table, where they are not those of all."""
+    """Routes by table that differ from ``routes``."""
     report: Mapping[str, Any] = field(default_factory=dict)
-    """What the report answers otherwise than that all is well."""
+    """Changes to the report's answer, which otherwise reports success."""
     left: list[int] = field(default_factory=list)
-    """How many tables each report leaves, the last first; then none."""
+    """How many tables each report leaves, in reverse order; then none."""
     happening: dict[str, Callable[[Any], object]] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     held: dict[str, str] = field(default_factory=dict)
-    """By table, the other run that maintains it."""
+    """The other run that maintains a table, by table."""
     items: Mapping[str, Any] = field(default_factory=dict)
-    """What was proposed, by table."""
+    """The proposals by table."""
     most_at_once: int = 0
-    """Tables that were worked on at the same time."""
+    """The greatest number of tables in work at the same time."""
     _planned: set[str] = field(default_factory=set)
     _at_work: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    # -- what a test asks
+    # -- for tests
 
     @property
     def steps(self) -> list[str]:
@@ -75,10 +75,10 @@ class ScriptedPipeline:
         return [call.step for call in self.calls if call.table == table]
 
     def event_of(self, step: str) -> Any:
-        """What a step was handed the last time."""
+        """The event of the last call of a step."""
         return next(call.event for call in reversed(self.calls) if call.step == step)
 
-    # -- what the state machine calls
+    # -- called by the state machine
 
     @property
     def functions(self) -> Mapping[str, StandIn]:
@@ -97,11 +97,11 @@ class ScriptedPipeline:
 
     def _detect(self, event: Any) -> Any:
         self._tell("*", "detect", event)
-        asked = event["input"]
-        forced = asked.get("table")
+        given = event["input"]
+        forced = given.get("table")
         items = [
             {
-                "catalog": asked.get("catalog", "C"),
+                "catalog": given.get("catalog", "C"),
                 "warehouse": "s3://lake/",
                 "table": table,
                 "uuid": f"uuid of {table}",
@@ -109,8 +109,8 @@ class ScriptedPipeline:
                 "reasons": ["it needs it"],
                 "priority": 0.5,
                 "forced": forced is not None,
-                "settings": asked.get("settings", {}),
-                "wait": asked.get("wait", False),
+                "settings": given.get("settings", {}),
+                "wait": given.get("wait", False),
             }
             for table in ((forced,) if forced else self.tables)
         ]
@@ -132,7 +132,7 @@ class ScriptedPipeline:
         return {"steps": len(self._routes(table))}
 
     def _gather(self, event: Any) -> Any:
-        """As the real one: what was not planned is in no list."""
+        """Like the real function, list only planned tables."""
         self._tell("*", "gather", event)
         answer: dict[str, Any] = {}
         for stage in Stage:
@@ -184,7 +184,7 @@ class ScriptedPipeline:
         }
         return {"run_id": event["run_id"], **well, "error": "", "cause": "", **({} if left else self.report)}
 
-    # -- how
+    # -- helpers
 
     def _routes(self, table: str) -> Any:
         return {**self.routes, **self.own_routes.get(table, {})}
@@ -197,7 +197,7 @@ class ScriptedPipeline:
 
     @contextmanager
     def _at(self, table: str, step: str, event: Any) -> Iterator[None]:
-        """One table is worked on; refused while another run has it."""
+        """Work on a table; refuse it while another run maintains it."""
         with self._lock:
             self._at_work += 1
             self.most_at_once = max(self.most_at_once, self._at_work)

@@ -1,4 +1,4 @@
-"""Every event of events/, sent to its function, and what a pass by them does to a table."""
+"""Every event of events/, sent to its function, and the effects of such a pass on a table."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from support.readers import canonical, duckdb_rows
 from support.rights_fleet import DATABASE, RightsFleet
 from support.table_functions import EVENTS, RUN
 
-# Every event of events/, sent to its function in the order of events/README.md, about one table of a stack.
+# Every event of events/, sent to its function in the order of events/README.md, for one table of a stack.
 
 Call: TypeAlias = Callable[[str, Any], Any]
-"""Calls a function by its role with an event; its answer."""
+"""Calls a function by its role with an event and returns the answer."""
 
 
 @dataclass
 class SentEvents:
-    """What was sent and answered so far; the caller sends :meth:`all` over a table that needs a pass."""
+    """The events sent so far with their answers; :meth:`all` needs a table that needs a pass."""
 
     stack: LocalStack
     call: Call
     answers: dict[str, Any] = field(default_factory=dict)
 
     def all(self, table: str, catalog: str) -> Mapping[str, Any]:
-        """Send every event once; all answers, by the name of the event."""
+        """Send every event once; return all answers by the name of the event."""
         found = self._send("detect_forced", input={"table": table, "catalog": catalog})
         (item,) = self.stack.control(found["tables"]["key"])
         self._send("plan", item=item)
@@ -49,14 +49,14 @@ class SentEvents:
     def _send(self, name: str, **changed: Any) -> Any:
         event = {**sample(name), "run_id": RUN, **changed}
         if "started_ms" in event:
-            event["started_ms"] = system_clock()  # files that came after a run began are too young for it
+            event["started_ms"] = system_clock()  # a run ignores files that are younger than its start
         self.answers[name] = self.call(EVENTS[name], event)
         return self.answers[name]
 
 
-# A table of the Glue Data Catalog that needs every operation, and what a pass by the events of events/ does to it.
+# A table of the Glue Data Catalog that needs every operation, and the results of a pass by the events of events/.
 
-_SAID = {
+_EXPECTED = {
     "expire_partitions": {
         "expire_partitions": "succeeded: expired 1 partition(s): dropped 1 data file(s) with 5 row(s)"
     },
@@ -72,7 +72,7 @@ _SAID = {
 
 
 class NeedyTable:
-    """The stack's one table: small files, a partition of long ago, an orphan, the file of a failed load."""
+    """The stack's only table: small files, an old partition, an orphan, the file of a failed load."""
 
     name, catalog = f"{DATABASE}.t", "glue"
 
@@ -91,12 +91,12 @@ class NeedyTable:
         return duckdb_rows(self._table.refresh().metadata_location, s3=self._s3)
 
     def has_had_its_pass(self, answers: Mapping[str, Any]) -> None:
-        """Check what every function answered, that no right was missing, and every row, as DuckDB reads it.
+        """Check every function's answer, that no right was missing, and every row, as DuckDB reads it.
 
         Raises:
-            AssertionError: something is wrong.
+            AssertionError: a check fails.
         """
-        assert {name: answers[name] for name in _SAID} == _SAID
+        assert {name: answers[name] for name in _EXPECTED} == _EXPECTED
         assert answers["list_orphans"]["count"] == 2
         report = answers["report"]
         assert (report["status"], report["summary"], report["left"]) == ("succeeded", "1 succeeded", 0)

@@ -1,4 +1,4 @@
-"""Passes over any table of several catalogs that are served together: they share one state."""
+"""Passes over any table of several catalogs that share a state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.readers import pyiceberg_rows
 
 
 def second_catalog(tmp_path: Path) -> SqlCatalog:
-    """Another catalog of the same deployment, with PyIceberg's eyes."""
+    """Another catalog of the same deployment, as PyIceberg's object."""
     other = SqlCatalog("other", uri=f"sqlite:///{tmp_path / 'other.db'}", warehouse=(tmp_path / "other").as_uri())
     other.create_namespace("ns")
     return other
@@ -38,7 +38,7 @@ def maintain(
     served: SqlCatalog | None = None,
     **settings: str,
 ) -> dict[str, OperationOutcome]:
-    """A pass as the command makes it, over any table; ``served`` is another catalog with the same state.
+    """Run a pass over any table as the command does; ``served`` is another catalog with the same state.
 
     Its clock is ``table.late_ms`` ahead of the system's.
     """
@@ -58,19 +58,19 @@ def maintain(
 
 
 def open_ours(catalog: SqlCatalog, environment: dict[str, str] | None = None) -> Catalog:
-    """The catalog as we see it; unless the environment bounds its tables, they may lie wherever the others' do."""
+    """Icekeeper's view of the catalog; by default, its tables may be anywhere below the database's folder."""
     database = catalog.properties["uri"].removeprefix("sqlite:///")
     beside = {ALLOWED_PREFIXES: f"*={Path(database).parent}"}
     return open_catalog(catalog.name, {**catalog.properties, "type": "sql"}, {**beside, **(environment or {})})
 
 
 def ids(table: Table) -> list[int]:
-    """The column ``id`` as PyIceberg reads it now."""
+    """The current column ``id`` as PyIceberg reads it."""
     return sorted(row["id"] for row in pyiceberg_rows(table.refresh().metadata_location))
 
 
 def files_of(table: Table) -> list[str]:
-    """Its live data files."""
+    """The live data files of the table."""
     return [task.file.file_path for task in table.scan().plan_files()]
 
 

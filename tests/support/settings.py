@@ -1,4 +1,4 @@
-"""Settings and table metadata made for tests that need no files."""
+"""Settings and table metadata for tests that need no files."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def refusal(table: Mapping[str, str] = NONE, environment: Mapping[str, str] = NO
 
 
 def forget_credentials(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """This process finds no AWS credentials anywhere."""
+    """Hide all AWS credentials from this process."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", raising=False)  # of a local stack of this process
+    monkeypatch.delenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", raising=False)  # a local stack in this process sets it
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -46,7 +46,7 @@ def policy(**values: object) -> ResolvedPolicy:
 def table(
     summary: object = None, *, snapshots: int = 1, age_hours: int = 1, version: int = 2, **properties: str
 ) -> TableMetadata:
-    """A table with ``snapshots`` snapshots, one an hour, the newest ``age_hours`` old and summed up by ``summary``."""
+    """A table with ``snapshots`` hourly snapshots; the newest is ``age_hours`` old and has ``summary``."""
     raw = [
         {"snapshot-id": n + 1, "timestamp-ms": NOW_MS - (age_hours + snapshots - 1 - n) * HOUR_MS, "summary": {}}
         for n in range(snapshots)

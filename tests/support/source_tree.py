@@ -1,4 +1,4 @@
-"""The files of this repository as modules, and what each imports, found without importing it."""
+"""The files of this repository as modules, and their imports, found without importing them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGE = ROOT / "layers" / "icekeeper" / "src" / "icekeeper"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 IMPORTS_OF_SPARK = sorted((ROOT / "glue_jobs").rglob("*.py"))
 DEPLOYED = [*SOURCES, *sorted((ROOT / "functions").rglob("*.py")), *IMPORTS_OF_SPARK]
-# What stands beside it: one writes the definition, one builds what is deployed, one runs the whole of it here.
+# Other packages: ``state_machine`` writes the definition, ``artifacts`` builds the deployment, ``local_stack`` runs it.
 LOCAL_STACK = sorted((ROOT / "local_stack").rglob("*.py"))
 _WRITERS = [*sorted((ROOT / "state_machine").rglob("*.py")), *sorted((ROOT / "artifacts").rglob("*.py"))]
 BESIDE = [*_WRITERS, *LOCAL_STACK]
@@ -38,12 +38,12 @@ MODULES = {module_name(path): path for path in SOURCES}
 
 @functools.cache
 def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """The syntax tree of a file, flat; parsed once for all tests."""
+    """The flat syntax tree of a file, parsed once for all tests."""
     return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 def imported(path: Path) -> Iterator[tuple[str, str | None]]:
-    """Every import, nested ones too: ``(module, name taken from it)``."""
+    """Every import, also nested imports: ``(module, imported name)``."""
     for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)

@@ -1,4 +1,4 @@
-"""The state machine's definition, as text with substitutions and as what Step Functions gets."""
+"""The state machine's definition after substitutions, as Step Functions gets it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUBSTITUTION = re.compile(r"\$\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Machine:
-    """One level: the states of the machine itself, or those of a Map's children."""
+    """A level: the states of the machine itself, or those of a Map's children."""
 
     name: str
     definition: Mapping[str, Any]
@@ -29,14 +29,14 @@ class Machine:
         return states
 
     def levels(self) -> Iterator[Machine]:
-        """This level and every one nested in it."""
+        """This level and every nested level."""
         yield self
         for name, state in self.states.items():
             if "ItemProcessor" in state:
                 yield from Machine(name, state["ItemProcessor"]).levels()
 
     def next_states(self, name: str) -> list[str]:
-        """Where a state may lead, failures included."""
+        """The possible next states, also after failures."""
         state = self.states[name]
         ways = [state[key] for key in ("Next", "Default") if key in state]
         return ways + [way["Next"] for key in ("Choices", "Catch") for way in state.get(key, ())]
@@ -54,8 +54,8 @@ class Machine:
 
 
 def load_machine(values: Mapping[str, str] | None = None) -> Machine:
-    """The definition with its substitutions made; what ``values`` leaves out gets its own name, numbers their defaults,
-    but of tables there is one at a time.
+    """The definition with ``values`` substituted; other substitutions become their names, numbers their defaults, but
+    with one table at a time.
     """
     numbers = {"MaxConcurrentTables": "1", "LeaseWaitSeconds": "30", "JobTaskSeconds": "6300", "JobRetryLimit": "1"}
     known = {**numbers, **(values or {})}
@@ -63,7 +63,7 @@ def load_machine(values: Mapping[str, str] | None = None) -> Machine:
     return Machine("the machine", yaml.load(text, Loader=YAML_LOADER))
 
 
-# The state machine's definition by levels and tasks, and what each task sends.
+# The state machine's definition by levels and tasks.
 
 MACHINE = load_machine()
 LEVELS = {level.name: level for level in MACHINE.levels()}
@@ -71,7 +71,7 @@ LEVELS = {level.name: level for level in MACHINE.levels()}
 
 
 def tasks(kind: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every task whose resource has ``kind`` in it."""
+    """Every task whose resource contains ``kind``."""
     for level in LEVELS.values():
         for name, state in level.states.items():
             if state["Type"] == "Task" and kind in state["Resource"]:

@@ -25,7 +25,7 @@ from icekeeper.state.store import LastSeen, Pin, SeenTable, StateStore
 from icekeeper.state.sweeps import SweepKind, SweepRecord
 from local_stack.moto_server import REGION, MotoServer
 
-# State tables in moto's DynamoDB, each a fresh one.
+# New state tables in moto's DynamoDB.
 
 _numbers = itertools.count(1)
 
@@ -36,18 +36,18 @@ def _client(server: MotoServer) -> Any:
 
 
 def a_table(server: MotoServer) -> DynamoTable:
-    """A fresh table, as the stack's template makes it."""
+    """A new table, as the stack's template creates it."""
     name = f"state-{next(_numbers)}"
     create_table(_client(server), name)
     return DynamoTable(_client(server), name)
 
 
 def state_address(server: MotoServer, table: DynamoTable) -> str:
-    """What ``ICEKEEPER_STATE`` says to mean it."""
+    """The value of ``ICEKEEPER_STATE`` for a table."""
     return f"dynamodb://{table.name}?region={REGION}&endpoint={server.endpoint}"
 
 
-# Every state store, and whose state the contract suites keep in it.
+# Every state store, and the tables whose state the contract suites keep in it.
 
 IDENTITY = TableIdentity(
     CatalogId("C", "s3://bucket/"), TableName(("ns", "sub"), "t"), "uuid-1", "s3://bucket/ns/sub/t"
@@ -56,17 +56,17 @@ WITHOUT_UUID = replace(IDENTITY, uuid="")
 CALLED = replace(
     IDENTITY, catalog=CatalogId("D", "s3://bucket"), table=TableName(("NS",), "Renamed"), uuid=IDENTITY.uuid.upper()
 )
-"""The same table, as another catalog calls it."""
+"""The same table under its name in another catalog."""
 COPY = replace(IDENTITY, location="s3://backup/t")
-"""One that shares its UUID, or the table itself after it has moved."""
+"""A table that shares the UUID, or the table itself after a move."""
 OTHERS: Mapping[str, TableIdentity] = {
     "created anew": replace(IDENTITY, uuid="uuid-2"),
     "without a UUID": WITHOUT_UUID,
 }
-"""Other tables of the same name and place."""
+"""Other tables with the same name and location."""
 
 OpenStore: TypeAlias = Callable[[], StateStore]
-"""Opens the same store anew, as another process would."""
+"""Opens the same store again, as another process does."""
 
 
 def _sqlite(request: pytest.FixtureRequest) -> OpenStore:
@@ -80,21 +80,21 @@ def _dynamodb(request: pytest.FixtureRequest) -> OpenStore:
 
 
 STORES: Mapping[str, Callable[[pytest.FixtureRequest], OpenStore]] = {"dynamodb": _dynamodb, "sqlite": _sqlite}
-"""Each makes an empty store; servers are started by fixtures, and only when they are needed."""
+"""Functions that make an empty store; fixtures start servers only when needed."""
 
 
 def look(finished_ms: int, *, is_done: bool = True, snapshot_id: int | None = 1) -> LastSeen:
-    """What a pass saw that took no time."""
+    """The record of a pass that took no time."""
     return LastSeen(snapshot_id=snapshot_id, looked_ms=finished_ms, finished_ms=finished_ms, is_done=is_done)
 
 
 def remember(store: StateStore, identity: TableIdentity, seen: LastSeen, digest: str = "d") -> None:
-    """Record a pass in which no operation failed."""
+    """Record a pass without failed operations."""
     store.remember(identity, digest, seen, started_ms=seen.looked_ms, failed={})
 
 
 def newest_look(store: StateStore, identity: TableIdentity) -> LastSeen | None:
-    """What the last pass saw, whatever its digest."""
+    """The record of the last pass with any digest."""
     seen = store.seen(identity)
     return None if seen is None else max(seen.passes.values(), key=lambda item: item.finished_ms)
 
@@ -107,7 +107,7 @@ def sweep(kind: SweepKind, at_ms: int, *, is_impossible: bool = False) -> SweepR
     return SweepRecord(kind=kind, counted_ms=at_ms, finished_ms=at_ms, is_impossible=is_impossible)
 
 
-# What reaches DynamoDB: the items of a table, answers lost on their way, and three records.
+# Items in DynamoDB, lost answers, and three records.
 
 LOAD = StagedLoad(identity=IDENTITY, name="L", changed_ms=5)
 CLAIMS = TableClaims(
@@ -123,16 +123,16 @@ PIN = Pin(identity=IDENTITY, name="p", snapshot_id=1, metadata_location="m", exp
 
 
 def stored(table: DynamoTable) -> list[Item]:
-    """Every item as DynamoDB has it."""
+    """Every item as stored in DynamoDB."""
     pages = table.client.get_paginator("scan").paginate(TableName=table.name)
     return [item for page in pages for item in page["Items"]]
 
 
 @contextmanager
 def lost_answers(table: DynamoTable, operation: str, count: int = 1) -> Iterator[list[bytes]]:
-    """The first ``count`` answers to an operation are lost on their way, so that boto3 sends the request again.
+    """Lose the first ``count`` answers to an operation, so that boto3 sends the request again.
 
-    What is yielded are the bodies of all requests for the operation.
+    Yield the bodies of all requests for the operation.
     """
     session = table.client._endpoint.http_session
     bodies: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The functions of a deployment with a table on this disk, and their samples of events/."""
+"""The functions of a deployment with a local table, and their sample events of events/."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STEPS = {
 
 
 class Functions(LambdaFunctions):
-    """The functions of a deployment with a table on this disk."""
+    """The functions of a deployment with a local table."""
 
     def __init__(self, table: MaintainedTable, folder: Path, state: str, *more: Any, **environment: str) -> None:
         self.table = table
@@ -63,27 +63,27 @@ class Functions(LambdaFunctions):
         super().__init__({**settings, **environment}, *more)
 
     def send(self, name: str, **changed: Any) -> Answer:
-        """Send a sample of events/ that is about this deployment's table."""
+        """Send a sample event of events/ with this deployment's table."""
         event = sample(name)
         if "item" in event:
             event["item"] |= self.item
         if "started_ms" in event:
-            event["started_ms"] = system_clock()  # its files are older than its run
+            event["started_ms"] = system_clock()  # the table's files are older than the run
         return self.call(EVENTS[name], {**event, **changed})
 
     @property
     def identity(self) -> TableIdentity:
-        """Of its table, as the state knows it."""
+        """The identity of the table in the state."""
         return parse_event(Item, self.item).identity
 
     def remembered(self) -> list[LakeStats]:
-        """How the tables of the catalog looked when they were last seen."""
+        """The lake stats of the catalog's tables."""
         (configured,) = self.deployment.catalogs()
         catalog = self.deployment.runtime_of(configured).catalog
         return list(self.deployment.state.lake_stats.of_catalog(catalog.id))
 
     def begin(self, run_id: str = RUN) -> None:
-        """Up to a plan."""
+        """Run detection and the plan."""
         wanted = {"table": "ns.t", "catalog": "local"}
         found = self.send("detect_forced", run_id=run_id, input=wanted)
         assert found.error is None

@@ -1,4 +1,4 @@
-"""Table metadata documents for tests, as an engine would have written them."""
+"""Table metadata documents for tests, as an engine writes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CREATED_MS = 1_700_000_000_000
 
 
 def new_document(location: str, format_version: int, **more: Any) -> dict[str, Any]:
-    """An empty table with one column.  A v1 document has what Iceberg 0.9 gave it: no refs, no sequence numbers."""
+    """An empty table with one column.  As in Iceberg 0.9, a v1 document has no refs and no sequence numbers."""
     schema = {
         "type": "struct",
         "schema-id": 0,
@@ -54,7 +54,7 @@ def snapshot(
     added_rows: int = 0,
     **more: Any,
 ) -> dict[str, Any]:
-    """A snapshot whose manifest list need not exist: catalogs do not look."""
+    """A snapshot whose manifest list need not exist, because catalogs do not read it."""
     raw: dict[str, Any] = {
         "snapshot-id": snapshot_id,
         "timestamp-ms": timestamp_ms,

@@ -1,4 +1,4 @@
-"""Random values of every Iceberg type, uuids among them."""
+"""Random values of every Iceberg type, including uuids."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from support.model.oracle import Row
 
-# Random values of every Iceberg type, from domains so small that keys meet again.
+# Random values of every Iceberg type, from domains so small that keys repeat.
 
 _MOMENT = datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
-# ORC has no place for the last second before 1970: Java's writer moves it to the first one after.
+# ORC cannot store the last second before 1970: Java's writer shifts it by a second.
 _BEFORE_EPOCH = datetime.datetime(1969, 12, 31, 23, 59, 58, 999999)
 _MOMENTS = (_MOMENT, _BEFORE_EPOCH, datetime.datetime(1970, 1, 1), datetime.datetime(2024, 3, 1, 23))
 
@@ -39,18 +39,18 @@ DOMAINS: Mapping[str, Sequence[Any]] = {
     "decimal(9, 2)": tuple(decimal.Decimal(n).scaleb(-2) for n in (-350, 0, 1, 999999999)),
     "decimal(12, 2)": tuple(decimal.Decimal(n).scaleb(-2) for n in (-350, 0, 1, 10**11)),
     "decimal(20, 3)": tuple(decimal.Decimal(n).scaleb(-3) for n in (-(10**19), 0, 1)),
-    # Both halves of both signs: readers disagree on the order of these.
+    # Both halves have both signs: readers disagree on the order of these uuids.
     "uuid": tuple(uuid.UUID(int=n) for n in (0, 1 << 63, (3 << 125) + 7, 7 << 125, (7 << 125) + (1 << 63), 2**128 - 1)),
     "fixed[3]": (b"\x00\x00\x00", b"\xff\xff\xff", b"abc"),
     "binary": (b"", b"\x00", b"\xff" * 20),
 }
 _PROMOTED = {"int": "long", "float": "double", "decimal(9, 2)": "decimal(12, 2)"}
-"""Type → what its columns may become (specification, "Schema Evolution")."""
+"""Type → the type to which its columns may be promoted (specification, "Schema Evolution")."""
 _NULL_SHARE = 0.2
 
 
 def promoted(kind: Any) -> str | None:
-    """The wider type that a column may get, if there is one."""
+    """The wider type to which a column may be promoted, if any."""
     return _PROMOTED.get(kind) if isinstance(kind, str) else None
 
 
@@ -60,7 +60,7 @@ def random_row(schema: Mapping[str, Any], chance: random.Random) -> Row:
 
 
 def random_value(kind: Any, chance: random.Random, *, required: bool) -> Any:
-    """A value of a type as Iceberg's JSON has it."""
+    """A random value of a type."""
     if not required and chance.random() < _NULL_SHARE:
         return None
     if isinstance(kind, str):
@@ -75,7 +75,7 @@ def random_value(kind: Any, chance: random.Random, *, required: bool) -> Any:
 
 
 def fits(kind: str, value: Any) -> bool:
-    """Whether a value of a column that was promoted since also is one of its older type."""
+    """Whether a value of a promoted column also fits its older type."""
     if kind == "int":
         return -(2**31) <= int(value) < 2**31
     if kind == "float":
@@ -87,16 +87,16 @@ def fits(kind: str, value: Any) -> bool:
 
 
 def _signed(value: bytes) -> tuple[int, int]:
-    """As ``java.util.UUID.compareTo`` orders them, and with it Iceberg-Java up to 1.10."""
+    """The order of ``java.util.UUID.compareTo``, which Iceberg-Java up to 1.10 uses."""
     most, least = struct.unpack(">qq", value)
     return most, least
 
 
 ORDERS: tuple[Callable[[bytes], Any], ...] = (_signed, bytes)
-"""Of Java; and of the specification, PyIceberg and DuckDB: unsigned bytes."""
+"""The order of Java, and the order of the specification, PyIceberg and DuckDB: unsigned bytes."""
 
 _NUMBERS = (0, 1, 2, 2**62, 2**63 - 2, 2**63 - 1, 2**63, 2**63 + 1, 2**63 + 2**62, 2**64 - 2, 2**64 - 1)
 AWKWARD_UUIDS = tuple(struct.pack(">QQ", *pair) for pair in itertools.product(_NUMBERS, repeat=2))
-"""Both halves of both signs, at both ends and beside them."""
+"""Uuids with halves of both signs, at and beside the ends of their ranges."""
 
 uuid_values = st.sampled_from(AWKWARD_UUIDS) | st.binary(min_size=16, max_size=16)
