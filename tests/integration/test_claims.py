@@ -31,14 +31,14 @@ from support.maintained_table import ID_AND_PART, NAME, MaintainedTable, new_tab
 from support.readers import pyiceberg_rows
 from support.served import age_everything, files_of, ids, maintain
 
-# The folders of a table stay known although its catalog entry returns to an older state
+# The folders of a table remain recorded if its catalog entry returns to an older state
 # (rule: ask-neighbours-before-deleting).
 
 GUEST = "ns.guest"
 
 
 def date_back(guest: Table) -> None:
-    """Let the clock of the guest's last writer be half a minute behind: Iceberg tolerates a whole one."""
+    """Set the guest's last commit half a minute back; Iceberg tolerates a minute."""
     path = Path(normalise(guest.refresh().metadata_location))
     document = json.loads(path.read_text())
     newest = document["snapshots"][-1]
@@ -51,8 +51,8 @@ GUESTS = {f"ns.v{version}{'behind' * behind}": (version, behind) for version in 
 """Guests of each format version, and whether the clock of their writer is behind."""
 
 
-def test_expiry_spares_what_a_guest_took_in_after_a_look(four_appends: MaintainedTable) -> None:
-    """With any clock of its writer (rule: look-at-every-served-table)."""
+def test_expiry_keeps_files_that_a_guest_added_after_a_look(four_appends: MaintainedTable) -> None:
+    """This holds for any clock of its writer (rule: look-at-every-served-table)."""
     table, catalog, guests = four_appends, four_appends.pyiceberg, dict[str, Table]()
     for name, (version, _) in GUESTS.items():
         guests[name] = catalog.create_table(name, schema=ID_AND_PART, properties={"format-version": version})
@@ -64,7 +64,7 @@ def test_expiry_spares_what_a_guest_took_in_after_a_look(four_appends: Maintaine
 
 
 def take_in(table: MaintainedTable, guests: dict[str, Table]) -> dict[str, list[int]]:
-    """Let each guest take in one file of the table; the rows of each."""
+    """Add one file of the table to each guest; return the rows of each."""
     for (name, guest), path in zip(guests.items(), sorted(files_of(table.table)), strict=True):
         guest.add_files([path])
         if GUESTS[name][1]:
@@ -74,7 +74,7 @@ def take_in(table: MaintainedTable, guests: dict[str, Table]) -> dict[str, list[
     return expected
 
 
-def test_a_manifest_is_read_by_one_look_only(
+def test_only_one_look_reads_a_manifest(
     local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = new_table(local_catalog, tmp_path)
@@ -101,8 +101,8 @@ def test_a_manifest_is_read_by_one_look_only(
         assert sorted(of_guest) == sorted(manifest.manifest_path for manifest in snapshot.manifests(guest.io))
 
 
-def test_expiry_spares_what_a_guest_took_in_after_it_went_back(four_appends: MaintainedTable) -> None:
-    """Sequence numbers begin again below those that a pass has seen: the backup of a catalog was restored."""
+def test_expiry_keeps_files_that_a_restored_guest_added(four_appends: MaintainedTable) -> None:
+    """A catalog restored from a backup: sequence numbers restart below those that a pass has seen."""
     table, catalog, guests = four_appends, four_appends.pyiceberg, dict[str, Table]()
     keep: dict[str, Any] = {"operations": "expire_snapshots", "max_snapshots_to_keep": "9"}
     for name, (version, _) in GUESTS.items():
@@ -124,7 +124,7 @@ def test_expiry_spares_what_a_guest_took_in_after_it_went_back(four_appends: Mai
     assert {name: ids(catalog.load_table(name)) for name in guests} == expected
 
 
-# A table that its catalog denies may be hidden from us, or be undropped (rule: gone-is-proven-twice).
+# A table that its catalog denies may be hidden from us, or may be undropped (rule: gone-is-proven-twice).
 
 DAY_MS = 24 * HOUR_MS
 
@@ -132,10 +132,10 @@ DAY_MS = 24 * HOUR_MS
 @pytest.mark.parametrize(
     ("since_days", "now_days", "then_days"), [(None, 9, 9), (0, 0, 0), (0, 7.99, 0), (0, 8, None), (9, 8, 8)]
 )
-def test_only_after_eight_days_a_missing_table_is_gone(
+def test_a_missing_table_counts_as_gone_after_eight_days(
     since_days: float | None, now_days: float, then_days: float | None
 ) -> None:
-    """A first sighting that is in the future is of a clock that was ahead, and proves nothing."""
+    """A first denial in the future comes from a clock that was ahead, and proves nothing."""
     claims = TableClaims(catalog=CatalogId("c", "w"), table=TableName.parse(GUEST), uuid="u", location="s3://b/guest")
     seen = claims if since_days is None else replace(claims, missing_ms=int(since_days * DAY_MS))
     now = seen.missing_again(int(now_days * DAY_MS))
@@ -143,7 +143,7 @@ def test_only_after_eight_days_a_missing_table_is_gone(
 
 
 class Denied:
-    """A table and a guest that took its files in, which a look has seen, and which the catalog denies later on."""
+    """A table, and a guest with its files, which a look has seen and which the catalog later denies."""
 
     def __init__(self, catalog: SqlCatalog, folder: Path, monkeypatch: pytest.MonkeyPatch, *, is_seen: bool) -> None:
         self.owner = new_table(catalog, folder)
@@ -165,7 +165,7 @@ class Denied:
         self.guest = self._catalog.register_table(GUEST, self.guest.metadata_location)
 
     def deny(self, *answers: bool | None) -> None:
-        """Load no guest; whether the next listings show it (``None``: they are partial); the last answer stays."""
+        """Deny loads of the guest; the answers state whether listings show it (``None``: partial); the last repeats."""
         (load, listed), left = self._real, [*answers]
 
         def loads(catalog: OurSqlCatalog, name: TableName) -> LoadedTable:
@@ -183,7 +183,7 @@ class Denied:
         self._patch.setattr(OurSqlCatalog, "list_tables", lists)
 
     def sweep(self, days: float = 0) -> dict[str, OperationOutcome]:
-        """A pass so many days later, with an orphan beside the table's data."""
+        """Run a pass ``days`` later, with an orphan beside the table's data."""
         self.orphan = Path(self.owner.plant("elsewhere/orphan.parquet"))
         self.owner.late_ms = int(days * DAY_MS)
         age_everything(self.owner)
@@ -203,8 +203,8 @@ def denied(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.Monkey
     return Denied(local_catalog, tmp_path, monkeypatch, is_seen=True)
 
 
-def test_what_a_missing_table_took_in_stays_for_eight_days_and_nothing_waits(denied: Denied) -> None:
-    """Eight days are counted from the first denial, not from the last look, and anew after it was undropped."""
+def test_files_of_a_missing_table_are_kept_for_eight_days(denied: Denied) -> None:
+    """Eight days count from the first denial, not from the last look, and restart after the table was undropped."""
     denied.sweep(0)
     denied.drop()
     for days in (30, 35, 37.9):
@@ -225,8 +225,8 @@ def test_what_a_missing_table_took_in_stays_for_eight_days_and_nothing_waits(den
     assert not denied.is_whole
 
 
-def test_a_table_that_is_listed_or_may_be_is_not_gone_until_a_person_forgets_it(denied: Denied) -> None:
-    """A table that is listed again has eight days again."""
+def test_a_possibly_listed_table_is_not_gone_until_a_person_forgets_it(denied: Denied) -> None:
+    """The eight days restart if the table is listed again."""
     for answer, start in ((True, 0), (None, 20)):
         denied.deny(answer)
         for days in (0, 9, 18):
@@ -243,10 +243,10 @@ def test_a_table_that_is_listed_or_may_be_is_not_gone_until_a_person_forgets_it(
     assert not denied.is_whole
 
 
-def test_a_table_that_no_pass_has_looked_into_stops_its_bucket_while_it_is_listed(
+def test_a_listed_table_without_a_look_stops_its_bucket(
     local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it needs is not known (rule: never-seen-tables-stop-their-bucket)."""
+    """Its needs are unknown (rule: never-seen-tables-stop-their-bucket)."""
     denied = Denied(local_catalog, tmp_path, monkeypatch, is_seen=False)
     for shown in ((True,), (True, None)):
         denied.deny(*shown)
@@ -266,10 +266,10 @@ def test_a_table_that_no_pass_has_looked_into_stops_its_bucket_while_it_is_liste
 
 
 @pytest.mark.parametrize("was_known", [False, True])
-def test_a_renamed_table_is_known_by_its_new_name_and_a_second_entry_is_none(
+def test_a_renamed_table_is_recorded_by_its_new_name_unlike_a_second_entry(
     local_catalog: SqlCatalog, tmp_path: Path, *, was_known: bool
 ) -> None:
-    """Of two entries that were seen together, the missing entry may be hidden."""
+    """If two entries were seen together, the missing entry may be hidden."""
     owner = new_table(local_catalog, tmp_path)
     owner.fill(2)
     local_catalog.register_table("ns.first", owner.loaded.metadata_location)
@@ -279,7 +279,7 @@ def test_a_renamed_table_is_known_by_its_new_name_and_a_second_entry_is_none(
     here = owner.catalog.id
 
     def known() -> set[str]:
-        """Those that a pass knows, which had to look at all tables."""
+        """The tables that are recorded after a pass that looks at all tables."""
         owner.table.overwrite(owner.new_rows(1))
         assert maintain(owner, local_catalog, "ns.t")["expire_snapshots"].status is Status.SUCCEEDED
         return {item.table.name for item in owner.state.claims.of_catalog(here)}
@@ -293,7 +293,7 @@ def test_a_renamed_table_is_known_by_its_new_name_and_a_second_entry_is_none(
     assert sorted(row["id"] for row in pyiceberg_rows(first)) == [0, 1, 10, 11]
 
 
-# ``icekeeper claims``: what was recorded of a catalog that is gone stops deletion until a person forgets it.
+# ``icekeeper claims``: records of a removed catalog stop deletions until a person forgets them.
 
 EXPIRE = ("maintain", "ns.t", "--operations", "expire_snapshots", *EVERYTHING_IS_OLD, "--json")
 GONE = ("--by-catalog", "gone", "--by-table", "ns.guest")
@@ -316,7 +316,7 @@ def is_recorded(claims: TableClaims) -> bool:
     return open_state(os.environ).claims.of_entry(claims.entry) is not None
 
 
-def test_the_refusal_names_the_command_that_ends_it(command: Command) -> None:
+def test_the_refusal_names_the_command_that_resolves_it(command: Command) -> None:
     location = command.table(appends=2).location()
     guest = claim(location)
     claim(f"{location}/data", table="ns.inside")
@@ -348,7 +348,7 @@ def test_the_refusal_names_the_command_that_ends_it(command: Command) -> None:
     assert any("forgot that ns.guest of catalog gone" in summary for summary in summaries)
 
 
-def test_a_claim_is_forgotten_only_where_it_is_named_and_its_catalog_is_gone(
+def test_a_claim_is_forgotten_only_by_name_and_if_its_catalog_is_gone(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     location, forget = command.table(appends=1).location(), ("claims", "forget", "ns.t", *GONE)
@@ -361,12 +361,12 @@ def test_a_claim_is_forgotten_only_where_it_is_named_and_its_catalog_is_gone(
     assert (is_recorded(first), is_recorded(second)) == (True, False)
     monkeypatch.setenv("PYICEBERG_CATALOG__GONE__TYPE", "rest")
     monkeypatch.setenv("PYICEBERG_CATALOG__GONE__URI", "http://127.0.0.1:9/")
-    answer = command(*forget)  # a configured catalog that does not answer is not taken for gone
+    answer = command(*forget)  # a configured catalog without an answer is not gone
     assert (answer.code, "--force" in one_sentence(answer.err), is_recorded(first)) == (1, True, True)
     assert (command(*forget, "--force").code, is_recorded(first)) == (0, False)
 
 
-def test_the_list_shows_what_is_recorded_of_a_table_that_cannot_be_read(command: Command) -> None:
+def test_the_list_shows_the_records_of_an_unreadable_table(command: Command) -> None:
     table = command.table(appends=2)
     path = Path(normalise(table.metadata_location))
     document = path.read_text()
@@ -380,15 +380,15 @@ def test_the_list_shows_what_is_recorded_of_a_table_that_cannot_be_read(command:
     assert [(item["table"], item["location"], item["folders"]) for item in listed["claims"]] == [("ns.t", "", [])]
 
     path.write_text(document)
-    command(*EXPIRE)  # now it is looked into
+    command(*EXPIRE)  # a look reads it
     claim(f"{table.location()}/data")
     Path(normalise(table.refresh().metadata_location)).write_text("{")
     listed = command("claims", "list", "ns.t", "--json").json
     assert [(item["catalog"], item["table"]) for item in listed["claims"]] == [("gone", "ns.guest")]
 
 
-def test_a_table_that_is_still_there_is_not_forgotten(command: Command) -> None:
-    """It would lose the files that it needs."""
+def test_an_existing_table_is_not_forgotten(command: Command) -> None:
+    """Otherwise it would lose files that it needs."""
     location = command.table(appends=1).location()
     table = command.table("ns.guest", appends=1)
     guest = TableClaims(

@@ -1,4 +1,4 @@
-"""Compaction copies row groups where it can and decodes the rest; readers see no difference."""
+"""Compaction copies row groups if possible and decodes the rest; readers see no difference."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ LEAST = "10000"
 
 
 def texts(first: int, rows: int) -> pa.Table:
-    """Rows that do not compress: each takes about 40 bytes of a file."""
+    """Rows that do not compress, of about 40 bytes each."""
     ids = list(range(first, first + rows))
     return pa.table({"id": ids, "part": [hashlib.sha256(str(i).encode()).hexdigest() for i in ids]}, ID_AND_PART)
 
 
 def write(table: MaintainedTable, *rows: int) -> None:
-    """One file of each number of rows."""
+    """Append a file for each number of rows."""
     first = 0
     for count in rows:
         table.table.append(texts(first, count))
@@ -61,7 +61,7 @@ def unpartitioned(path: str) -> dict[str, Any]:
 
 
 def test_large_row_groups_are_copied_and_small_files_decoded_beside_them(table: MaintainedTable) -> None:
-    """Filters and lookups find what was copied; its entry says the same as that of decoded rows."""
+    """Filters and lookups find the copied rows; the entry equals that of decoded rows."""
     write(table, 1000, 20, 2000, 30, 1500)
     before = table.rows()
     sizes = {file.record_count: file.file_size_in_bytes for file in table.data_files()}
@@ -69,7 +69,7 @@ def test_large_row_groups_are_copied_and_small_files_decoded_beside_them(table: 
     outcome = compact(table)
 
     (file,) = table.data_files()
-    # The two small files are a single row group now, and come first.
+    # The two small files are now a single row group, which comes first.
     assert row_groups(file.file_path) == [50, 1000, 2000, 1500]
     copied = outcome.metrics["compact.bytes_copied"]
     assert 0.9 < copied / sum(sizes[n] for n in (1000, 2000, 1500)) < 1
@@ -120,8 +120,8 @@ def test_new_row_groups_on_request_and_sorted_rows_are_decoded(table: Maintained
     assert ids_of(file.file_path) == sorted(table.ids(), reverse=True)
 
 
-def test_rows_that_move_to_partitions_of_their_own_are_decoded(table: MaintainedTable) -> None:
-    """Four files of two regions each become a file for each region."""
+def test_rows_that_move_to_other_partitions_are_decoded(table: MaintainedTable) -> None:
+    """Four files of two regions each become a file per region."""
     for number in range(4):
         rows = pa.table({"id": [number, number + 10], "part": ["us", "eu"]}, ID_AND_PART)
         table.table.append(rows)
@@ -143,8 +143,8 @@ def test_several_outputs_are_cut_between_files(table: MaintainedTable) -> None:
     assert table.rows() == before
 
 
-def test_a_file_with_a_damaged_page_header_stays_as_it_is(table: MaintainedTable) -> None:
-    """The page header is broken: the footer lets the file be copied, the bytes do not, and decoding fails as well."""
+def test_a_file_with_a_damaged_page_header_is_kept_unchanged(table: MaintainedTable) -> None:
+    """The footer allows a copy, but the page header is damaged; decoding fails as well."""
     write(table, 1000, 1000)
     victim = table.data_files()[0].file_path.removeprefix("file://")
     data = bytearray(Path(victim).read_bytes())
@@ -157,9 +157,7 @@ def test_a_file_with_a_damaged_page_header_stays_as_it_is(table: MaintainedTable
     assert len([path for path in table.files() if path.endswith(".parquet")]) == 2
 
 
-def test_files_under_deletes_are_decoded_beside_those_that_are_copied(
-    local_catalog: SqlCatalog, tmp_path: Path
-) -> None:
+def test_files_under_deletes_are_decoded_and_the_others_copied(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     """Three files in each of two partitions: a position delete and an equality delete remove a row each."""
     with maintained_table(tmp_path) as made:
         create_by_region(made, 3)
@@ -177,7 +175,7 @@ def test_files_under_deletes_are_decoded_beside_those_that_are_copied(
 
 
 def test_row_groups_without_deleted_rows_are_copied_and_the_others_decoded(table: MaintainedTable) -> None:
-    """Four row groups in each of two files: the second of the first file loses a row, of the other file none."""
+    """Two files of four row groups each: the second row group of the first file loses a row."""
     with table.table.transaction() as change:
         change.set_properties({"write.parquet.row-group-limit": "500", "format-version": "2"})
     write(table, 2000, 2000)
@@ -197,10 +195,10 @@ def test_row_groups_without_deleted_rows_are_copied_and_the_others_decoded(table
     table.assert_sound()
 
 
-def test_a_footer_that_only_arrow_refuses_is_decoded_where_filters_are_wanted(
+def test_a_file_whose_footer_only_arrow_refuses_is_decoded_for_filters(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows can be read by their columns all the same; the worker must not end."""
+    """Its columns are readable nevertheless; the worker must not crash."""
 
     def refuse(footer: Footer) -> None:
         raise CannotCopy("has a footer that Arrow cannot read")
@@ -213,14 +211,14 @@ def test_a_footer_that_only_arrow_refuses_is_decoded_where_filters_are_wanted(
 
 
 def written_at(table: MaintainedTable, rows: int, *, files: int, row_groups_of: int) -> None:
-    """So many files of so many rows, in row groups of ``row_groups_of``."""
+    """Append ``files`` files of ``rows`` rows, in row groups of ``row_groups_of``."""
     limit = {"write.parquet.row-group-limit": str(row_groups_of)}
     table.table.transaction().set_properties(limit).commit_transaction()
     write(table, *[rows] * files)
 
 
-def test_files_far_above_a_target_that_is_set_are_cut_between_row_groups(table: MaintainedTable) -> None:
-    """Without a byte decoded, in their order; and once only."""
+def test_files_far_above_a_configured_target_are_cut_between_row_groups(table: MaintainedTable) -> None:
+    """They are cut once, in order, and without decoding."""
     written_at(table, 6_000, files=3, row_groups_of=500)
     before = table.rows()
     assert {file.file_size_in_bytes > 4 * 52_428 for file in table.data_files()} == {True}
@@ -243,8 +241,8 @@ def test_files_far_above_a_target_that_is_set_are_cut_between_row_groups(table: 
     assert table.run(Operation.COMPACT).status is Status.SKIPPED
 
 
-def test_a_large_file_that_cannot_be_copied_is_decoded_into_as_many(table: MaintainedTable) -> None:
-    """Its codec is not the table's any more."""
+def test_a_large_file_that_cannot_be_copied_is_decoded_into_several_files(table: MaintainedTable) -> None:
+    """Its codec is no longer the table's codec."""
     written_at(table, 6_000, files=1, row_groups_of=500)
     before, target = table.rows(), {"target_file_size_mb": "0.05"}
     table.table.transaction().set_properties({"write.parquet.compression-codec": "gzip"}).commit_transaction()
@@ -255,7 +253,7 @@ def test_a_large_file_that_cannot_be_copied_is_decoded_into_as_many(table: Maint
     assert table.run(Operation.COMPACT, **target).status is Status.SKIPPED
 
 
-# Row groups that no key of equality deletes is in are copied; other readers see no difference
+# Row groups without keys of equality deletes are copied; other readers see no difference
 # (rule: copy-under-keys-only-if-none-match).
 
 GROUPS, ROWS = 4, 500
@@ -264,7 +262,7 @@ GROUPS, ROWS = 4, 500
 
 @pytest.fixture
 def table_in_row_groups(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Two files of four row groups: ids ascend through all of them, texts lie anywhere."""
+    """Two files of four row groups: ids ascend through all of them, texts are scattered."""
     made = new_table(local_catalog, tmp_path)
     with made.table.transaction() as change:
         change.set_properties({"write.parquet.row-group-limit": str(ROWS), "format-version": "2"})
@@ -283,7 +281,7 @@ def append(table_in_row_groups: MaintainedTable, first: int, rows: int) -> None:
 
 
 def delete(table_in_row_groups: MaintainedTable, column: str, keys: Sequence[Any]) -> None:
-    """One equality delete file, without bounds."""
+    """Add an equality delete file without bounds."""
     field = ID_AND_PART.field(column)
     field_id = table_in_row_groups.table.schema().find_field(column).field_id
     named = pa.field(column, field.type, True, {b"PARQUET:field_id": str(field_id).encode()})
@@ -294,7 +292,7 @@ def delete(table_in_row_groups: MaintainedTable, column: str, keys: Sequence[Any
 
 
 def copied(table_in_row_groups: MaintainedTable) -> tuple[list[int], float]:
-    """The row groups of the only file, and how many bytes were copied, after a pass that kept all rows."""
+    """Run a pass that keeps all rows; return the row groups of the only file and the number of copied bytes."""
     before = canonical(duckdb_rows(table_in_row_groups.metadata_location))
     outcome = table_in_row_groups.run(Operation.COMPACT, min_row_group_copy_bytes="1000")
     assert outcome.status is Status.SUCCEEDED, outcome
@@ -311,12 +309,12 @@ def copied(table_in_row_groups: MaintainedTable) -> tuple[list[int], float]:
     [
         ("id", range(600, 900), [200, *[ROWS] * 7]),  # bounds exclude all other row groups: no key column is read
         ("part", [text(i) for i in (3, 2700)], [2 * ROWS - 2, *[ROWS] * 6]),  # few keys are looked up
-        ("part", ["8 no hash"], [ROWS] * 8),  # of no row
-        ("part", [text(i) for i in range(100)], [8 * ROWS - 100]),  # many keys that may be anywhere decode everything
+        ("part", ["8 no hash"], [ROWS] * 8),  # a key without rows
+        ("part", [text(i) for i in range(100)], [8 * ROWS - 100]),  # many scattered keys: everything is decoded
     ],
     ids=["bounds", "few", "none", "many"],
 )
-def test_row_groups_that_no_key_is_in_are_copied(
+def test_row_groups_without_keys_are_copied(
     table_in_row_groups: MaintainedTable, column: str, keys: Sequence[Any], groups: list[int]
 ) -> None:
     delete(table_in_row_groups, column, keys)
@@ -325,12 +323,12 @@ def test_row_groups_that_no_key_is_in_are_copied(
 
 
 def test_bounds_of_an_unknown_writer_exclude_no_key(table_in_row_groups: MaintainedTable) -> None:
-    """They claim that the second row group holds other ids (rule: footer-bounds-by-known-writers)."""
+    """The bounds claim that the second row group holds other ids (rule: footer-bounds-by-known-writers)."""
     path = Path(table_in_row_groups.data_files()[0].file_path.removeprefix("file://"))
     data = path.read_bytes()
     start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     footer = data[start:].replace(b"parquet-cpp-arrow", b"parquet-of-others")
-    for least in (500, 2500):  # whichever file it is
+    for least in (500, 2500):  # for either file
         for number in (least, least + ROWS - 1):
             footer = footer.replace(struct.pack("<q", number), struct.pack("<q", number + 100_000))
     path.write_bytes(data[:start] + footer)
@@ -339,15 +337,15 @@ def test_bounds_of_an_unknown_writer_exclude_no_key(table_in_row_groups: Maintai
     assert sum(groups) == 8 * ROWS - 600
 
 
-def test_rows_that_came_after_the_delete_are_copied(table_in_row_groups: MaintainedTable) -> None:
-    """The same ids again: the key is older than their file."""
+def test_rows_appended_after_the_delete_are_copied(table_in_row_groups: MaintainedTable) -> None:
+    """The same ids are appended again: the key is older than their file."""
     delete(table_in_row_groups, "id", range(500, 2000))
     append(table_in_row_groups, 500, ROWS)
     groups, _ = copied(table_in_row_groups)
     assert groups == [*[ROWS] * 6]
 
 
-def test_null_keys_are_of_rows_with_nulls(table_in_row_groups: MaintainedTable) -> None:
+def test_null_keys_match_rows_with_nulls(table_in_row_groups: MaintainedTable) -> None:
     table_in_row_groups.table.append(
         pa.table({"id": list(range(9000, 9500)), "part": [None, *["x" * 60] * 499]}, ID_AND_PART)
     )

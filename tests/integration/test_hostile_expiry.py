@@ -1,4 +1,4 @@
-"""Expiry of tables that bend the rules, and expiry that is interrupted."""
+"""Expiry of tables that bend the rules, and interrupted expiry."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def rest_like(
     loses_log: bool = False,
     after_commit: Callable[[], object] = nothing,
 ) -> ScriptedCatalog:
-    """Commit as a REST catalog does: on the newest state if the requirements hold; refs leave with their snapshots.
+    """Commit like a REST catalog: on the newest state if the requirements hold; refs are removed with their snapshots.
 
-    ``happens`` is what another writer does after our last look at the table, just before the first commit.  The catalog
-    also drops the ref ``forgets`` together with removed snapshots, as SeaweedFS drops every ref but main.
+    Another writer does ``happens`` after our last load of the table, just before the first commit.  The catalog also
+    drops the ref ``forgets`` together with removed snapshots, as SeaweedFS drops every ref but main.
     """
     made = ScriptedCatalog(table.catalog, before_commit=once(happens), after_commit=after_commit)
 
@@ -72,9 +72,9 @@ def rest_like(
     return made
 
 
-def test_a_tag_that_is_made_while_an_expiry_is_planned_keeps_its_snapshot(compacted: MaintainedTable) -> None:
+def test_a_tag_made_while_an_expiry_is_planned_keeps_its_snapshot(compacted: MaintainedTable) -> None:
     table, oldest = compacted, oldest_of(compacted)
-    # The plan is made; the last step before the commit's own load is to look for metadata files of another head.
+    # After the plan, the last step before the commit's own load is the search for metadata files of another head.
     with at(Moment.AFTER_LISTING, tagging(table, oldest)):
         outcome = table.run(EXPIRE, catalog=rest_like(table))
     assert outcome.metrics["expire_snapshots.snapshots_expired"] == 2
@@ -85,7 +85,7 @@ def test_a_tag_that_is_made_while_an_expiry_is_planned_keeps_its_snapshot(compac
 
 @pytest.fixture
 def compacted(table: MaintainedTable) -> MaintainedTable:
-    """Three appends with ids 0, 1, 10, 11, 20, 21, merged into one file: whatever expires frees files."""
+    """Three appends with ids 0, 1, 10, 11, 20, 21, merged into a single file: every expired snapshot frees files."""
     table.fill(3)
     table.run(Operation.COMPACT)
     return table
@@ -100,7 +100,7 @@ def tagging(table: MaintainedTable, snapshot_id: int, name: str = "late") -> Cal
 
 
 def assert_tag_is_held(table: MaintainedTable, snapshot_id: int) -> Pin:
-    """Its files are there and are read by the metadata file that the pin names, by readers that are not ours."""
+    """Its files exist, and independent readers read them through the metadata file that the pin names."""
     (pin,) = list_pins(handle_of(table))
     assert (pin.kind.value, pin.snapshot_id) == ("lost-ref", snapshot_id)
     for read in (pyiceberg_rows, duckdb_rows):
@@ -112,7 +112,7 @@ def handle_of(table: MaintainedTable) -> TableHandle:
     return TableHandle(table.catalog, NAME, table.state, system_clock)
 
 
-def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: MaintainedTable) -> None:
+def test_a_tag_made_just_before_the_commit_keeps_its_files(compacted: MaintainedTable) -> None:
     table, oldest = compacted, oldest_of(compacted)
     outcome = table.run(EXPIRE, catalog=rest_like(table, tagging(table, oldest)))
     assert "late" not in table.metadata.refs
@@ -125,7 +125,7 @@ def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: Ma
     )
     assert outcome.metrics["expire_snapshots.refs_lost"] == 1
     assert outcome.files_deleted, "files that the tag does not need are deleted"
-    # No later pass takes the files until a person decides; afterwards they are orphans.
+    # No later pass deletes the files until a person decides; afterwards they are orphans.
     year = 366 * 86_400_000
     table.append(99)
     table.maintain(run_id="run-2", clock=lambda: system_clock() + year)
@@ -135,7 +135,7 @@ def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: Ma
     assert outcome.files_deleted
     assert table.ids() == [0, 1, 10, 11, 20, 21, 99]
 
-    # A tag of a snapshot that stays is put back.
+    # The tag of a kept snapshot is restored.
     table.append(100)
     table.append(101)
     kept = table.metadata.current_snapshot
@@ -147,7 +147,7 @@ def test_a_tag_that_is_made_just_before_the_commit_keeps_its_files(compacted: Ma
     assert table.metadata.refs["late"].snapshot_id == kept.snapshot_id
 
 
-def test_a_run_that_dies_right_after_such_a_commit_leaves_the_tags_files_to_no_later_pass(
+def test_no_later_pass_deletes_the_tags_files_after_a_crash_at_the_commit(
     compacted: MaintainedTable,
 ) -> None:
     table, oldest = compacted, oldest_of(compacted)
@@ -167,7 +167,7 @@ def load_anew(catalog: ScriptedCatalog, name: TableName) -> LoadedTable:
 
 
 def test_a_catalog_without_a_metadata_log_loses_no_tag(compacted: MaintainedTable) -> None:
-    """Nothing is deleted, and the files are left to orphan removal, which waits and looks again."""
+    """Nothing is deleted; the files are left to orphan removal, which waits and looks again."""
     table, oldest = compacted, oldest_of(compacted)
     before = table.files()
     with mock.patch.object(ScriptedCatalog, "load", load_anew):  # the catalog changes the metadata file in place
@@ -181,7 +181,7 @@ def test_a_catalog_without_a_metadata_log_loses_no_tag(compacted: MaintainedTabl
     assert table.run(EXPIRE, run_id="run-3").summary == "no snapshots to expire"
 
 
-def test_a_log_that_cannot_be_read_keeps_everything_until_it_can(
+def test_an_unreadable_metadata_log_keeps_everything(
     compacted: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, oldest = compacted, oldest_of(compacted)
@@ -237,12 +237,12 @@ def test_expiry_reports_the_snapshots_that_streaming_writers_keep(table: Maintai
     assert outcome.metrics["expire_snapshots.snapshots_kept_for_writers"] == 0
 
 
-# A later pass finishes an expiry that is interrupted anywhere between its commit and its last deletion.
+# A later pass completes an expiry that is interrupted between its commit and its last deletion.
 
 
 @pytest.fixture
 def merged_table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaintainedTable:
-    """Four appends merged into one file; two files make a batch of deletions."""
+    """Four appends merged into a single file; a batch of deletions has two files."""
     monkeypatch.setattr(deletion, "_BATCH", 2)
     made = new_table(local_catalog, tmp_path)
     made.fill(4)
@@ -260,7 +260,7 @@ def interrupted(merged_table: MaintainedTable, moment: Moment, **settings: str) 
         merged_table.run(EXPIRE, **settings)
 
 
-def test_the_next_pass_deletes_what_a_crash_after_the_commit_left(merged_table: MaintainedTable) -> None:
+def test_the_next_pass_deletes_files_left_by_a_crash_after_the_commit(merged_table: MaintainedTable) -> None:
     expected, snapshots = merged_table.run(EXPIRE, dry_run=True), len(merged_table.metadata.snapshots)
     interrupted(merged_table, Moment.AFTER_COMMIT)
     (kept,) = merged_table.metadata.snapshots.values()
@@ -268,7 +268,7 @@ def test_the_next_pass_deletes_what_a_crash_after_the_commit_left(merged_table: 
     assert left <= merged_table.files()
     assert set(map(normalise, pending(merged_table))) == left
 
-    # While references cannot be read, the list and the files stay.
+    # While references are unreadable, the list and the files are kept.
     manifest = Path(normalise(merged_table.reader.manifests(kept)[0].manifest_path))
     aside = manifest.rename(manifest.with_suffix(".aside"))
     assert merged_table.run(EXPIRE).status is Status.REFUSED
@@ -293,16 +293,16 @@ def test_the_next_pass_deletes_what_a_crash_after_the_commit_left(merged_table: 
     assert (again.status, again.reason) == (Status.SKIPPED, "no snapshots to expire")
 
 
-def test_a_crash_between_two_batches_is_finished_together_with_the_next_expiry(
+def test_the_next_expiry_completes_a_crash_between_two_batches(
     merged_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # No other batch is on its way.
+    # No other batch runs at the same time.
     monkeypatch.setattr("icekeeper.deletion.delete._IN_FLIGHT", 1)
     interrupted(merged_table, Moment.AFTER_DELETION)
     assert merged_table.unreferenced() != set()
     merged_table.append(99)
     outcome = merged_table.run(EXPIRE)
-    # The new head dropped the compaction's manifest of DELETED entries; files that are gone already count as deleted.
+    # The new head dropped the compaction's manifest of DELETED entries; missing files count as deleted.
     assert outcome.summary == (
         "expired 1 snapshot(s), deleted 2 unreferenced file(s); deleted 12 file(s) that an interrupted run left behind"
     )
@@ -328,14 +328,14 @@ def test_an_expiry_that_does_not_commit_deletes_nothing(merged_table: Maintained
     assert (outcome.status, outcome.reason) == (Status.SKIPPED, "no snapshots to expire")
     assert (table.files(), set(table.metadata.snapshots), pending(table)) == (files, snapshots, set())
 
-    # A commit that surely did not land leaves no list.
+    # A commit that certainly failed leaves no list.
     with at(Moment.BEFORE_COMMIT, lambda: table.append(99)):
         outcome = table.run(EXPIRE, max_commit_retries="0")
     assert outcome.status is Status.FAILED
     assert "CommitConflict" in (outcome.reason or "")
     assert (pending(table), files < table.files()) == (set(), True)
 
-    # A lost swap frees what the newer head allows: the tag of another writer keeps the oldest snapshot.
+    # After a lost swap, the newer head decides: the tag of another writer keeps the oldest snapshot.
     with at(Moment.BEFORE_COMMIT, tagging(table, oldest_of(table))):
         outcome = table.run(EXPIRE)
     assert outcome.status is Status.SUCCEEDED
@@ -344,8 +344,8 @@ def test_an_expiry_that_does_not_commit_deletes_nothing(merged_table: Maintained
     assert table.verify().ok
 
 
-def test_a_snapshot_that_came_back_keeps_its_files(merged_table: MaintainedTable, tmp_path: Path) -> None:
-    """A person registers an older metadata file after the crash: the list is a hint, no permission."""
+def test_a_restored_snapshot_keeps_its_files(merged_table: MaintainedTable, tmp_path: Path) -> None:
+    """A person registers an older metadata file after the crash; the list alone permits no deletion."""
     before = merged_table.loaded.metadata_location
     interrupted(merged_table, Moment.AFTER_COMMIT)
     left, now = pending(merged_table), merged_table.loaded.metadata_location
@@ -356,7 +356,7 @@ def test_a_snapshot_that_came_back_keeps_its_files(merged_table: MaintainedTable
     assert all(Path(normalise(path)).exists() for path in left)
 
 
-def test_the_next_pass_deletes_what_could_not_be_deleted(
+def test_the_next_pass_deletes_files_whose_deletion_failed(
     merged_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original, locked = Storage.delete, [True]
@@ -373,7 +373,7 @@ def test_the_next_pass_deletes_what_could_not_be_deleted(
     assert merged_table.run(EXPIRE).metrics["expire_snapshots.files_resumed"] == 4
     assert (merged_table.unreferenced(), pending(merged_table)) == (set(), set())
 
-    # A list that cannot be removed does no harm.
+    # A list that cannot be removed is harmless.
     merged_table.append(98)
     merged_table.append(99)
     with mock.patch.object(PendingDeletionStore, "forget", side_effect=StorageError("the state file is full")):

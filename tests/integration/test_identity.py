@@ -159,9 +159,7 @@ def age(table: MaintainedTable) -> None:
 
 
 @pytest.mark.parametrize(("named", "located"), [(REAL, LINK), (LINK, REAL)])
-def test_files_are_known_by_their_real_path(
-    local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str
-) -> None:
+def test_a_file_is_known_by_its_real_path(local_catalog: SqlCatalog, tmp_path: Path, named: str, located: str) -> None:
     """Orphan removal, the cleaning of a failed load and expiry keep files that are needed under the other name."""
     table = linked_table(local_catalog, tmp_path, named, located)
     orphan = Path(table.plant("data/orphan.parquet"))

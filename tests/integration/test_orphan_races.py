@@ -33,7 +33,7 @@ from support.moments import Moment, at
 from support.scripted_catalog import ScriptedCatalog
 from support.tables import new_document
 
-# Orphan removal while others commit, drop and delete beside it: between listing, plan and deletion.
+# Orphan removal while others commit, drop and delete between listing, plan and deletion.
 
 
 def copy_of_live(table: MaintainedTable, name: str) -> Path:
@@ -42,8 +42,8 @@ def copy_of_live(table: MaintainedTable, name: str) -> Path:
     return Path(table.plant(f"data/{name}.parquet", source.read_bytes()))
 
 
-def test_files_that_others_reference_during_the_sweep_stay(old_table: MaintainedTable) -> None:
-    """Also in the plan of a dry run (rule: orphans-outlive-the-grace-period)."""
+def test_files_that_others_reference_during_the_sweep_are_kept(old_table: MaintainedTable) -> None:
+    """The plan of a dry run keeps them, too (rule: orphans-outlive-the-grace-period)."""
     table = old_table
 
     def adopt(path: Path) -> None:
@@ -60,7 +60,7 @@ def test_files_that_others_reference_during_the_sweep_stay(old_table: Maintained
     assert set(map(normalise, outcome.files_planned)) == {str(adopted), orphan}
     assert set(map(normalise, outcome.files_deleted)) == {orphan}
     assert table.verify().ok
-    # A writer with delete-after-commit removes old metadata files beside us.
+    # A concurrent writer with delete-after-commit removes old metadata files.
     old = Path(table.plant("metadata/old.metadata.json", metadata_of(table), days_old=9000))
     with at(Moment.AFTER_LISTING, old.unlink):
         assert sweep(table).status is Status.SUCCEEDED
@@ -68,7 +68,7 @@ def test_files_that_others_reference_during_the_sweep_stay(old_table: Maintained
 
 @pytest.mark.parametrize("moment", [Moment.AFTER_LISTING, Moment.DELETION_DECIDED])
 def test_a_table_replaced_by_another_is_left_alone(old_table: MaintainedTable, moment: Moment) -> None:
-    """Dropped and created again in the same place: its files are in the listing, but nothing references them."""
+    """It is dropped and created again in the same place: its files are listed, but nothing references them."""
 
     def replace() -> None:
         location = old_table.metadata.location
@@ -83,10 +83,10 @@ def test_a_table_replaced_by_another_is_left_alone(old_table: MaintainedTable, m
     assert old_table.files() >= before
 
 
-def test_a_table_replaced_by_one_with_metadata_elsewhere_is_left_alone(
+def test_a_table_replaced_by_a_table_with_metadata_elsewhere_is_left_alone(
     local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:
-    """Then no metadata file in the listing shows the difference."""
+    """No metadata file in the listing shows the replacement."""
     aside = {"write.metadata.path": (tmp_path / "aside").as_uri()}
     table = new_table(local_catalog, tmp_path, allowed=tmp_path, properties=aside)
     table.append(1)
@@ -121,7 +121,7 @@ def test_gc_disabled_forbids_deletion_at_any_moment(old_table: MaintainedTable) 
 
 
 def test_a_table_that_shares_the_location_is_read_before_each_batch(old_table: MaintainedTable) -> None:
-    """Its second entry has appended by itself, and adopts a file between plan and deletion."""
+    """Its second entry appends on its own, and adopts a file between plan and deletion."""
     table = old_table
     again, before = table.pyiceberg.register_table("ns.again", table.loaded.metadata_location), table.files()
     again.append(table.new_rows(7))
@@ -147,13 +147,13 @@ def test_a_table_that_shares_the_location_must_stay_readable(old_table: Maintain
     assert orphan in old_table.files()
 
 
-# A listing that lacks what is there: something else answers in the store's place (rule: trust-only-own-answers).
+# A listing that lacks existing files: something else answers instead of the store (rule: trust-only-own-answers).
 
 
-def test_an_empty_listing_is_no_proof_that_there_is_no_newer_head(
+def test_an_empty_listing_does_not_prove_that_there_is_no_newer_head(
     three_appends: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As boto3 reads a proxy's page, or an answer without a body, with status 200."""
+    """boto3 reads a proxy's page, or an answer without a body, with status 200 as an empty listing."""
     monkeypatch.setattr(Storage, "list", lambda self, prefix: iter(()))
     before = three_appends.files()
     outcome = three_appends.run(Operation.EXPIRE_SNAPSHOTS)
@@ -163,10 +163,10 @@ def test_an_empty_listing_is_no_proof_that_there_is_no_newer_head(
     assert three_appends.run(Operation.EXPIRE_SNAPSHOTS).status.value == "succeeded"
 
 
-def test_a_metadata_file_that_the_catalog_dropped_is_not_missed(
+def test_a_metadata_file_that_the_catalog_dropped_does_not_count_as_missing(
     three_appends: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Many commits of others later the catalog has dropped it."""
+    """The catalog drops it after many commits of others."""
     loaded, list_all = three_appends.loaded, Storage.list_if_allowed
     current = Path(normalise(loaded.metadata_location))
 
@@ -181,8 +181,8 @@ def test_a_metadata_file_that_the_catalog_dropped_is_not_missed(
 # Orphan removal among unexpected file names and listings.
 
 
-def test_orphans_of_any_name_go_and_are_counted_once(three_appends: MaintainedTable) -> None:
-    """A name that is no text is left alone and stops nothing; a listing may name each file twice."""
+def test_orphans_of_any_name_are_removed_and_counted_once(three_appends: MaintainedTable) -> None:
+    """A file whose name is not text is kept and stops nothing; a listing may name each file twice."""
     table = three_appends
     names = ("a b", "a%20b", "\u00e4", "a\nb", "a?b#c", "%ff", "a\\b", "+", "a:b", "'\"", "%")
     orphans = {table.plant(f"data/{name}.parquet") for name in names}
@@ -205,7 +205,7 @@ def test_orphans_of_any_name_go_and_are_counted_once(three_appends: MaintainedTa
 
 
 @pytest.mark.parametrize("location", ["t/", "t%20", "ä 2"])
-def test_siblings_whose_names_begin_alike_are_left_alone(
+def test_siblings_with_a_common_name_prefix_are_left_alone(
     local_catalog: SqlCatalog, tmp_path: Path, location: str
 ) -> None:
     warehouse = tmp_path / "warehouse"
@@ -224,11 +224,11 @@ def test_siblings_whose_names_begin_alike_are_left_alone(
     assert all((warehouse / sibling).exists() for sibling in siblings)
 
 
-# Orphans and other tables: nested, around, moved away, in one location, registered twice, or not to be loaded.
+# Orphans and other tables: nested, outer, moved, at the same location, registered twice, or unreadable.
 
 
-def test_a_table_nested_in_another_is_never_swept_with_it(old_table: MaintainedTable) -> None:
-    """Files below its location are left to its own sweeps, even orphans, stray metadata and empty folders."""
+def test_a_nested_table_is_not_swept_with_the_outer_table(old_table: MaintainedTable) -> None:
+    """Everything below its location is left to its own sweeps, even orphans, stray metadata and empty folders."""
     nested = old_table.create_beside("ns.nested", f"{old_table.metadata.location}/sub/nested")
     nested.append(old_table.new_rows(1))
     theirs = old_table.plant("sub/nested/data/orphan.parquet")
@@ -246,8 +246,8 @@ def test_a_table_nested_in_another_is_never_swept_with_it(old_table: MaintainedT
     assert outcome.metrics["remove_orphans.files_of_other_tables"] == 2
 
 
-def test_a_table_that_moved_away_protects_what_it_left_here(old_table: MaintainedTable) -> None:
-    """Its folders are elsewhere by now; only the files that its metadata names are here."""
+def test_a_moved_table_protects_the_files_that_it_left(old_table: MaintainedTable) -> None:
+    """Its folders are elsewhere; only files that its metadata names are here."""
     moved = old_table.create_beside("ns.moved", f"{old_table.metadata.location}/sub")
     moved.append(old_table.new_rows(1))
     newest = Path(normalise(moved.metadata_location))
@@ -262,7 +262,7 @@ def test_a_table_that_moved_away_protects_what_it_left_here(old_table: Maintaine
 
 
 def test_a_sweep_is_refused_where_another_table_may_need_files(old_table: MaintainedTable) -> None:
-    """Without orphans no other table is loaded."""
+    """If there are no orphans, no other table is loaded."""
     table, location = old_table, old_table.metadata.location
 
     class Secretive(ScriptedCatalog):
@@ -278,7 +278,7 @@ def test_a_sweep_is_refused_where_another_table_may_need_files(old_table: Mainta
 
     assert_refused(table, "listing is not allowed", catalog=Secretive(table.catalog))
 
-    # Metadata of a table that no catalog knows (rule: unknown-metadata-stops-sweeps).
+    # Metadata of a table that is in no catalog (rule: unknown-metadata-stops-sweeps).
     foreign = new_document(f"{location}/nested", 2)
     theirs = table.plant("nested/metadata/00000-x.metadata.json", json.dumps(foreign).encode(), days_old=0)
     assert_refused(table, foreign["table-uuid"], f"{location}/nested")
@@ -289,13 +289,13 @@ def test_a_sweep_is_refused_where_another_table_may_need_files(old_table: Mainta
     assert_refused(table, "ns.guest", str(guest.metadata.table_uuid))
     table.pyiceberg.drop_table("ns.guest")
 
-    # Two tables in one location; the metadata of the other is elsewhere, so only the catalog shows it.
+    # Two tables at the same location; the metadata of the other is elsewhere, so only the catalog shows it.
     aside = {"write.metadata.path": (table.folder.parent / "aside").as_uri()}
     twin = table.create_beside("ns.twin", location, **aside)
     assert_refused(table, "ns.twin", str(twin.metadata.table_uuid), table.metadata.uuid or "")
 
 
-# Tables of other formats in a folder of ours: no Iceberg metadata names their files.
+# Tables of other formats in the table's folder: no Iceberg metadata names their files.
 
 MARKERS = [
     *("_delta_log/00000000000000000000.json", ".hoodie/hoodie.properties", "schema/schema-0"),
@@ -303,8 +303,8 @@ MARKERS = [
 ]
 
 
-def test_the_files_of_nested_tables_of_other_formats_are_no_orphans(three_appends: MaintainedTable) -> None:
-    """Below the table's own data folder; it may write to both, and only Iceberg's garbage is known as such
+def test_files_of_nested_tables_of_other_formats_are_not_orphans(three_appends: MaintainedTable) -> None:
+    """They are below the table's data folder, and only the garbage of Iceberg's writers is recognisable
     (rule: sweep-iceberg-tables-only)."""
     theirs = [three_appends.plant(f"data/nested{number}/day=1/live.parquet") for number in range(len(MARKERS))]
     for number, marker in enumerate(MARKERS):
@@ -317,9 +317,9 @@ def test_the_files_of_nested_tables_of_other_formats_are_no_orphans(three_append
     assert "data/nested0, a table of another format" in outcome.summary
 
 
-def test_where_the_table_itself_has_another_format_too_its_data_files_stay(three_appends: MaintainedTable) -> None:
-    """Delta Lake or Hudi keep the same folder: their logs may name files that no Iceberg metadata names, and files
-    that our compaction replaced; Iceberg's own metadata files go."""
+def test_data_files_are_kept_if_the_table_also_has_another_format(three_appends: MaintainedTable) -> None:
+    """Delta Lake or Hudi use the same folder: their logs may name files that no Iceberg metadata names, and files
+    that our compaction replaced; Iceberg's own metadata files are removed."""
     theirs = three_appends.plant("data/older-version.parquet")
     three_appends.plant("_delta_log/00000000000000000000.json")
     outcome = three_appends.run(Operation.REMOVE_ORPHANS)

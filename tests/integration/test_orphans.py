@@ -1,4 +1,4 @@
-"""Orphan removal on a real local table: what it deletes, and what it must leave."""
+"""Orphan removal on a real local table: which files it deletes and which it must keep."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def identity(table: MaintainedTable, name: str = "t") -> TableIdentity:
 
 
 def pin(table: MaintainedTable, path: str, name: str = "t") -> None:
-    """Pin a metadata file under the table's entry of that name."""
+    """Pin a metadata file under the table's entry with this name."""
     head = table.metadata.current_snapshot
     assert head is not None
     table.state.add_pin(
@@ -70,7 +70,7 @@ def stage(
 
 
 def test_a_sweep_deletes_exactly_the_old_and_unreferenced_files(old_table: MaintainedTable) -> None:
-    """The oldest snapshot is 15 days old; everything planted is 20 days old unless a line has another age."""
+    """The oldest snapshot is 15 days old; planted files are 20 days old unless their line states another age."""
     table = old_table
     before = table.files()
 
@@ -122,7 +122,7 @@ def test_a_sweep_deletes_exactly_the_old_and_unreferenced_files(old_table: Maint
     assert table.files() == before | kept
     assert outcome.metrics[f"{METRIC}files_too_young"] == 1
     assert outcome.metrics[f"{METRIC}files_protected"] == len({*of_loads, newer, by_prefix})
-    assert deleted(sweep(table, **keep)) == of_adopted  # a pass forgets an adopted load once it is old
+    assert deleted(sweep(table, **keep)) == of_adopted  # a pass drops the record of an adopted load once it is old
     assert sweep(table, **keep).summary == "removed 0 orphan file(s)"
 
     table.state.remove_pin(identity(table), "reader")
@@ -140,10 +140,10 @@ def test_a_reference_under_another_host_is_refused(old_table: MaintainedTable) -
     assert_refused(old_table, f"hdfs://host{orphan}")
 
 
-def test_a_damaged_metadata_file_that_no_log_names_stays(
+def test_a_damaged_metadata_file_that_no_log_names_is_kept(
     old_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the folder of the table that it may belong to; it is refused if it may be of a table around this one."""
+    """The folder of its possible table is kept, too; the sweep is refused if that may be a table around this table."""
     table, read = old_table, Storage.read
     torn = table.plant("metadata/torn.metadata.json", metadata_of(table)[:50])
     nested = {table.plant(f"data/x/{name}", b"{") for name in ("metadata/v1.metadata.json", "data/live.parquet")}
@@ -168,7 +168,7 @@ def test_a_damaged_metadata_file_that_no_log_names_stays(
 
 
 def test_a_damaged_metadata_file_newer_than_the_table_keeps_all_newer_files(old_table: MaintainedTable) -> None:
-    """It may belong to a newer state, which needs them."""
+    """It may belong to a newer state that needs them."""
     updated_ms = old_table.metadata.last_updated_ms - 5 * DAY_MS
     old_table.rewrite_document(lambda document: document.update({"last-updated-ms": updated_ms}))
     torn = old_table.plant("metadata/00009-torn.metadata.json", b"{", days_old=4)
@@ -180,7 +180,7 @@ def test_a_damaged_metadata_file_newer_than_the_table_keeps_all_newer_files(old_
 
 
 def test_an_old_tag_keeps_only_the_metadata_files_that_something_names(old_table: MaintainedTable) -> None:
-    """A pin, a log or another head names them; the others go, though they are newer than the tagged snapshot."""
+    """A pin, a log or another head names them; others are removed, although newer than the tagged snapshot."""
     table = old_table
 
     def tag(document: dict[str, Any]) -> None:
@@ -225,7 +225,7 @@ def list_of_oldest_snapshot(table: MaintainedTable) -> Path:
 
 @pytest.mark.parametrize("which", [manifest_of_oldest_snapshot, list_of_oldest_snapshot])
 @pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-40])])
-def test_references_that_cannot_be_read_are_refused(
+def test_unreadable_references_refuse_the_sweep(
     old_table: MaintainedTable, which: Callable[[MaintainedTable], Path], damage: Callable[[Path], object]
 ) -> None:
     path = which(old_table)
@@ -233,7 +233,7 @@ def test_references_that_cannot_be_read_are_refused(
     assert_refused(old_table, str(path))
     expiry = old_table.run(Operation.EXPIRE_SNAPSHOTS)
     if which is manifest_of_oldest_snapshot:
-        # The kept snapshot lists it too: all that it holds stays, and it need not be opened.
+        # The kept snapshot lists it, too: all of its files are kept, so it need not be opened.
         assert {Path(file).name.split("-")[0] for file in expiry.files_deleted} == {"snap"}
     else:
         assert expiry.status is Status.REFUSED
@@ -243,7 +243,7 @@ def test_references_that_cannot_be_read_are_refused(
 
 @pytest.mark.parametrize("key", ["write.data.path", "write.metadata.path"])
 def test_paths_outside_the_location_are_not_swept(local_catalog: SqlCatalog, tmp_path: Path, key: str) -> None:
-    """They may be shared: another table's files there look like orphans of this one."""
+    """They may be shared: another table's files there look like orphans of this table."""
     table, shared = new_table(local_catalog, tmp_path, allowed=tmp_path), tmp_path / "shared"
     shared.mkdir()
     theirs = shared / "of-another-table.parquet"
@@ -261,7 +261,7 @@ def test_paths_outside_the_location_are_not_swept(local_catalog: SqlCatalog, tmp
 
 
 def test_too_large_a_share_is_refused(old_table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a setting, or by the default if there are many orphans."""
+    """A setting limits the share, or the default if there are many orphans."""
     listed = len(old_table.files()) + 2
     orphans = {old_table.plant("data/a.parquet"), old_table.plant("data/b.parquet")}
     outcome = sweep(old_table, orphan_max_delete_ratio="0.1")
@@ -299,7 +299,7 @@ def test_a_table_created_again_in_place_is_not_swept_until_its_metadata_is_prote
     left_out = sweep(old_table)
     assert left_out.status is Status.SKIPPED
     assert "dropped" in (left_out.reason or "")
-    # A writer of the table does not decide that the other table's data are orphans
+    # A writer of the table cannot decide that the other table's data files are orphans
     # (rule: unknown-metadata-stops-sweeps).
     with old_table.pyiceberg.load_table("ns.t").transaction() as change:
         change.set_properties({"icekeeper.orphan_protected_prefixes": ",".join(old)})
@@ -313,7 +313,7 @@ def test_a_table_created_again_in_place_is_not_swept_until_its_metadata_is_prote
     assert deleted(sweep(old_table, orphan_protected_prefixes=",".join(old))) == others
 
 
-def test_pins_and_staged_loads_under_the_other_name_of_a_table_hold_too(old_table: MaintainedTable) -> None:
+def test_pins_and_staged_loads_under_another_name_of_a_table_apply(old_table: MaintainedTable) -> None:
     old_table.pyiceberg.register_table("ns.again", old_table.loaded.metadata_location)
     staged, orphan = old_table.plant("data/staged.parquet"), old_table.plant("data/orphan.parquet")
     pinned = old_table.plant("metadata/00000-pinned.metadata.json", metadata_of(old_table), days_old=20)
@@ -323,7 +323,7 @@ def test_pins_and_staged_loads_under_the_other_name_of_a_table_hold_too(old_tabl
     assert {staged, pinned} <= old_table.files()
 
 
-# Empty folders.
+# Empty folders are removed.
 
 
 def folder_of(table: MaintainedTable, relative: str, *, days_old: float = 10) -> Path:
@@ -333,13 +333,13 @@ def folder_of(table: MaintainedTable, relative: str, *, days_old: float = 10) ->
     return path
 
 
-def test_empty_folders_go_once_nothing_touched_them_for_the_grace_period(old_table: MaintainedTable) -> None:
+def test_empty_folders_are_removed_once_unchanged_for_the_grace_period(old_table: MaintainedTable) -> None:
     """A writer that has just used a folder may be about to write the next file there."""
     table = old_table
     table.plant("data/day=1/hour=1/orphan.parquet")
     table.plant("data/day=2/orphan.parquet")
     table.plant("data/day=2/young.parquet", days_old=0)
-    table.plant("data/day=5/orphan.parquet")  # the folder keeps the time of this write
+    table.plant("data/day=5/orphan.parquet")  # the folder's time is that of this write
     gone = [folder_of(table, f"data/{name}") for name in ("day=1/hour=1", "day=1", "day=3")]
     kept = [
         *(folder_of(table, "keep"), folder_of(table, "_delta_log"), folder_of(table, "data/_temporary")),
@@ -359,7 +359,7 @@ def test_empty_folders_go_once_nothing_touched_them_for_the_grace_period(old_tab
 
 
 def test_a_clock_that_runs_backwards_makes_everything_young(old_table: MaintainedTable) -> None:
-    """Now is before the times of all files."""
+    """The current time is before the times of all files."""
     orphan, folder = old_table.plant("data/orphan.parquet"), folder_of(old_table, "data/day=1")
     outcome = sweep(old_table, clock=lambda: int((time.time() - 30 * DAY_S) * 1000), orphan_older_than_hours="0")
     assert outcome.files_planned == ()
@@ -368,38 +368,38 @@ def test_a_clock_that_runs_backwards_makes_everything_young(old_table: Maintaine
     assert folder.exists()
 
 
-# Files that cannot be deleted: the report has the store's reason, and an operation that deleted none of them failed.
+# Files that cannot be deleted: the report has the store's reason, and an operation that deletes none of them fails.
 
 EXPIRE = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1"}
 
 
 @pytest.fixture
 def locked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Endings of names that the store deletes no file of."""
+    """Endings of names whose files the store does not delete."""
     original, endings = Storage.delete, [""]
 
     def delete(self: Storage, paths: Iterable[str]) -> DeleteReport:
-        asked = list(paths)
-        stuck = {path: "is locked" for path in asked if path.endswith(tuple(endings))}
-        return DeleteReport(original(self, [path for path in asked if path not in stuck]).deleted, stuck)
+        given = list(paths)
+        stuck = {path: "is locked" for path in given if path.endswith(tuple(endings))}
+        return DeleteReport(original(self, [path for path in given if path not in stuck]).deleted, stuck)
 
     monkeypatch.setattr(Storage, "delete", delete)
     return endings
 
 
 def test_files_that_cannot_be_deleted_wait_for_the_next_pass(three_appends: MaintainedTable, locked: list[str]) -> None:
-    """Expired snapshots are gone, which is a success; a later pass that only had the files to delete failed."""
+    """The snapshots have expired, which is a success; a later pass that only has to delete the files fails."""
     table = three_appends
-    stays, goes = table.plant("data/a.parquet"), table.plant("data/b.parquet")
+    kept, removed = table.plant("data/a.parquet"), table.plant("data/b.parquet")
     in_vain = sweep(table)
     assert (in_vain.status, in_vain.metrics[f"{METRIC}files_failed"]) == (Status.FAILED, 2)
     assert in_vain.reason is not None
     assert in_vain.reason.startswith("2 file(s) could not be deleted and remain for the next pass: ")
     locked[:] = ["a.parquet"]
     outcome = sweep(table)
-    reason = f"1 file(s) could not be deleted and remain for the next pass: file://{stays} is locked"
+    reason = f"1 file(s) could not be deleted and remain for the next pass: file://{kept} is locked"
     assert (outcome.status, outcome.summary) == (Status.SUCCEEDED, f"removed 1 orphan file(s); {reason}")
-    assert {stays, goes} & table.files() == {stays}
+    assert {kept, removed} & table.files() == {kept}
 
     locked[:] = [""]
     expired = table.run(Operation.EXPIRE_SNAPSHOTS, **EXPIRE)
@@ -414,4 +414,4 @@ def test_files_that_cannot_be_deleted_wait_for_the_next_pass(three_appends: Main
     locked[:] = ["nothing"]
     last = table.run(Operation.EXPIRE_SNAPSHOTS, **EXPIRE)
     assert last.summary == f"deleted {freed} file(s) that an interrupted run left behind"
-    assert table.unreferenced() == {stays}
+    assert table.unreferenced() == {kept}

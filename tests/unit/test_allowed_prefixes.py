@@ -1,4 +1,4 @@
-"""Where files of tables may be, and a store that keeps to it (rule: bound-every-table)."""
+"""Where the files of tables may be, and a store that enforces it (rule: bound-every-table)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from icekeeper.storage.part_plan import ObjectRange
 from icekeeper.storage.read_ahead import direct_reads
 from icekeeper.storage.storage import Storage, store_now_ms
 
-# Where the operator, or else a default, allows the files of tables (rule: bound-every-table)
+# Where the operator, or otherwise a default, allows the files of tables
 # (rule: bound-every-table).
 
 ARN = "arn:aws:s3tables:eu-west-1:111122223333:bucket/lake"
@@ -43,7 +43,7 @@ def bound(
 
 
 class TestRules:
-    def test_the_first_rule_that_fits_holds(self) -> None:
+    def test_the_first_matching_rule_applies(self) -> None:
         assert allowed("") is None
         assert allowed(" ; ") is None
         rules = "lake.sales=s3://a/,s3://b/x;lake.s*=s3://c;*=s3://{catalog}/{namespace}"
@@ -81,31 +81,31 @@ class TestRules:
             (),
         ],
     )
-    def test_a_namespace_that_names_another_folder_gets_none(self, levels: tuple[str, ...]) -> None:
+    def test_a_namespace_that_names_another_folder_gets_no_prefix(self, levels: tuple[str, ...]) -> None:
         found = allowed_prefixes("*=s3://lake/{namespace}/", "lake", levels)
         assert found is not None
         assert (found[0], found[1].endswith("; rename it")) == ((), True)
         assert allowed("*=s3://lake/", namespace=levels) == ("s3://lake",)
 
-    def test_one_level_with_a_dot_takes_no_rule_of_two_levels(self) -> None:
+    def test_a_level_with_a_dot_matches_no_rule_of_two_levels(self) -> None:
         rules = "lake.victim.private=s3://lake/victim;*=s3://else"
         assert allowed(rules, namespace=("victim", "private")) == ("s3://lake/victim",)
         assert allowed(rules, namespace=("victim.private",)) == ()
         assert allowed(rules, namespace=("victim.private", "")) == ("s3://else",)
 
-    def test_brackets_of_a_rule_stand_for_themselves(self) -> None:
-        """(rule: bound-every-table): `team[1]` is no pattern that fits `team1`."""
+    def test_brackets_of_a_rule_are_literal(self) -> None:
+        """(rule: bound-every-table): `team[1]` is not a pattern that matches `team1`."""
         rules = "lake[1].team[1]=s3://lake/private"
         assert allowed(rules, namespace=("team[1]",), catalog="lake[1]") == ("s3://lake/private",)
         assert allowed(rules, namespace=("team1",), catalog="lake[1]") is None
         assert allowed(rules, namespace=("team[1]",), catalog="lake1") is None
 
-    def test_a_catalog_that_names_another_folder_gets_none(self) -> None:
+    def test_a_catalog_that_names_another_folder_gets_no_prefix(self) -> None:
         for name in ("a/b", "..", "a\\b", "a\nb"):
             assert allowed("*=s3://lake/{catalog}/", catalog=name) == ()
         assert allowed("*=s3://lake/{catalog}/", catalog="a.b") == ("s3://lake/a.b",)
 
-    def test_nothing_is_allowed_where_the_name_is_wrong(self) -> None:
+    def test_nothing_is_allowed_for_a_wrong_name(self) -> None:
         none = bound(CatalogKind.REST, "s3://lake", "s3://lake/t", "*=s3://lake/{namespace}", ("a/b",))
         assert none.prefixes == ()
         with pytest.raises(LocationRefused, match=r"s3://lake/t was not accessed: .*namespace 'a/b' .*rename it"):
@@ -140,7 +140,7 @@ class TestDefaults:
             (CatalogKind.GLUE, "file:///data", "/data/t", ()),
         ],
     )
-    def test_the_default_is_made_of_the_warehouse(
+    def test_the_default_comes_from_the_warehouse(
         self, kind: CatalogKind, warehouse: str, location: str, prefixes: tuple[str, ...]
     ) -> None:
         found = bound(kind, warehouse, location)
@@ -160,7 +160,7 @@ class TestDefaults:
             "arn:aws-cn:s3:cn-north-1:111122223333:accesspoint:ap",
         ],
     )
-    def test_an_access_point_is_allowed_only_where_the_operator_spells_it(self, bucket: str) -> None:
+    def test_an_access_point_is_allowed_only_if_the_operator_names_it(self, bucket: str) -> None:
         """(rule: second-names-of-buckets)."""
         spelled, location = f"s3://{bucket}", f"s3://{bucket}/ns/t/metadata/1.json"
         why = f"{location} was not accessed: {spelled} is an access point, a second name of a bucket"
@@ -182,16 +182,16 @@ class TestDefaults:
         ):
             assert bound(kind, warehouse, location, rules).allows(location)
 
-    def test_a_namespace_makes_no_access_point_of_a_rule(self) -> None:
+    def test_a_namespace_does_not_turn_a_rule_into_an_access_point(self) -> None:
         rules, location = "*=s3://lake-{namespace}/", "s3://lake-x-s3alias/t"
         assert bound(CatalogKind.GLUE, "", location, rules, ("x-s3alias",)).prefixes == ()
         assert bound(CatalogKind.GLUE, "", location, rules, ("x",)).prefixes == ("s3://lake-x",)
 
     @pytest.mark.parametrize("bucket", ["b--use1-az4--x-s3", "x--table-s3", "s3alias", "b-s3alias-logs", "arn"])
-    def test_what_only_looks_like_an_access_point_is_a_bucket(self, bucket: str) -> None:
+    def test_a_name_that_only_resembles_an_access_point_is_a_bucket(self, bucket: str) -> None:
         assert bound(CatalogKind.GLUE, "", f"s3://{bucket}/t").prefixes == (f"s3://{bucket}",)
 
-    def test_a_rule_that_fits_replaces_the_default(self) -> None:
+    def test_a_matching_rule_replaces_the_default(self) -> None:
         found = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", "lake.sales=s3://b/x")
         assert (found.prefixes, found.from_operator) == (("s3://b/x",), True)
         other = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", "lake.hr=s3://b/x")
@@ -226,11 +226,11 @@ class TestPaths:
             ("", False),
         ],
     )
-    def test_a_path_is_inside_by_what_it_really_names(self, path: str, *, inside: bool) -> None:
+    def test_a_path_is_inside_if_its_real_target_is(self, path: str, *, inside: bool) -> None:
         for prefix in ("s3://b/x", "s3://b/x/", "s3a://b/x"):
             assert AllowedLocations((prefix,), True).allows(path) is inside
 
-    def test_a_whole_bucket(self) -> None:
+    def test_a_prefix_may_be_a_whole_bucket(self) -> None:
         whole = AllowedLocations(("s3://b",), False)
         assert whole.allows("s3a://b/any/f")
         assert whole.allows("s3://b")
@@ -238,7 +238,7 @@ class TestPaths:
         assert not whole.allows("s3://bc/any/f")
         assert not whole.allows("s3://b/../c/f")
 
-    def test_local_spellings_and_links(self, tmp_path: Path) -> None:
+    def test_local_spellings_and_links_are_resolved(self, tmp_path: Path) -> None:
         real, link = tmp_path / "real", tmp_path / "link"
         (real / "t").mkdir(parents=True)
         (tmp_path / "private").mkdir()
@@ -279,7 +279,7 @@ class TestRefusal:
             f" {ALLOWED_PREFIXES}='lake.sales=s3://lake/wh,s3://b/z,s3://c/y.db;other.x=s3://o'"
         )
 
-    def test_many_files_elsewhere_are_admitted_by_few_folders(self) -> None:
+    def test_few_folders_admit_many_files_elsewhere(self) -> None:
         refusing = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t")
         hashed = [f"s3://b/t/data/{n:04b}/0000/1111/{n:08b}/day={n}/f.parquet" for n in range(16)]
         with pytest.raises(LocationRefused, match=r"='lake\.sales=s3://lake/wh,s3://b/t/data'$"):
@@ -288,7 +288,7 @@ class TestRefusal:
             refusing.require(f"s3://b/{n:05}/f.parquet" for n in range(20_000))
         assert str(refused.value).endswith(",s3://b/00006,s3://b/00007'")
 
-    def test_the_printed_rule_admits_what_was_refused(self) -> None:
+    def test_the_printed_rule_admits_the_refused_files(self) -> None:
         refusing = bound(CatalogKind.SQL, "s3://lake/wh", "s3://lake/wh/t", "*.hr=s3://o")
         with pytest.raises(LocationRefused) as refused:
             refusing.require(["s3://b/z/data/f.parquet"])
@@ -306,7 +306,7 @@ class TestRefusal:
             "s3a://other/my db/t/metadata/00001-a.metadata.json",
         ],
     )
-    def test_one_rule_admits_all_of_a_table_whose_metadata_file_is_refused(self, path: str) -> None:
+    def test_a_single_rule_admits_a_whole_table_with_a_refused_metadata_file(self, path: str) -> None:
         refusing = bound(CatalogKind.SQL, "s3://my lake/wh", path)
         with pytest.raises(LocationRefused) as refused:
             refusing.require([path])
@@ -320,7 +320,7 @@ class TestRefusal:
             with pytest.raises(LocationRefused, match=rf",{item.rpartition('/')[0]}'$"):
                 AllowedLocations(("s3://b/x",), False, "lake.sales").require([item])
 
-    def test_the_printed_rule_takes_the_place_of_the_one_that_fits(self) -> None:
+    def test_the_printed_rule_replaces_the_matching_rule(self) -> None:
         with pytest.raises(LocationRefused, match=r"s3://b/z/f is outside s3://b/x and s3://b/y, where ICEKEEPER"):
             AllowedLocations(("s3://b/x", "s3://b/y"), True).require(["s3://b/x/f", "s3://b/z/f"])
         rules = "lake.sales = s3://b/x; lake.hr=s3://b/hr"
@@ -338,7 +338,7 @@ class TestRefusal:
     @pytest.mark.parametrize(
         "path", ["a;*=s3:/x", "a,s3:", "{namespace}", "a\nb", "a\u202eb", "victim ", "a\tb", "a\xa0b"]
     )
-    def test_no_rule_is_printed_that_would_admit_something_else(self, path: str) -> None:
+    def test_no_rule_is_printed_that_would_admit_other_files(self, path: str) -> None:
         with pytest.raises(
             LocationRefused, match=f"no rule of {ALLOWED_PREFIXES} can name only this file; if it is"
         ) as refused:
@@ -348,14 +348,14 @@ class TestRefusal:
     @pytest.mark.parametrize(
         "levels", [("a;*=s3://,b",), ("????",), ("*",), ("[a-z]",), ("victim.private",), ("a", ""), ()]
     )
-    def test_no_rule_is_printed_that_would_fit_other_namespaces(self, levels: tuple[str, ...]) -> None:
+    def test_no_rule_is_printed_that_would_match_other_namespaces(self, levels: tuple[str, ...]) -> None:
         refusing = bound(CatalogKind.REST, "s3://lake", "s3://lake/t", namespace=levels)
         with pytest.raises(LocationRefused, match=f"no rule of {ALLOWED_PREFIXES} can name only this file") as refused:
             refusing.require(["s3://z"])
         assert f"set {ALLOWED_PREFIXES}" not in str(refused.value)
 
 
-# A store within a table's bound: no method reaches outside, and no link that appears during a call leads there.
+# A store within a table's bound: no method reaches outside, not even through a link that appears during a call.
 
 METHODS: dict[str, Callable[[Storage, str], object]] = {
     "read": lambda s, path: s.read(path),
@@ -381,7 +381,7 @@ METHODS: dict[str, Callable[[Storage, str], object]] = {
     "assemble": lambda s, path: assemble(s, path, ()),
     "direct_reads": lambda s, path: direct_reads(s)(ObjectRange(path, None, 0, 4)),
 }
-# Those that raise nothing, or are given no path to use.
+# Methods that raise nothing, or take no path.
 OTHERS = {
     "delete",
     "remove_if_empty",
@@ -398,7 +398,7 @@ OTHERS = {
 KEYS = {"s3.access-key-id": "k", "s3.secret-access-key": "s", "s3.endpoint": "http://127.0.0.1:9", "s3.region": "x"}
 
 
-def test_every_method_is_among_the_tested_ones() -> None:
+def test_every_method_is_tested() -> None:
     public = {name for name in vars(Storage) if not name.startswith("_")}
     assert public == {name for name in METHODS if name in public} | OTHERS
 
@@ -409,7 +409,7 @@ def bounded(*prefixes: str) -> Storage:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("as_worker", [False, True], ids=["here", "in a worker"])
-def test_no_method_of_a_store_reaches_outside_of_the_bound(tmp_path: Path, method: str, *, as_worker: bool) -> None:
+def test_no_method_of_a_store_reaches_outside_the_bound(tmp_path: Path, method: str, *, as_worker: bool) -> None:
     inside, private = tmp_path / "wh", tmp_path / "private"
     inside.mkdir()
     private.mkdir()
@@ -436,7 +436,7 @@ def test_no_method_of_a_store_reaches_outside_of_the_bound(tmp_path: Path, metho
     assert [path.name for path in private.iterdir()] == ["secret"]
 
 
-def test_deletion_reports_what_is_outside_and_leaves_it(tmp_path: Path) -> None:
+def test_deletion_reports_and_keeps_files_outside(tmp_path: Path) -> None:
     inside, private = tmp_path / "wh", tmp_path / "private"
     inside.mkdir()
     private.mkdir()
@@ -490,7 +490,7 @@ def test_a_warehouse_behind_a_link_is_inside(tmp_path: Path) -> None:
             assert store.size(path) is None
 
 
-def test_of_a_folder_each_file_that_stays_has_its_own_reason(tmp_path: Path) -> None:
+def test_each_file_that_a_deletion_keeps_has_its_own_reason(tmp_path: Path) -> None:
     folder, private = tmp_path / "wh" / "t", tmp_path / "private"
     (folder / "inner").mkdir(parents=True)
     private.mkdir()
@@ -530,7 +530,7 @@ ATTACKED: dict[str, Callable[[Storage, str], Any]] = {
 def test_a_link_that_appears_between_check_and_use_leads_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, *, of_file: bool
 ) -> None:
-    """A local file is used through the folder that was checked (rule: use-the-checked-folder)."""
+    """A local file is used through the checked folder (rule: use-the-checked-folder)."""
     folder, private = tmp_path / "wh" / "t" / "data", tmp_path / "private"
     folder.mkdir(parents=True)
     private.mkdir()
@@ -542,7 +542,7 @@ def test_a_link_that_appears_between_check_and_use_leads_nowhere(
     held = local.held
 
     def swapped(real: str, *, make: bool = False) -> Any:
-        """The tenant acts once the path was found to be inside."""
+        """The tenant acts once the path has been checked."""
         if of_file and name == "f":
             os.unlink(folder / "f")
             (folder / "f").symlink_to(private / "f")
@@ -564,7 +564,7 @@ def test_a_link_that_appears_between_check_and_use_leads_nowhere(
     assert sorted(path.name for path in private.iterdir()) == ["empty", "f"]
 
 
-def test_a_bound_travels_with_the_properties_and_not_to_pyiceberg() -> None:
+def test_the_bound_is_passed_with_the_properties_but_not_to_pyiceberg() -> None:
     made = AllowedLocations(("s3://b/x",), True, "lake.sales", "*=s3://b/x", "")
     assert AllowedLocations.of(made.put_into({"s3.endpoint": "e"})) == made
     assert made.put_into(AllowedLocations((), False).put_into({})) == made.put_into({})

@@ -1,4 +1,4 @@
-"""Answers that no store, state or catalog gave, that break off, or that refuse (rule: trust-only-own-answers)."""
+"""Answers that come from a proxy, are truncated, or are refusals (rule: trust-only-own-answers)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.s3_objects import can_delete_s3, can_list_s3, few_if_allowed, list_s3
 from icekeeper.storage.storage import Storage
 
-# Answers of success that a proxy gives for a store, the state or a catalog: nothing is believed
+# A proxy's success answers in place of a store, the state or a catalog are not accepted
 # (rule: trust-only-own-answers).
 
 PROPERTIES = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": "b"}
@@ -52,8 +52,8 @@ def answering(client: Any, bodies: Callable[[str], tuple[int, bytes]], **headers
 
 
 def store(*answers: bytes | tuple[int, bytes], of: Mapping[str, bytes] | None = None, etag: bool = False) -> Storage:
-    """A store that gives these answers in turn, the last again and again; bodies alone have status 200, as those of
-    the operations in ``of``."""
+    """A store that gives these answers in turn and repeats the last; plain bodies, and those of the operations in
+    ``of``, have status 200."""
     left = [(200, answer) if isinstance(answer, bytes) else answer for answer in answers]
 
     def next_of(operation: str) -> tuple[int, bytes]:
@@ -72,7 +72,7 @@ def upload(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=["empty", "page"])
-def test_a_write_that_a_page_answers_fails(page: bytes) -> None:
+def test_a_write_answered_by_a_page_fails(page: bytes) -> None:
     with pytest.raises(StorageError, match=f"{TO} failed with NoETag: .* look for a proxy"):
         store(page).write(TO, b"metadata")
     store(page, etag=True).write(TO, b"metadata")
@@ -86,20 +86,20 @@ def test_a_write_that_a_page_answers_fails(page: bytes) -> None:
         ("CompleteMultipartUpload", "CompleteMultipartUploadResult"),
     ],
 )
-def test_an_upload_in_parts_that_a_page_answers_fails(answered: str, lacks: str, page: bytes) -> None:
+def test_a_multipart_upload_answered_by_a_page_fails(answered: str, lacks: str, page: bytes) -> None:
     answers = {"CreateMultipartUpload": UPLOAD, answered: page}
     with pytest.raises(StorageError, match=f"{TO} failed with No{lacks}"):
         upload(store(b"", of=answers, etag=True))
 
 
-def test_a_part_that_a_page_answers_fails() -> None:
+def test_a_part_answered_by_a_page_fails() -> None:
     with pytest.raises(StorageError, match=f"{TO} failed with NoETag"):
         upload(store(UPLOAD))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=["empty", "page"])
 def test_a_page_does_not_end_a_listing(page: bytes) -> None:
-    """Files that were not listed could be signs that others are needed (rule: unreadable-deletes-less)."""
+    """Unlisted files could show that other files are needed (rule: unreadable-deletes-less)."""
     with pytest.raises(StorageError, match="s3://bucket/t failed with NoListBucketResult"):
         list(store(LISTED % (b"true", b"a"), page).list_folder("s3://bucket/t"))
     passing = store(LISTED % (b"true", b"a"), page, LISTED % (b"false", b"b"))
@@ -123,7 +123,7 @@ def state(body: bytes) -> DynamoTable:
     ],
 )
 @pytest.mark.parametrize("page", [*PAGES, b"[]"], ids=["empty", "page", "list"])
-def test_the_state_believes_no_page(
+def test_the_state_rejects_a_page(
     page: bytes, asked: Callable[[DynamoTable], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
@@ -134,8 +134,8 @@ def test_the_state_believes_no_page(
 
 
 @pytest.mark.parametrize("page", [*PAGES, b"{}"], ids=["empty", "page", "object"])
-def test_a_catalog_of_aws_believes_no_page(page: bytes) -> None:
-    """Else Glue would seem to point nowhere after a commit, and the outcome would stay unknown
+def test_a_catalog_of_aws_rejects_a_page(page: bytes) -> None:
+    """Otherwise Glue would seem to have no pointer after a commit, and the outcome would remain unknown
     (rule: metadata-decides-over-answers)."""
     keys = {"client.access-key-id": "a", "client.secret-access-key": "b", "client.region": "us-east-1"}
     glue, tables = GLUE.connect(keys).repeating, S3_TABLES.connect(keys).repeating
@@ -154,7 +154,7 @@ def test_a_catalog_of_aws_believes_no_page(page: bytes) -> None:
             ask(**about)
 
 
-# An answer to a deletion that is no store's: nothing counts as gone by it (rule: trust-only-own-answers).
+# An answer to a deletion that is not the store's: no file counts as deleted (rule: trust-only-own-answers).
 
 PATHS = ("s3://bucket/a", "s3://bucket/b")
 RESULT = b'<?xml version="1.0"?><DeleteResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">%s</DeleteResult>'
@@ -165,7 +165,7 @@ RESULT = b'<?xml version="1.0"?><DeleteResult xmlns="http://s3.amazonaws.com/doc
     [(b"", True), (PAGES[1], True), (b"<!doctype html><p>busy<br>", False), (RESULT[:-9], False)],
     ids=["empty", "page", "page that is no XML", "cut off"],
 )
-def test_an_answer_that_says_nothing_of_the_deletion_deletes_nothing(body: bytes, is_read: bool) -> None:
+def test_an_answer_without_a_deletion_result_deletes_nothing(body: bytes, is_read: bool) -> None:
     report = store(body).delete(PATHS)
     assert (report.deleted, set(report.transient)) == ((), set(PATHS))
     if is_read:
@@ -186,7 +186,7 @@ def test_a_result_without_errors_is_a_success() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"<Key>%61</Key>", b"<Key/>"], ids=["no key", "another spelling", "empty"])
-def test_an_error_that_names_none_of_the_keys_is_an_error_of_all(key: bytes) -> None:
+def test_an_error_without_a_requested_key_is_an_error_of_all_keys(key: bytes) -> None:
     def error_of(code: bytes) -> bytes:
         return RESULT % (b"<Error>" + key + b"<Code>" + code + b"</Code></Error>")
 
@@ -197,7 +197,7 @@ def test_an_error_that_names_none_of_the_keys_is_an_error_of_all(key: bytes) -> 
     assert store(busy).delete(PATHS).transient == set(PATHS)
 
 
-# What a store that has moved, is busy, or takes the keys no more answers: each call fails, in one sentence.
+# Answers of a store that has moved, is busy, or rejects the keys: each call fails with a sentence.
 
 FILE, FOLDER = TO, "s3://bucket/t"
 RENEW = "; sign in again, or name a profile or role, whose keys are renewed"
@@ -232,11 +232,11 @@ CALLS: list[Callable[[Storage], object]] = [
     ],
     ids=["expired", "expired without words", "moved", "moved for now", "busy", "met another", "no code"],
 )
-def test_each_call_fails_in_one_sentence(status: int, body: bytes, sentence: str) -> None:
+def test_each_call_fails_with_a_sentence(status: int, body: bytes, sentence: str) -> None:
     for call in CALLS:
         with pytest.raises(StorageError, match=f"failed with {sentence}$"):
             call(store((status, body), etag=True))
-    with pytest.raises(StorageError, match=f"{FILE} failed with {status}"):  # an answer to HEAD has no body
+    with pytest.raises(StorageError, match=f"{FILE} failed with {status}"):  # a HEAD response has no body
         store((status, body)).status(FILE)
     report = store((status, body)).delete([FILE])
     assert (report.deleted, list(report.failed)) == ((), [FILE])
@@ -244,7 +244,7 @@ def test_each_call_fails_in_one_sentence(status: int, body: bytes, sentence: str
 
 @pytest.mark.parametrize("body", [error("InternalError"), error("SlowDown", "We failed")])
 def test_an_error_with_status_200_is_an_error(body: bytes) -> None:
-    """S3 answers so where it has begun to answer before it knew: copies and completions of uploads."""
+    """S3 sends such answers to copies and completed uploads, where the status precedes the outcome."""
     with pytest.raises(StorageError, match=r"failed with (InternalError|SlowDown: We failed)$"):
         upload(store(b"", of={"CreateMultipartUpload": UPLOAD, "CompleteMultipartUpload": body}, etag=True))
     client = store(body).s3
@@ -253,22 +253,22 @@ def test_an_error_with_status_200_is_an_error(body: bytes) -> None:
         client.upload_part_copy(**copied)
 
 
-def test_keys_that_expire_amid_a_listing_do_not_end_it() -> None:
-    """No file is judged by what was listed until then (rule: unreadable-deletes-less)."""
+def test_keys_that_expire_during_a_listing_fail_it() -> None:
+    """No file is judged by the partial listing (rule: unreadable-deletes-less)."""
     listed = store(LISTED % (b"true", b"a"), (400, error("ExpiredToken"))).list_folder(FOLDER)
     assert next(listed).path == f"{FOLDER}/a"
     with pytest.raises(StorageError, match=f"{FOLDER} failed with ExpiredToken{RENEW}"):
         next(listed)
 
 
-def test_an_error_of_one_key_may_lack_words() -> None:
+def test_an_error_of_a_key_may_lack_a_message() -> None:
     answer = RESULT % b"<Error><Key>t/new</Key><Code>InternalError</Code><Message/></Error>"
     assert store(answer).delete([FILE]).transient == {FILE}
     answer = RESULT % b"<Error><Key>t/new</Key><Code/><Message/></Error>"
     assert store(answer).delete([FILE]).failed == {FILE: "failed with an error without a code"}
 
 
-# Listings that break off, and rights that a bucket denies (rule: unreadable-deletes-less).
+# Truncated listings, and rights that a bucket denies (rule: unreadable-deletes-less).
 
 ON = b"<NextContinuationToken>on</NextContinuationToken>"
 PAGE = b"<ListBucketResult>%s<Contents><Key>t/a</Key><Size>1</Size></Contents></ListBucketResult>"
@@ -279,8 +279,8 @@ PAGE = b"<ListBucketResult>%s<Contents><Key>t/a</Key><Size>1</Size></Contents></
     [b"<IsTruncated>true</IsTruncated>", b"<IsTruncated>true</IsTruncated>" + ON, ON],
     ids=["no way on", "the same page again", "a way on, without a word whether there is more"],
 )
-def test_a_listing_that_does_not_end_well_is_an_error(goes_on: bytes) -> None:
-    """Files that were not listed may need others."""
+def test_a_truncated_listing_is_an_error(goes_on: bytes) -> None:
+    """Unlisted files may need other files."""
     with pytest.raises(PaginationError):
         list(list_s3(store(PAGE % goes_on).s3, FOLDER))
 
@@ -295,7 +295,7 @@ BY_KEY = RESULT % b"<Error><Key>k</Key><Code>%s</Code></Error>"
 
 
 def refusing(ask: str, code: str, status: int) -> list[tuple[Ask, Any]]:
-    """The question and clients that refuse it; a batch of deletions also by an error of its one key."""
+    """The call and clients that refuse it; a batch of deletions is also refused by an error of its only key."""
     clients = [store((status, error(code))).s3]
     if ask == "delete":
         clients.append(store(BY_KEY % code.encode()).s3)
@@ -330,7 +330,7 @@ def test_a_bucket_that_cleans_itself_is_not_reported(
 
 @pytest.mark.parametrize("ask", ASKED)
 @pytest.mark.parametrize(("code", "status"), [("SlowDown", 503), ("InternalError", 500), ("TooManyRequests", 429)])
-def test_a_throttle_is_no_refusal(ask: str, code: str, status: int) -> None:
+def test_a_throttle_is_not_a_refusal(ask: str, code: str, status: int) -> None:
     for call, client in refusing(ask, code, status)[:1]:
         with pytest.raises(ClientError, match=code):
             call(client, "busy")

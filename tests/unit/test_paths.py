@@ -32,7 +32,7 @@ from icekeeper.storage.paths import (
     real_path,
 )
 
-# A path is looked at once for all questions about it, and answers as its text does.
+# A compared path reads the file system once, and compares like its text.
 
 PATHS = st.one_of(
     st.text(st.sampled_from("/.:%2Ffiles3a\\x"), max_size=20),
@@ -56,7 +56,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 @given(PATHS, PATHS)
-def test_a_compared_path_answers_as_its_text_does(path: str, location: str) -> None:
+def test_a_compared_path_compares_like_its_text(path: str, location: str) -> None:
     now, place = compared(path), compared(location)
     assert now == path
     assert normalise(now) == normalise(path)
@@ -68,7 +68,7 @@ def test_a_compared_path_answers_as_its_text_does(path: str, location: str) -> N
     assert (again.key, again.normal, again.is_plain) == (now.key, now.normal, now.is_plain)
 
 
-def test_questions_about_a_compared_path_look_at_nothing(tmp_path: Path, looks: Counter[str]) -> None:
+def test_comparisons_of_a_compared_path_do_not_read_the_file_system(tmp_path: Path, looks: Counter[str]) -> None:
     now, place = compared(str(tmp_path / "t/f")), compared(str(tmp_path / "t"))
     looks.clear()
     assert is_under(now, place)
@@ -78,7 +78,7 @@ def test_questions_about_a_compared_path_look_at_nothing(tmp_path: Path, looks: 
     assert looks[str(tmp_path / "t/f")] == 0
 
 
-def test_each_comparison_sees_the_links_of_its_moment(tmp_path: Path) -> None:
+def test_each_comparison_sees_the_current_links(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("")
     path = str(tmp_path / "f")
     before = compared(path)
@@ -88,7 +88,7 @@ def test_each_comparison_sees_the_links_of_its_moment(tmp_path: Path) -> None:
     assert (after.normal, after.is_plain) == (str(tmp_path / "target"), False)
 
 
-def test_an_expiry_plans_with_one_look_at_each_file(tmp_path: Path, looks: Counter[str]) -> None:
+def test_an_expiry_plans_with_a_single_look_at_each_file(tmp_path: Path, looks: Counter[str]) -> None:
     (tmp_path / "data").mkdir()
     paths = [str(tmp_path / "data" / f"{number}.parquet") for number in range(20)]
     (tmp_path / "data" / "7.parquet").symlink_to("nothing")
@@ -98,12 +98,12 @@ def test_an_expiry_plans_with_one_look_at_each_file(tmp_path: Path, looks: Count
     candidates.leave_out(lambda path: normalise(path) == paths[3])
     assert set(candidates.paths()) == {*paths} - {paths[3]}
     assert {looks[path] for path in paths if path != paths[7]} == {1}
-    asked = [*candidates.of_each_folder()]
-    assert paths[7] in asked  # a link may lead anywhere
-    assert len(asked) <= 2
+    examined = [*candidates.of_each_folder()]
+    assert paths[7] in examined  # a link may point anywhere
+    assert len(examined) <= 2
 
 
-# Paths of a folder of many files get the names that each would get by itself.
+# Paths of a folder of many files are normalised as each path alone.
 
 OBJECTS = ["s3://b/t", "s3a://b", "s3://b//t/", "s3://b/%41", "s3://b/t/..", "hdfs://h:1/t", "gs:/", "s3:/", "s3:"]
 LOCAL = ["/t", "/", "//t", "file:///t", "file:/t/.x", "", ".", "/t/%2541", "/t/./u"]
@@ -112,14 +112,14 @@ NAMES = st.sampled_from(["f", "a b", "a%20b", "%41", "..", ".", ".f", "", "é", 
 
 
 @given(st.lists(st.tuples(FOLDERS, NAMES), max_size=5))
-def test_many_paths_of_a_folder_are_named_as_each_by_itself(drawn: list[tuple[str, str]]) -> None:
+def test_many_paths_of_a_folder_are_normalised_like_each_alone(drawn: list[tuple[str, str]]) -> None:
     names, paths = FolderNames(), [f"{folder}/{name}" for folder, name in drawn] + [name for _, name in drawn]
     for _ in range(10):
         assert [names.normal(path) for path in paths] == [normalise(path) for path in paths]
 
 
-def test_a_link_among_many_files_leads_to_its_target(tmp_path: Path) -> None:
-    """Of the folder of a table that is itself reached by a link, and holds a link to a file elsewhere."""
+def test_a_link_among_many_files_is_resolved(tmp_path: Path) -> None:
+    """The table's folder is itself reached by a link, and contains a link to a file elsewhere."""
     real, other = tmp_path / "real", tmp_path / "other.parquet"
     real.mkdir()
     other.touch()
@@ -133,9 +133,7 @@ def test_a_link_among_many_files_leads_to_its_target(tmp_path: Path) -> None:
     assert [found.path for found in kept.unreferenced(listed)] == [f"{real}/orphan.parquet"]
 
 
-def test_of_a_folder_that_cannot_be_listed_each_file_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_file_of_an_unlistable_folder_is_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "other")
     monkeypatch.setattr(os, "scandir", Mock(side_effect=PermissionError))
     names, paths = FolderNames(), [f"{tmp_path}/{number}" for number in range(20)]
@@ -143,10 +141,10 @@ def test_of_a_folder_that_cannot_be_listed_each_file_is_looked_at(
     assert names.normal(f"{tmp_path}/link") == f"{tmp_path}/other"
 
 
-# The roots in which a table's data files lie, less the folders of partition and hash.
+# The roots of a table's data files, without the folders of partition and hash.
 
 
-def test_every_layout_of_one_folder_has_it_as_its_root() -> None:
+def test_every_layout_of_a_folder_has_the_folder_as_its_root() -> None:
     for path in (
         *("s3://b/t/data/f", "s3a://b/t/data/f", "s3://b/t/data/day=2026-01-01/f", "s3://b/t/data/day=/f"),
         "s3://b/t/data/day=2026-01-01/region=eu%2Fwest/f",
@@ -170,7 +168,7 @@ def test_roots_are_reported_once() -> None:
     assert footprint.roots() == {"s3://b/t/data", "s3://c/x"}
 
 
-def test_hashes_of_earlier_versions_are_known_where_the_table_keeps_its_data() -> None:
+def test_hashes_of_earlier_versions_are_recognised_in_the_data_folder() -> None:
     footprint = Footprint()
     for folder in ("1f3a99c0", "12345678/day=1", "zZ3_-a", "2026/01"):
         footprint.see(f"s3a://b/t/data/{folder}/f", ("s3://b/t/data",))
@@ -189,14 +187,14 @@ def test_hashes_of_earlier_versions_are_known_where_the_table_keeps_its_data() -
         ({"write.metadata.path": "s3://b/t/data/m"}, []),
     ],
 )
-def test_a_folder_that_holds_more_than_data_is_no_root_of_all_below_it(
+def test_a_folder_with_more_than_data_is_not_a_root_of_everything_below(
     properties: dict[str, str], folders: list[str]
 ) -> None:
     table = TableMetadata({"format-version": 2, "location": "s3://b/t", "properties": properties})
     assert list(data_folders(table)) == folders
 
 
-def test_too_many_roots_become_their_store() -> None:
+def test_too_many_roots_become_the_whole_store() -> None:
     footprint = Footprint()
     for number in range(1_500):
         footprint.see(f"s3://b/t/{number}x/f")
@@ -204,7 +202,7 @@ def test_too_many_roots_become_their_store() -> None:
     assert len(footprint.roots()) <= 1_001
 
 
-# A reference protects the object that some store or client takes for it (rule: any-spelling-protects).
+# A reference protects every object that a store or client may resolve it to (rule: any-spelling-protects).
 
 HOME = "s3://b/t"
 COMPOSED, DECOMPOSED = "k=\u00e9", "k=e\u0301"
@@ -250,7 +248,7 @@ def test_a_folder_in_another_spelling_protects_what_is_in_it(protected: str, lis
     assert may_be_under(listed, protected)
     assert PathSet([protected]).may_contain(listed)
     assert not PathSet([f"{protected}2"]).may_contain(listed)
-    swept = PathSet([f"s3://b/t/{COMPOSED}"], protects=False)  # only the folder that was named
+    swept = PathSet([f"s3://b/t/{COMPOSED}"], protects=False)  # only the named folder
     assert swept.may_contain(f"s3a://b/t/{COMPOSED}/f")
     assert not swept.may_contain(f"s3://b/t/{DECOMPOSED}/f")
 
@@ -260,13 +258,11 @@ def test_a_path_with_a_single_spelling_is_unchanged(path: str) -> None:
     assert (merged_spelling(path), merged_spellings([path])) == (path, [path])
 
 
-# Real paths of local files: what is remembered of folders.
+# Real paths of local files, and the cache of folders.
 
 
-def test_a_relative_folder_is_that_of_the_working_folder_of_now(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What another working folder had below the same name is not remembered."""
+def test_a_relative_folder_is_in_the_current_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache holds nothing of a folder of the same name in another working folder."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
@@ -274,7 +270,7 @@ def test_a_relative_folder_is_that_of_the_working_folder_of_now(
         assert real_path("wh/f") == str(tmp_path / name / "wh" / "f")
 
 
-# Which table a file is below.
+# The table whose location contains a file.
 
 OUTER, INNER, TWIN, OTHER = (TableName(("ns",), name) for name in ("outer", "inner", "twin", "other"))
 TERRITORY = TableLocations(
@@ -295,7 +291,7 @@ def test_a_file_belongs_to_the_innermost_table_around_it() -> None:
         "s3://b/w/outer/data/inner2/f": (OUTER,),
         "s3://b/w/other/f": (OTHER,),
         **dict.fromkeys(("s3://b/w/f", "s3://b/w/outer", "s3://c/w/outer/f", "/b/w/outer/f"), ()),
-        # Somebody could take these for files in there; what would be deleted is something else.
+        # These could be taken for files inside the location, but a deletion would delete another object.
         **dict.fromkeys(("s3://b/w/outer%2Ff", "s3://b/w//other/f", "s3://b/w/other/../f"), ()),
     }
     assert {path: TERRITORY.tables_around(path) for path in expected} == expected

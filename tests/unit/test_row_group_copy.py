@@ -51,7 +51,7 @@ def test_row_groups_without_rows_are_left_out(tmp_path: Path) -> None:
     assert not (tmp_path / "nothing.parquet").exists()
 
 
-def test_duckdb_reads_and_filters_what_duckdb_and_arrow_wrote(tmp_path: Path) -> None:
+def test_duckdb_reads_and_filters_files_of_duckdb_and_arrow(tmp_path: Path) -> None:
     schema = struct((1, "id", "long"), (2, "text", "string"), (3, "ratio", "double"), (4, "seen", "timestamp"))
     values: dict[str, list[Any]] = {
         "id": list(range(3000)),
@@ -79,7 +79,7 @@ def test_duckdb_reads_and_filters_what_duckdb_and_arrow_wrote(tmp_path: Path) ->
         assert copy
     footer = pq.read_metadata(entry.file_path)
     filtered = [footer.row_group(n).column(1).bloom_filter_offset is not None for n in range(footer.num_row_groups)]
-    assert set(filtered) == {True, False}  # Arrow wrote none here
+    assert set(filtered) == {True, False}  # Arrow wrote no statistics here
     probe = f"SELECT bloom_filter_excludes FROM parquet_bloom_probe('{entry.file_path}', 'text', '{{}}') ORDER BY ALL"
     assert connection.sql(probe.format("t7")).fetchall() == [(False,)] * len(filtered)
     assert connection.sql(probe.format("t7000")).fetchall() == sorted((is_excluded,) for is_excluded in filtered)
@@ -87,7 +87,7 @@ def test_duckdb_reads_and_filters_what_duckdb_and_arrow_wrote(tmp_path: Path) ->
 
 
 def test_the_entry_has_the_metrics_of_a_rewrite(tmp_path: Path) -> None:
-    """As if all rows had been decoded and written anew: counts, bounds, nothing of uuids and of lists."""
+    """They equal those of decoded rows: counts, bounds, nothing for uuids and lists."""
     tables = [mixed_rows(0), mixed_rows(300), mixed_rows(200)]
     entries = []
     for n, table in enumerate(tables):
@@ -130,7 +130,7 @@ def test_bounds_are_merged_as_each_column_is_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["counts", "truncate(4)", "full"])
 def test_metrics_that_entries_lack_come_from_footers(mode: str, tmp_path: Path) -> None:
-    """PyIceberg's entries have no bounds of columns in structs, and with few metrics no counts either
+    """PyIceberg's entries have no bounds for columns in structs, and no counts in some metrics modes
     (rule: metrics-contain-every-value)."""
     point = struct((3, "x", "int"), (4, "y", "double"))
     schema = struct((1, "t", "string"), (2, "point", point), (5, "gone", "long"))
@@ -153,8 +153,8 @@ def test_metrics_that_entries_lack_come_from_footers(mode: str, tmp_path: Path) 
 
 
 def test_footers_state_no_bounds_that_readers_misread(tmp_path: Path) -> None:
-    """Of uuids and of floats that are all the same or beside NaN,
-    though the inputs did."""
+    """Uuids, equal floats and floats beside NaN have no bounds,
+    although the inputs state some."""
     schema = struct((1, "x", "double"), (2, "y", "double"), (3, "key", "uuid"))
     values: dict[str, list[Any]] = {"x": [0.0, -0.0, 0.0], "y": [1.0, 2.0, None], "key": [bytes(16)] * 3}
     path = parquet_file(tmp_path / "in.parquet", rows(schema, values))
@@ -167,7 +167,7 @@ def test_footers_state_no_bounds_that_readers_misread(tmp_path: Path) -> None:
     assert [after.column(i).statistics.null_count for i in range(3)] == [0, 1, 0]
 
 
-# Which inputs are copied into which output, and which are decoded.
+# Which inputs are copied into which output, and which inputs are decoded.
 
 OURS, OTHERS = b"table", b"writer"
 
@@ -209,17 +209,17 @@ ALIKE = {0: file(50, nullability=OTHERS), 1: file(60, nullability=OTHERS)}
     [
         ([50, 5, 60, 5], {0: file(50), 2: file(60)}, {}, [((1, 3), (0, 2))]),
         ([50, 5], {}, {}, []),
-        # The decoded ten bytes make one row group more: 72 bytes in nine are enough, in ten they are not.
+        # The decoded ten bytes add a row group: 72 bytes in nine row groups are enough, in ten they are not.
         ([62, 10], {0: file(62, 8)}, {}, [((1,), (0,))]),
         ([62, 10], {0: file(62, 9)}, {}, []),
-        # Four row groups whose rows take 160 bytes in memory are full; with 80 they are not.
+        # Four row groups whose rows take 160 bytes in memory are full; with 80 bytes they are not.
         ([16, 8], {0: file(16, 4, memory=160)}, {}, [((1,), (0,))]),
         ([16, 8], {0: file(16, 4, memory=80)}, {}, []),
-        # Files that require other values than the table share an output only with files of the same kind.
+        # Files with other required columns than the table share an output only with files of the same kind.
         ([50, 60], ALIKE, {}, [((), (0, 1))]),
         ([50, 60, 5], ALIKE, {}, []),
         ([50, 60], {0: ALIKE[0], 1: file(60)}, {}, [((0,), (1,))]),
-        # Forty bytes of row groups without deleted rows, and sixty that become one row group.
+        # Forty bytes of row groups without deleted rows, and sixty bytes that become a single row group.
         ([100], {0: file(40, 5, is_whole=False)}, {"min_row_group_bytes": 16}, [((), (0,))]),
         ([100], {0: file(40, 6, is_whole=False)}, {"min_row_group_bytes": 16}, []),
         ([100], {0: file(40, 1, OTHERS, is_whole=False)}, {}, []),
@@ -232,14 +232,14 @@ def test_which_inputs_are_copied_and_which_decoded(
     assert planned(sizes, copyable, **more) == expected
 
 
-def test_inputs_that_disagree_about_page_indexes_go_to_different_outputs() -> None:
-    """In no more files than were planned; else they share a file, which has no page index."""
+def test_inputs_with_and_without_page_indexes_get_different_outputs() -> None:
+    """The number of files must not exceed the plan; otherwise they share a file without a page index."""
     bare = file(50, is_indexed=False)
     some = {0: file(50), 1: bare, 2: bare, 3: file(50)}
-    sizes = [50, 50, 50, 50, 10]  # the last input is decoded, and has a page index then
+    sizes = [50, 50, 50, 50, 10]  # the last input is decoded, and then has a page index
     assert planned(sizes, some, 2) == [((4,), (0, 3)), ((), (1, 2))]
     assert planned(sizes, some, 1) == [((4,), (0, 1, 2, 3))]
-    # The bare input alone would be too small a file.
+    # The input without an index alone would be too small a file.
     lone = {0: file(50), 1: file(50), 2: bare, 3: file(50)}
     in_order = [((), (0, 1)), ((), (2, 3))]
     assert planned([50] * 4, lone, 2, smallest_output_bytes=51) == in_order
@@ -253,20 +253,20 @@ def test_inputs_that_agree_keep_their_order() -> None:
         ((), (0, 1)),
         ((), (2, 3)),
     ]
-    # Two of three outputs for what has more than half of the bytes.
+    # More than half of the bytes get two of three outputs.
     thirds = {i: file(50, is_indexed=i % 3 != 0) for i in range(6)}
     assert planned([50] * 6, thirds, 3) == [((), pair) for pair in ((1, 2), (4, 5), (0, 3))]
 
 
 def test_files_that_cannot_be_divided_into_outputs_of_the_right_size_are_decoded() -> None:
-    """Rows would be divided evenly, 75 bytes each."""
+    """Decoded rows are divided evenly, 75 bytes each."""
     assert assign([100, 25, 25], 2, smallest=60, largest=100) is None
     assert assign([100, 25, 25], 2, smallest=50, largest=100) == [range(1), range(1, 3)]
     assert assign([100, 25, 25], 2, smallest=50, largest=99) is None
 
 
 @given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 5))
-def test_every_input_goes_to_one_output_in_order(sizes: list[int], outputs: int) -> None:
+def test_every_input_is_in_a_single_output_in_order(sizes: list[int], outputs: int) -> None:
     parts = assign(sizes, outputs, smallest=0, largest=10**6)
     assert parts is not None
     assert [i for part in parts for i in part] == list(range(len(sizes)))
@@ -275,7 +275,7 @@ def test_every_input_goes_to_one_output_in_order(sizes: list[int], outputs: int)
     assert all(abs(sum(sizes[i] for i in part) - share) <= max(sizes, default=0) for part in parts)
 
 
-# Checksums of Parquet pages: every reader of page bytes verifies them, writers write them, copies keep them
+# Checksums of Parquet pages: readers verify them, writers write them, copies keep them
 # (rule: verify-page-checksums).
 
 TRIALS = 40
@@ -287,8 +287,8 @@ def decoded(path: Path, **more: Any) -> pa.Table:
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_no_flipped_bit_of_a_page_goes_unnoticed(tmp_path: Path, version: str) -> None:
-    """In data pages of both versions and in dictionaries; without verification most bits change values silently."""
+def test_every_flipped_bit_of_a_page_is_detected(tmp_path: Path, version: str) -> None:
+    """This covers data pages of both versions and dictionaries; unverified, most bits change values silently."""
     sound = parquet_file(tmp_path / "in.parquet", EXPECTED, write_page_checksum=True, data_page_version=version)
     bits = [bit for _, start, end in pages(sound) for bit in range(start * 8, end * 8)]
     for number, bit in enumerate(random.Random(29).sample(bits, TRIALS)):
@@ -325,7 +325,7 @@ def test_delete_files_are_verified(tmp_path: Path) -> None:
         list(position_rows(str(damaged), "PARQUET", STORAGE))
 
 
-def test_what_is_written_has_checksums_and_copies_keep_them(tmp_path: Path) -> None:
+def test_written_files_have_checksums_and_copies_keep_them(tmp_path: Path) -> None:
     entry = written(rewritten(MIXED, [EXPECTED, mixed_rows(100)], tmp_path))
     first = Path(entry.file_path)
     made = copied([first, first], tmp_path / "copy.parquet")
