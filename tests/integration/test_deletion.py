@@ -1,4 +1,4 @@
-"""The guard before every deletion, and how it learns where tables have files."""
+"""The guard before every deletion, and how it finds out where tables have files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from icekeeper.storage.storage import DeleteReport, Storage
 from support.maintained_table import NAME, MaintainedTable, new_table
 from support.scripted_catalog import ScriptedCatalog
 
-# The guard before every deletion: another look before each batch and each new attempt, in parallel, and patient.
+# The guard before every deletion: another look before each batch and each retry, in parallel, with pauses.
 
 
 def no_other(recorded: CatalogId) -> None:
@@ -65,7 +65,7 @@ def deleted(
     allowed: tuple[str, ...] | None = None,
     time_left_s: Callable[[], float] | None = None,
 ) -> DeletedFiles:
-    """Deletes; another writer acts before the last look at the batch of a path, or while a new attempt waits.
+    """Delete files; another writer acts before the last look at the batch of a path, or while a retry waits.
 
     ``allowed`` are the prefixes that the deployment allows."""
     actions = before_batch_of or {}
@@ -91,7 +91,7 @@ def deleted(
 
 
 def deleting_by(monkeypatch: pytest.MonkeyPatch, delete: Delete) -> list[list[str]]:
-    """Replaces the store's deletion; what it was asked for, call by call."""
+    """Replace the store's deletion; return the paths of each call."""
     calls: list[list[str]] = []
 
     def called(self: Storage, paths: Iterable[str]) -> DeleteReport:
@@ -112,8 +112,8 @@ def test_every_batch_is_preceded_by_another_look(table: MaintainedTable) -> None
     assert not [path for path in paths if Path(path).exists()]
 
 
-def test_files_adopted_staged_or_pinned_before_their_batch_stay(table: MaintainedTable) -> None:
-    """A load or a pin is in the state only: no metadata of the table has it (rule: one-object-decides-deletions)."""
+def test_files_adopted_staged_or_pinned_before_their_batch_are_kept(table: MaintainedTable) -> None:
+    """A load or a pin is only in the state, not in the table's metadata (rule: one-object-decides-deletions)."""
     source = Path(normalise(table.data_files()[0].file_path))
     paths = planted(table, 8)
     Path(paths[7]).write_bytes(source.read_bytes())
@@ -132,14 +132,14 @@ def test_files_adopted_staged_or_pinned_before_their_batch_stay(table: Maintaine
     assert table.verify().ok
 
 
-def test_what_the_deployment_does_not_allow_stays(table: MaintainedTable) -> None:
-    """Also below a location that the table's own properties name (rule: bound-every-table)."""
+def test_files_outside_the_allowed_prefixes_are_kept(table: MaintainedTable) -> None:
+    """This also holds below a location that the table's own properties name (rule: bound-every-table)."""
     paths = [table.plant("data/elsewhere.parquet"), table.plant("metadata/left.avro")]
     result = deleted(table, paths, allowed=(table.metadata.metadata_directory,))
     assert (result.deleted, result.spared) == (paths[1:], paths[:1])
 
 
-def test_batches_are_deleted_side_by_side(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_deleted_concurrently(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     together = threading.Barrier(3, timeout=20)
     original = Storage.delete
 
@@ -178,8 +178,8 @@ def test_temporary_failures_are_tried_again_and_refusals_are_not(
     assert len(table.waits) == 2
 
 
-def test_a_new_attempt_is_preceded_by_another_look(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While we waited, a writer came to need the file."""
+def test_a_retry_is_preceded_by_another_look(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """During the wait, a writer starts to need the file."""
     source = Path(normalise(table.data_files()[0].file_path))
     path = planted(table, 1)[0]
     Path(path).write_bytes(source.read_bytes())
@@ -191,9 +191,7 @@ def test_a_new_attempt_is_preceded_by_another_look(table: MaintainedTable, monke
     assert table.verify().ok
 
 
-def test_a_store_that_is_down_is_not_asked_a_million_times(
-    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deletion_stops_early_if_the_store_is_down(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = planted(table, 200)
 
     def down(self: Storage, asked: Iterable[str]) -> DeleteReport:
@@ -207,7 +205,7 @@ def test_a_store_that_is_down_is_not_asked_a_million_times(
 
 
 def test_a_process_that_must_end_leaves_the_rest_to_the_next_pass(table: MaintainedTable) -> None:
-    """The time is read before each batch; a function that its timeout ends could not report what it did."""
+    """The time is checked before each batch, because a function that times out could not report its deletions."""
     paths = planted(table, 6)
     looks = iter((900.0, 61.0, *[59.0] * 5))
     result = deleted(table, paths, time_left_s=lambda: next(looks))
@@ -219,7 +217,7 @@ def test_a_process_that_must_end_leaves_the_rest_to_the_next_pass(table: Maintai
     assert [Path(path).exists() for path in paths] == [False] * 4 + [True] * 2
 
 
-def test_a_table_that_comes_to_forbid_deletions_keeps_the_rest(table: MaintainedTable) -> None:
+def test_a_table_that_starts_to_forbid_deletions_keeps_the_rest(table: MaintainedTable) -> None:
     def forbid() -> None:
         table.table.transaction().set_properties({"gc.enabled": "false"}).commit_transaction()
 
@@ -229,7 +227,7 @@ def test_a_table_that_comes_to_forbid_deletions_keeps_the_rest(table: Maintained
     assert [Path(path).exists() for path in paths] == [False] * 4 + [True] * 2
 
 
-def test_new_references_that_cannot_be_read_keep_the_rest(table: MaintainedTable) -> None:
+def test_new_unreadable_references_keep_the_rest(table: MaintainedTable) -> None:
     def append_torn() -> None:
         table.append(99)
         newest = table.metadata.current_snapshot
@@ -242,7 +240,7 @@ def test_new_references_that_cannot_be_read_keep_the_rest(table: MaintainedTable
     assert [Path(path).exists() for path in paths] == [False, False, True, True]
 
 
-# Where a table has files is learnt from many manifests by all workers, and is what this process alone would learn.
+# Workers find where a table has files from many manifests, with the same result as this process alone.
 
 
 def context_of(table_in_two_roots: MaintainedTable) -> OperationContext:
@@ -252,7 +250,7 @@ def context_of(table_in_two_roots: MaintainedTable) -> OperationContext:
 
 @pytest.fixture
 def table_in_two_roots(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaintainedTable:
-    """Three manifests of files in two roots, each of which counts as many."""
+    """Three manifests of files in two roots; a single manifest already counts as many."""
     made = new_table(local_catalog, tmp_path)
     made.fill(2)
     with made.table.transaction() as change:
@@ -263,7 +261,7 @@ def table_in_two_roots(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: p
     return made
 
 
-def test_workers_see_the_roots_that_this_process_would_see(
+def test_workers_find_the_same_roots_as_this_process(
     table_in_two_roots: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     by_engine = context_of(table_in_two_roots)
@@ -276,10 +274,8 @@ def test_workers_see_the_roots_that_this_process_would_see(
 
 
 @pytest.mark.parametrize("is_gone", [True, False])
-def test_a_manifest_that_no_worker_can_read_leaves_the_table_unknown(
-    table_in_two_roots: MaintainedTable, *, is_gone: bool
-) -> None:
-    """One that is gone hides none of the others."""
+def test_an_unreadable_manifest_leaves_the_table_unknown(table_in_two_roots: MaintainedTable, *, is_gone: bool) -> None:
+    """A missing manifest hides no other manifest."""
     assert table_in_two_roots.metadata.current_snapshot is not None
     (lost, *_) = table_in_two_roots.reader.manifests(table_in_two_roots.metadata.current_snapshot)
     path, context = Path(lost.manifest_path.removeprefix("file://")), context_of(table_in_two_roots)

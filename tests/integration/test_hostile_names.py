@@ -1,4 +1,4 @@
-"""The command spells out names, settings and messages that forge lines or drive a terminal
+"""The command escapes names, settings and messages that forge lines or control a terminal
 (rule: escape-at-the-edge)."""
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from icekeeper.text import escaped
 from support.command import Command
 
 FORGED = "error: all tables lost"
-# ESC and C1 drive terminals, bidi marks and zero-width characters show another text, the rest begins lines.
+# ESC and C1 control terminals, bidi marks and zero-width characters change the shown text, the rest begins lines.
 HOSTILE = f"t\x1b[2J\x9b31m\u202e\u2066\u200e\u200b\u061c\x85{FORGED}\n{FORGED}\u2028{FORGED}\r{FORGED}"
 SPELLED = r"t\x1b[2J\x9b31m\u202e\u2066\u200e\u200b\u061c\x85" + FORGED + r"\n" + FORGED + r"\u2028" + FORGED
 
 
 def assert_harmless(*streams: str) -> None:
-    """Nothing but lines of printable characters, of which none is the forged one."""
+    """All lines have only printable characters, and no line is forged."""
     for text in streams:
         lines = text.split("\n")
         assert [line for line in lines if not line.isprintable()] == []
@@ -85,8 +85,8 @@ CALLS: Sequence[Sequence[str]] = (
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
-def test_no_command_lets_a_name_drive_the_terminal(hostile: Command, as_json: bool) -> None:
-    """Text shows the name spelled out, JSON holds the very name."""
+def test_no_command_lets_a_name_control_the_terminal(hostile: Command, as_json: bool) -> None:
+    """Text shows the escaped name, JSON contains the exact name."""
     if as_json:
         (found,) = hostile("detect", "--json").json["skipped"]
         assert found["table"] == NAME
@@ -99,8 +99,8 @@ def test_no_command_lets_a_name_drive_the_terminal(hostile: Command, as_json: bo
             assert isinstance(json.loads(answer.out), dict)
 
 
-def test_a_name_that_is_no_unicode_is_printed_and_brackets_are_no_markup(capfd: pytest.CaptureFixture[str]) -> None:
-    """``[link=…]`` would be a link of the terminal."""
+def test_a_name_of_invalid_unicode_is_printed_and_brackets_are_not_markup(capfd: pytest.CaptureFixture[str]) -> None:
+    """The terminal would show ``[link=…]`` as a link."""
     people(as_json=False).print("ns.\ud800", soft_wrap=True)
     people(as_json=False).print("ns.[link=http://evil]t[/link]: withdrawn", soft_wrap=True)
     assert capfd.readouterr().out == "ns.\\ud800\nns.[link=http://evil]t[/link]: withdrawn\n"
@@ -109,7 +109,7 @@ def test_a_name_that_is_no_unicode_is_printed_and_brackets_are_no_markup(capfd: 
 def test_errors_progress_and_waiting_are_escaped(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich takes the pipe for a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich treats the pipe as a terminal
     print_error("StorageError", f"{HOSTILE} is gone", as_json=False)
     notify(f"{HOSTILE} is at work")
     with progress_bar() as show:
@@ -124,7 +124,7 @@ def test_errors_progress_and_waiting_are_escaped(
 
 
 def test_log_lines_are_escaped_with_their_tracebacks(hostile: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``ICEKEEPER_LOG`` brings the lines of libraries, too, which quote whatever they have read."""
+    """``ICEKEEPER_LOG`` also shows lines of libraries, which quote any text that they read."""
     monkeypatch.setenv("ICEKEEPER_LOG", "INFO")
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
@@ -140,7 +140,7 @@ def test_log_lines_are_escaped_with_their_tracebacks(hostile: Command, monkeypat
 
 @pytest.mark.skipif(os.name != "posix", reason="a terminal of Unix")
 def test_warnings_of_libraries_go_to_the_log(command: Command) -> None:
-    """Python prints them raw on standard error."""
+    """By default Python prints them unescaped on standard error."""
     code = f"""
 import warnings
 from icekeeper.cli import app
@@ -154,8 +154,8 @@ app.main(["detect"])
     assert done.stderr == ""
 
 
-def test_messages_that_spark_logs_begin_no_line_of_their_own(spark_session: SparkSession) -> None:
-    """Its messages quote the exceptions of Python workers, which quote names and paths."""
+def test_messages_that_spark_logs_begin_no_forged_line(spark_session: SparkSession) -> None:
+    """Spark's messages quote exceptions of Python workers, which quote names and paths."""
     java = spark_session._jvm
     assert java is not None
     settings = java.java.util.Properties()
@@ -174,10 +174,10 @@ def test_messages_that_spark_logs_begin_no_line_of_their_own(spark_session: Spar
     assert [line for line in (first, *rest) if not line.replace("\t", "").isprintable()] == []
 
 
-def test_what_libraries_log_in_workers_is_escaped(capfd: pytest.CaptureFixture[str]) -> None:
-    """Nobody has set up logging there, so Python prints their warnings raw on the command's standard error."""
+def test_log_lines_of_libraries_in_workers_are_escaped(capfd: pytest.CaptureFixture[str]) -> None:
+    """Logging is not configured in workers, so Python prints warnings unescaped on the command's standard error."""
     library = logging.getLogger("library")
-    end_worker_server()  # a server that another test began writes to another file
+    end_worker_server()  # the server of another test writes to another file
     with worker_pool(1, logging.getLogger) as pool:
         pool.submit(library.warning, "read %s", HOSTILE).result()
         pool.submit(warnings.warn, HOSTILE).result()

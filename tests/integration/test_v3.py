@@ -47,7 +47,7 @@ def with_ids(table: MaintainedTable) -> MaintainedTable:
 
 
 def test_the_first_commit_after_the_upgrade_gives_every_row_its_id(table: MaintainedTable) -> None:
-    """Also to those of files that it does not touch."""
+    """It also gives ids to rows of unchanged files."""
     delete_positions(table, {file_of(table, 0): [1, 2]})
     assert_row_ids_hold(table)
 
@@ -67,7 +67,7 @@ def test_files_without_row_ids_are_rewritten_without_lineage(table: MaintainedTa
 
 
 def test_rows_keep_their_lineage_through_compaction(with_ids: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids count from the position before deletes are applied; the vectors go with their files."""
+    """Ids count from the position before deletes are applied; vectors are removed with their files."""
     monkeypatch.setattr(file_rows, "BATCH_ROWS", 4)
     table = with_ids
     delete_positions(table, {file_of(table, 0): [0, 1, 5], file_of(table, 100): range(10), file_of(table, 350): [9]})
@@ -93,8 +93,8 @@ def test_rows_keep_their_lineage_through_compaction(with_ids: MaintainedTable, m
     assert_row_ids_hold(table)
 
 
-def test_row_ids_are_given_anew_at_every_attempt(with_ids: MaintainedTable) -> None:
-    """Another commit takes row ids between our attempts: ours moves behind it (rule: rows-keep-their-lineage)."""
+def test_row_ids_are_assigned_again_at_every_attempt(with_ids: MaintainedTable) -> None:
+    """Another commit takes row ids between our attempts, so our ids follow them (rule: rows-keep-their-lineage)."""
     table = with_ids
     before = lineage(table)
     seen: list[int] = []
@@ -108,7 +108,7 @@ def test_row_ids_are_given_anew_at_every_attempt(with_ids: MaintainedTable) -> N
     table.catalog.before_commit = overtake
     outcome = compacted(table)
     assert outcome.status is Status.SUCCEEDED
-    # 80 rows are there; each append takes 5 ids, ours 80, which its rows do not use: they have theirs.
+    # There are 80 rows; each append takes 5 ids; our commit takes 80, which its rows do not use: they keep their ids.
     assert seen == [80, 85, 90]
     head = table.loaded.metadata.current_snapshot
     assert head is not None
@@ -122,7 +122,7 @@ def test_row_ids_are_given_anew_at_every_attempt(with_ids: MaintainedTable) -> N
 
 
 def test_rows_that_get_their_ids_during_a_rewrite_keep_them(table: MaintainedTable) -> None:
-    """A v3 commit of another writer gives every row its id; outputs made before lack them, so they are dropped."""
+    """A v3 commit of another writer gives every row its id; earlier outputs lack the ids, so they are dropped."""
     table.engine.during = lambda: append(table, 1000, 5, "us")
     outcome = compacted(table)
     assert outcome.status is Status.FAILED
@@ -184,7 +184,7 @@ def test_manifests_of_an_upgraded_table_may_be_rewritten_first(table: Maintained
     table.assert_sound()
 
 
-# Copied row groups of v3 tables: rows keep ids and last changes, whether they were stored or inherited.
+# Copied row groups of v3 tables: rows keep their lineage, whether it was stored or inherited.
 
 
 @pytest.fixture
@@ -207,10 +207,10 @@ def file_of_region(table_with_ids: MaintainedTable, region: str) -> str:
     return max(files, key=lambda file: file.record_count).file_path
 
 
-def test_rows_keep_their_ids_when_their_row_groups_are_copied_once_and_again(table_with_ids: MaintainedTable) -> None:
-    """Of each region's four files two are decoded: one has a vector, one an entry without counts.
+def test_rows_keep_their_ids_when_their_row_groups_are_copied_repeatedly(table_with_ids: MaintainedTable) -> None:
+    """Two of each region's four files are decoded: a file with a vector, and a file whose entry has no counts.
 
-    Then a vector touches the first row group of one of the outputs, and two more such files join the other two.
+    Then a vector deletes from the first row group of an output, and two more files are merged with the outputs.
     """
     delete_positions(table_with_ids, {file_of(table_with_ids, 0): [0, 5], file_of(table_with_ids, 150): [9]})
     before, live_rows = lineage(table_with_ids), rows(table_with_ids)
@@ -236,7 +236,7 @@ def test_rows_keep_their_ids_when_their_row_groups_are_copied_once_and_again(tab
     table_with_ids.assert_sound()
 
 
-# Deletion vectors through compaction: which are removed, which stay, and which are damaged.
+# Deletion vectors through compaction: removed, kept and damaged vectors.
 
 
 def test_the_summary_counts_vectors(with_ids: MaintainedTable) -> None:
@@ -252,7 +252,7 @@ def test_the_summary_counts_vectors(with_ids: MaintainedTable) -> None:
     assert int(head.summary["removed-files-size"]) == inputs + sum(sizes)
 
 
-def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: MaintainedTable) -> None:
+def test_a_vector_is_removed_while_its_puffin_file_is_kept(with_ids: MaintainedTable) -> None:
     """A Puffin file is removed once no live entry uses it, not before (rule: what-a-table-needs)."""
     table = with_ids
     puffin = delete_positions(table, {file_of(table, 0): [0], file_of(table, 50): [1]})
@@ -269,7 +269,7 @@ def test_one_vector_may_go_while_its_puffin_file_stays(with_ids: MaintainedTable
 
 
 @pytest.mark.parametrize("damage", ["byte", "cut", "gone"])
-def test_a_damaged_vector_keeps_its_file_as_it_is_and_nothing_goes(with_ids: MaintainedTable, damage: str) -> None:
+def test_a_damaged_vector_keeps_its_data_file_unchanged(with_ids: MaintainedTable, damage: str) -> None:
     table = with_ids
     puffin = local_path(delete_positions(table, {file_of(table, 100): [3, 4]}))
     before = table.files()

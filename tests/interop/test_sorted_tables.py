@@ -1,4 +1,4 @@
-"""A table whose sort order Iceberg-Java made: sorted by it as Java sorts, and read alike by every engine."""
+"""A table with a sort order by Iceberg-Java: sorted as Java sorts it, and read alike by every engine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = """SELECT id * 7919 % 1000, IF(id % 5 = 0, NULL, CONCAT('straße ', CAST(
     IF(id % 7 = 0, NULL, CAST(id % 13 * -1.25 AS DECIMAL(9, 2))),
     TIMESTAMP'1969-12-31 12:00:00' + MAKE_INTERVAL(0, 0, 0, 0, CAST(id AS INT)), UNHEX(HEX(id % 300))
     FROM RANGE({start}, {end})"""
-# Most rows share one of three ratios, so that the other columns count.
+# Most rows have one of three ratios, so that the other columns matter.
 ORDER = (
     "ratio DESC NULLS FIRST, bucket(4, name) DESC NULLS LAST, truncate(8, name), days(at) DESC, price NULLS LAST, "
     "id DESC"
@@ -31,7 +31,7 @@ ORDER = (
 
 @pytest.fixture
 def sorted_table(spark_session: SparkSession) -> Iterator[str]:
-    """The name of a table with five unsorted files; its order was set after they were written."""
+    """The name of a table with five unsorted files; its order was set later."""
     name = "java.db.sorted_by_all"
     spark_session.sql(f"CREATE TABLE {name} ({COLUMNS}) USING iceberg TBLPROPERTIES ('format-version' = '2')")
     for start in range(0, 500, 100):

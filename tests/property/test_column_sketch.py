@@ -16,7 +16,7 @@ from icekeeper.operations.statistics.column_sketch import ColumnSketch, can_sket
 from support.examples import examples
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
-# Every length in bytes, and both sides of where one ends.
+# Every length in bytes, and both sides of each limit.
 EDGES = [sign * (2 ** (8 * size - 1) + step) for size in range(1, 16) for sign in (1, -1) for step in (-1, 0, 1)]
 UNSCALED = st.sampled_from(EDGES) | st.integers(-(10**38) + 1, 10**38 - 1) | LONGS
 COLUMNS: dict[str, tuple[st.SearchStrategy[Any], pa.DataType]] = {
@@ -54,7 +54,7 @@ def sketch(kind: str, *batches: pa.Array) -> ThetaSketch:
 
 
 @given(st.data(), st.sampled_from(sorted(COLUMNS)))
-def test_each_distinct_value_goes_in_by_its_single_value_bytes(data: st.DataObject, kind: str) -> None:
+def test_each_distinct_value_is_hashed_by_its_single_value_bytes(data: st.DataObject, kind: str) -> None:
     values = data.draw(st.lists(st.none() | COLUMNS[kind][0], max_size=60))
     column = arrow(kind, [None, *values]).slice(1)
     encoded = {encode(kind, value) for value in values if value is not None} - {b""}
@@ -67,7 +67,7 @@ def test_each_distinct_value_goes_in_by_its_single_value_bytes(data: st.DataObje
 @settings(max_examples=examples(20))
 @given(st.lists(st.integers(0, 20_000), max_size=4), st.integers(1, 5))
 def test_the_union_of_parts_is_the_sketch_of_the_whole(ends: list[int], step: int) -> None:
-    """Also above the nominal entries, and however the rows are dealt out."""
+    """This also holds above the nominal entries, and for any division of the rows."""
     bounds = sorted({0, *ends})
     whole = pa.array(range(0, 20_000, step), pa.int64())
     parts = [whole.slice(a, b - a) for a, b in zip(bounds, [*bounds[1:], len(whole)], strict=True) if a < len(whole)]
@@ -78,7 +78,7 @@ def test_the_union_of_parts_is_the_sketch_of_the_whole(ends: list[int], step: in
 
 
 @given(st.lists(st.integers(0, 2**52 - 1), min_size=1), st.booleans())
-def test_nan_is_one_value(payloads: list[int], negative: bool) -> None:
+def test_all_nan_are_a_single_value(payloads: list[int], negative: bool) -> None:
     sign = int(negative) << 63
     bits = [sign | 0x7FF8000000000000 | payload for payload in payloads]
     column = pa.array([struct.unpack("<d", struct.pack("<Q", b))[0] for b in bits], pa.float64())

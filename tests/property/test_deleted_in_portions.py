@@ -1,4 +1,4 @@
-"""Deleted rows are the same whatever is looked up at once, and however far the keys lie from the rows."""
+"""The same rows are deleted for any portion size, and for any distance of the keys from the rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ VALUES: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 @pytest.fixture(autouse=True, scope="module")
 def narrowing() -> Iterator[None]:
-    """However few keys there are, only those near the rows are hashed, and these by blocks or not at all."""
+    """Even few keys are narrowed to those near the rows, and hashed in blocks or not at all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(equality, "_FEW", 0)
         patch.setattr(equality, "_BLOCK", 2)
@@ -55,7 +55,7 @@ def narrowing() -> Iterator[None]:
 @settings(max_examples=examples(30))
 @given(data=st.data())
 def test_keys_far_from_the_rows_change_nothing(kind: pa.DataType, data: st.DataObject) -> None:
-    """Against the printed values, which differ for the two zeros, but not for NaN."""
+    """Compared with printed values, which differ for the two zeros but not for NaN."""
     value = st.none() | VALUES[kind]
     keys = data.draw(st.lists(value, min_size=1, max_size=12))
     looked_up = data.draw(st.lists(value, max_size=6))
@@ -81,10 +81,10 @@ IDS = st.lists(st.integers(0, 6), max_size=8)
     deletes=st.lists(st.tuples(IDS, st.integers(1, 4)), min_size=1, max_size=3),
     held=st.sampled_from([1, 100, 10**6]),
 )
-def test_a_delete_reaches_the_older_files_it_applies_to(
+def test_a_delete_applies_to_older_files_only(
     files: list[tuple[list[int], int, bool]], deletes: list[tuple[list[int], int]], held: int
 ) -> None:
-    """Files of several sequence numbers, some without deletes, are looked up together; ``held`` are bytes."""
+    """Files of several sequence numbers, some without deletes, are looked up together; ``held`` is in bytes."""
     with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "_HELD_BYTES", held)
         work, expected = made(Path(name), files, deletes)
@@ -108,7 +108,7 @@ COLUMNS: dict[str, st.SearchStrategy[Any]] = {
 @settings(max_examples=examples(25))
 @given(data=st.data())
 def test_keys_in_ranges_delete_the_same_rows(held: int, data: st.DataObject) -> None:
-    """By one or two columns, in two delete files; ``held`` are bytes of memory for keys."""
+    """By one or two columns, in two delete files; ``held`` is the memory for keys in bytes."""
     kinds = data.draw(st.lists(st.sampled_from(list(COLUMNS)), min_size=1, max_size=2))
     values = st.lists(st.tuples(*(COLUMNS[kind] for kind in kinds)), max_size=12)
     files, deletes = data.draw(st.tuples(values, values)), data.draw(st.tuples(values, values))
@@ -149,7 +149,7 @@ def test_keys_in_ranges_delete_the_same_rows(held: int, data: st.DataObject) -> 
 
 
 def test_an_input_outside_of_a_range_is_not_read_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first range reads all inputs and notes their values."""
+    """The first range reads all inputs and records their bounds."""
     read: list[str] = []
 
     def noted(file: ReadableFile, *more: Any, **options: Any) -> Any:
@@ -165,7 +165,7 @@ def test_an_input_outside_of_a_range_is_not_read_for_it(tmp_path: Path, monkeypa
 
 
 def made(folder: Path, files: Any, deletes: Any) -> tuple[Any, list[int]]:
-    """A task, and the ids that it must read."""
+    """A task, and the ids that remain after its deletes."""
     delete_files = []
     for number, (ids, sequence_number) in enumerate(deletes):
         source = input_file(folder / f"delete-{number}.parquet", ids_only(ids))
@@ -185,7 +185,7 @@ def made(folder: Path, files: Any, deletes: Any) -> tuple[Any, list[int]]:
         source = input_file(
             folder / f"in-{number}.parquet", rows(SCHEMA, {"id": ids, "name": [f"name {i}" for i in ids]})
         )
-        # A file that none reaches is of another partition: the keys must not meet its rows.
+        # A file without deletes is in another partition: the keys must not match its rows.
         reached = tuple(range(len(deletes))) if has_deletes else ()
         inputs.append(replace(source, sequence_number=sequence_number, deletes=reached))
         gone = {i for keys, newer in deletes if newer > sequence_number for i in keys} if has_deletes else set()
@@ -198,7 +198,7 @@ def ids_only(ids: list[int]) -> pa.Table:
 
 
 def test_keys_are_hashed_once_for_many_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for each of them: hashing many keys costs more than to look few rows up."""
+    """Hashing many keys for each file would cost more than looking up its few rows."""
     calls: list[int] = []
     index_in = pc.index_in
 

@@ -1,4 +1,4 @@
-"""Which snapshots expire, and which must stay for refs, writers and named requests."""
+"""Which snapshots expire, and which are kept for refs, writers and named requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.examples import examples
 from support.plans import plan_expiry, policy
 from support.tables import new_document, snapshot
 
-# Histories of snapshots by their ages in hours, drawn or given, and what of them expires.
+# Histories of snapshots by their ages in hours, random or given, and the snapshots that expire.
 
 NOW_MS = 1_700_000_000_000
 DAY_H = 24
@@ -45,7 +45,7 @@ def history(
     marks: Mapping[int, Mapping[str, str]] | None = None,
 ) -> TableMetadata:
     """Snapshots 1, 2, … by age in hours, each the child of the previous snapshot unless ``parents`` names others;
-    the last is current.  ``marks`` are what writers left in the summaries of some."""
+    the last is current.  ``marks`` are the entries of streaming writers in summaries."""
     raw = [
         snapshot(
             number,
@@ -77,7 +77,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    # Times are neither ordered nor unique, and some lie ahead: clocks of writers differ.
+    # Times are neither ordered nor unique, and some are in the future: clocks of writers differ.
     ages = draw(st.lists(st.integers(-5, 400), min_size=1, max_size=15))
     count = len(ages)
     ids = st.integers(1, count)
@@ -114,7 +114,7 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def flink_mark(job: str, checkpoint: int, *, carried_age_h: int | None = None) -> dict[str, str]:
-    """With an age: a copy of what the job committed so long ago."""
+    """The mark of a Flink job; with an age, a copy of a mark that the job committed so long ago."""
     mark = {"flink.job-id": job, "flink.operator-id": "op", "flink.max-committed-checkpoint-id": str(checkpoint)}
     return mark if carried_age_h is None else {**mark, COMMITTED_KEY: str(NOW_MS - carried_age_h * HOUR_MS)}
 
@@ -126,19 +126,19 @@ def expire(case: Case, **changes: Any) -> ExpiryPlan:
 
 
 def newest_first(case: Case) -> list[int]:
-    """By time; of equal times, the last commit comes first."""
+    """The snapshots by time, newest first; of equal times, the last commit is first."""
     snapshots = case.metadata.snapshots
     return sorted(committed_last_first(case), key=lambda i: snapshots[i].timestamp_ms, reverse=True)
 
 
 def committed_last_first(case: Case) -> list[int]:
-    """By sequence number; in v1, by the latest time on the way to each, then by the way's length."""
+    """The snapshots by sequence number; in v1, by the latest time on the path to each, then by the path's length."""
 
     def order(snapshot_id: int) -> tuple[int, int, int]:
         way = list(case.metadata.ancestors(snapshot_id))
         return way[0].sequence_number, max(item.timestamp_ms for item in way), len(way)
 
-    # Of equals the document's order decides.
+    # The order in the document breaks ties.
     return sorted(case.metadata.snapshots, key=order)[::-1]
 
 
@@ -147,21 +147,21 @@ def expired(metadata: TableMetadata, *, pinned: Sequence[int] = (), **settings: 
     return () if isinstance(planned, Nothing) else planned.snapshot_ids
 
 
-# Which snapshots expire: what must never, whatever the settings, and what must, exactly.
+# Which snapshots never expire under any settings, and which expire exactly.
 
 FEWER = settings(max_examples=examples(50))
 
 
 @given(cases())
-def test_no_setting_expires_what_must_stay(case: Case) -> None:
+def test_no_setting_expires_protected_snapshots(case: Case) -> None:
     planned = expire(case)
-    heads_and_newest_stay(case, planned)
-    ancestors_stay_by_the_settings_of_branches(case, planned)
+    heads_and_newest_are_kept(case, planned)
+    ancestors_are_kept_by_the_settings_of_branches(case, planned)
     nothing_at_or_above_a_pin_expires(case, planned)
     writers_find_their_last_commit(case, planned)
 
 
-def heads_and_newest_stay(case: Case, planned: ExpiryPlan) -> None:
+def heads_and_newest_are_kept(case: Case, planned: ExpiryPlan) -> None:
     kept = case.metadata.snapshots.keys() - set(planned.snapshot_ids)
     surviving = [ref for name, ref in case.metadata.refs.items() if name not in planned.refs]
     assert "main" not in planned.refs
@@ -174,7 +174,7 @@ def heads_and_newest_stay(case: Case, planned: ExpiryPlan) -> None:
         assert {i for i, age in age_of.items() if age <= case.settings.snapshot_retention_ms} <= kept
 
 
-def ancestors_stay_by_the_settings_of_branches(case: Case, planned: ExpiryPlan) -> None:
+def ancestors_are_kept_by_the_settings_of_branches(case: Case, planned: ExpiryPlan) -> None:
     for name, ref in case.metadata.refs.items():
         if ref.type != "branch" or name in planned.refs:
             continue
@@ -188,7 +188,7 @@ def ancestors_stay_by_the_settings_of_branches(case: Case, planned: ExpiryPlan) 
 
 
 def kept_branch_by_branch(case: Case) -> set[int]:
-    """What branches keep, each walked for itself."""
+    """The snapshots that branches keep, by walking each branch alone."""
     kept: set[int] = set()
     for ref in case.metadata.refs.values():
         least = max(ref.min_snapshots_to_keep or 1, case.settings.max_snapshots_to_keep) if ref.type == "branch" else 1
@@ -202,7 +202,7 @@ def kept_branch_by_branch(case: Case) -> set[int]:
 
 @FEWER
 @given(cases())
-def test_walking_branches_together_keeps_what_walking_each_does(case: Case) -> None:
+def test_walking_branches_together_keeps_the_same_snapshots_as_walking_each(case: Case) -> None:
     document = {
         **case.metadata.document,
         "refs": {
@@ -220,7 +220,7 @@ def test_walking_branches_together_keeps_what_walking_each_does(case: Case) -> N
 
 @FEWER
 @given(cases())
-def test_too_many_branches_keep_more_and_never_less(case: Case) -> None:
+def test_too_many_branches_never_keep_fewer_snapshots(case: Case) -> None:
     unlimited = {"snapshot_expire_limit": None}
     one_by_one = expire(case, **unlimited)
     with pytest.MonkeyPatch.context() as patch:
@@ -232,7 +232,7 @@ def test_too_many_branches_keep_more_and_never_less(case: Case) -> None:
 
 @pytest.mark.parametrize("of_branch", [{"max-snapshot-age-ms": 900 * HOUR_MS}, {"min-snapshots-to-keep": 1}])
 def test_thousands_of_branches_are_planned_in_seconds(of_branch: dict[str, int]) -> None:
-    """Each snapshot is visited once, not once for each branch."""
+    """Each snapshot is visited once, not once per branch."""
     count = 3_000
     refs = {f"b{number}": {"type": "branch", "snapshot-id": count, **of_branch} for number in range(count)}
     refs |= {f"c{number}": {"type": "branch", "snapshot-id": number, "max-ref-age-ms": 1} for number in range(1, count)}
@@ -246,7 +246,7 @@ def test_thousands_of_branches_are_planned_in_seconds(of_branch: dict[str, int])
 
 
 def nothing_at_or_above_a_pin_expires(case: Case, planned: ExpiryPlan) -> None:
-    """Above by time, by sequence number, or by ancestry of any snapshot that is above."""
+    """Above by time, by sequence number, or as a descendant of a snapshot above."""
     snapshots = case.metadata.snapshots
     there = [snapshots[i] for i in case.pinned if i in snapshots]
     for snapshot_id in planned.snapshot_ids:
@@ -261,7 +261,7 @@ def nothing_at_or_above_a_pin_expires(case: Case, planned: ExpiryPlan) -> None:
 
 @FEWER
 @given(cases())
-def test_limits_take_the_oldest_first_and_caps_only_expire_more(case: Case) -> None:
+def test_limits_expire_the_oldest_first_and_caps_only_expire_more(case: Case) -> None:
     everything = expire(case, snapshot_expire_limit=None).snapshot_ids
     position = {snapshot_id: i for i, snapshot_id in enumerate(reversed(committed_last_first(case)))}
     assert list(everything) == sorted(everything, key=position.__getitem__)
@@ -292,15 +292,15 @@ def test_a_clock_that_runs_backwards_expires_nothing_more(case: Case, hours: int
 EIGHT = [14 * DAY_H, 10 * DAY_H, 8 * DAY_H, 6 * DAY_H, 5 * DAY_H, 3 * DAY_H, 2 * DAY_H, 1]
 
 
-def test_count_age_and_cap() -> None:
-    """SeaweedFS's worker, before and after (rule: retention-keeps-if-anything-does); Apache Paimon's
+def test_count_age_and_cap_decide_together() -> None:
+    """The results of SeaweedFS's worker (rule: retention-keeps-if-anything-does), and Apache Paimon's
     ``snapshot.num-retained.max`` and ``snapshot.expire.limit``."""
     assert expired(history(EIGHT)) == expired(history(EIGHT, format_version=1)) == (1, 2, 3)
     assert expired(history([1] * 20)) == expired(history([168, *[1] * 20])) == ()
     assert expired(history([169, *[1] * 20])) == (1,)
     assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6) == (1, 2)
     assert expired(history([3, 2, 1, 1, 1, 1, 1, 0]), snapshot_retain_max=6, snapshot_expire_limit=1) == (1,)
-    # Write-audit-publish: staged snapshots have no ref yet.
+    # Write-audit-publish: staged snapshots do not yet have a ref.
     staged = history([500, 10, 1], parents=[None, 1, 1])
     assert expired(staged, max_snapshots_to_keep=1) == (1,)
     assert expired(staged, max_snapshots_to_keep=1, snapshot_retention_hours=5) == (1, 2)
@@ -308,11 +308,11 @@ def test_count_age_and_cap() -> None:
 
 
 def test_pins_are_horizons() -> None:
-    """Readers of a pinned snapshot may come from any later snapshot (rule: pin-is-a-horizon)."""
+    """Readers of a pinned snapshot may also need any later snapshot (rule: pin-is-a-horizon)."""
     expected: dict[tuple[int, ...], tuple[int, ...]] = {(2,): (1,), (3, 8): (1, 2), (1,): (), (99,): (1, 2, 3)}
     for pinned, ids in expected.items():
         assert expired(history(EIGHT), pinned=pinned) == ids
-    # A fast clock dated the pinned snapshot; what came to another branch afterwards is no descendant of it.
+    # A fast clock dated the pinned snapshot; later snapshots of another branch are not its descendants.
     line = history([900, 700, 800, 750, 1], parents=[None, 1, 1, 3, 4])
     assert expired(line, pinned=[2], max_snapshots_to_keep=1, snapshot_retention_hours=0) == (1,)
 
@@ -324,7 +324,7 @@ SKEW_H = 1 / 240
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("pinned", [2, 99])
 def test_a_pin_keeps_a_child_that_is_dated_before_its_parent(version: int, pinned: int) -> None:
-    """The descendants of the pinned snapshot stay, also if the snapshot itself is gone; times decide ages only."""
+    """Descendants of the pinned snapshot are kept, even if the snapshot itself is gone; times decide only ages."""
     ages = [900, 800, 800 + SKEW_H, 800 + 2 * SKEW_H, 3, 2, 1]
     line = history(ages, format_version=version, parents=[None, 1, pinned, 3, None, 5, 6])
     settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}
@@ -335,19 +335,19 @@ def test_a_pin_keeps_a_child_that_is_dated_before_its_parent(version: int, pinne
             refuse_protected(line, policy(snapshot_expire_ids=f"{named}"), [pinned])
 
 
-def test_the_newest_are_those_committed_last_and_those_dated_last() -> None:
-    """Snapshot 2 was dated by a clock that ran a day fast: it is among the newest two by time, 3 by its commit."""
+def test_the_newest_snapshots_are_the_last_by_commit_and_by_time() -> None:
+    """A clock a day ahead dated snapshot 2: the newest two include it by time, and snapshot 3 by its commit."""
     settings: dict[str, Any] = {"max_snapshots_to_keep": 2, "snapshot_retention_hours": 0}
     for version in (1, 2):
         fast = history([900, 1, 24, 23], parents=[None, 1, None, None], format_version=version)
         assert expired(fast, **settings) == ((1,) if version > 1 else (1, 3))
-        # With parents, these decide in v1, too.
+        # With parents, ancestry decides in v1, too.
         assert expired(history([900, 1, 24, 23], format_version=version), **settings) == (1,)
     assert expired(history([5, 4, 4.5, 3]), max_snapshots_to_keep=1, snapshot_retention_hours=0) == (1, 2, 3)
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_parents_expire_before_their_children_whatever_their_times(version: int) -> None:
+def test_parents_expire_before_their_children_regardless_of_times(version: int) -> None:
     line = history([800, 800 + SKEW_H, 800 + 2 * SKEW_H, 1], format_version=version)
     assert expired(line, max_snapshots_to_keep=1, snapshot_expire_limit=2) == (1, 2)
     assert [snapshot.snapshot_id for snapshot in line.in_commit_order] == [1, 2, 3, 4]
@@ -356,13 +356,13 @@ def test_parents_expire_before_their_children_whatever_their_times(version: int)
 
 
 def test_the_order_of_commits_survives_parents_in_a_circle() -> None:
-    """Forged metadata: the order is of any kind, and the search for it ends."""
+    """For forged metadata any order will do, but the search for it must end."""
     circle = history([3, 2, 1], parents=[3, 1, 2], format_version=1)
     assert {snapshot.snapshot_id for snapshot in circle.in_commit_order} == {1, 2, 3}
     assert expired(circle, pinned=[2], max_snapshots_to_keep=1, snapshot_retention_hours=0) == ()
 
 
-def test_refs_age_by_their_snapshot_and_main_never_does() -> None:
+def test_refs_expire_by_the_age_of_their_snapshot_and_main_never_expires() -> None:
     old = {"max-ref-age-ms": 100 * HOUR_MS}
     refs = {
         "main": {"type": "branch", "snapshot-id": 3, **old},
@@ -376,8 +376,8 @@ def test_refs_age_by_their_snapshot_and_main_never_does() -> None:
     assert again == Nothing("no snapshots to expire")
 
 
-def test_refs_without_an_age_of_their_own_follow_the_table() -> None:
-    """``history.expire.max-ref-age-ms``; main never ages, and a ref's own setting wins."""
+def test_refs_without_a_maximum_age_use_the_age_of_the_table() -> None:
+    """``history.expire.max-ref-age-ms`` applies; main never expires, and a ref's own setting wins."""
     refs = {
         "main": {"type": "branch", "snapshot-id": 3},
         "own": {"type": "tag", "snapshot-id": 1, "max-ref-age-ms": 1000 * HOUR_MS},
@@ -404,7 +404,7 @@ def test_a_malformed_age_of_refs_is_bad_usage(value: str) -> None:
         check_retention(metadata, policy())
 
 
-# Snapshots that a person names: they expire whatever their age, unless something that protects them refuses.
+# Snapshots that a person names expire at any age, unless they are protected.
 
 NAMED_REFS = {
     "main": {"type": "branch", "snapshot-id": 5, "max-ref-age-ms": 1},
@@ -412,13 +412,13 @@ NAMED_REFS = {
 }
 
 
-def test_named_snapshots_expire_whatever_their_age_and_nothing_else_does() -> None:
+def test_only_named_snapshots_expire_at_any_age() -> None:
     metadata = history([900, 800, 700, 2, 1], refs=NAMED_REFS)
     for ids, expected in (((4, 1), (1, 4)), ((3,), (3,))):
         settings = policy(snapshot_expire_ids=",".join(map(str, ids)))
         check_retention(metadata, settings)
         assert plan_expiry(metadata, settings, now_ms=NOW_MS) == ExpiryPlan(expected, ())
-    # On a newer head, from which another writer has removed one of them:
+    # On a newer head, from which another writer has removed a named snapshot:
     assert plan_expiry(metadata, policy(snapshot_expire_ids="77,3"), now_ms=NOW_MS) == ExpiryPlan((3,), ())
 
 
@@ -431,7 +431,7 @@ def test_named_snapshots_that_cannot_expire_are_bad_usage(ids: str, what: str) -
 
 
 def test_named_snapshots_that_were_pinned_or_became_a_head_are_refused() -> None:
-    """A pin is a horizon: also what is newer than the pinned snapshot stays."""
+    """A pin is a horizon: snapshots newer than the pinned snapshot are kept, too."""
     metadata = history([900, 800, 700, 2, 1])
     for ids in ("3", "4"):
         settings = policy(snapshot_expire_ids=ids)
@@ -445,7 +445,7 @@ def test_named_snapshots_that_were_pinned_or_became_a_head_are_refused() -> None
 
 @FEWER
 @given(cases(), st.sets(st.integers(1, 15), max_size=4))
-def test_no_name_overrules_heads_and_pins(case: Case, ids: set[int]) -> None:
+def test_named_snapshots_do_not_overrule_heads_and_pins(case: Case, ids: set[int]) -> None:
     planned = expire(case, snapshot_expire_ids=tuple(ids))
     heads = {ref.snapshot_id for ref in case.metadata.refs.values()}
     if ids:
@@ -467,13 +467,13 @@ def test_a_named_snapshot_that_a_writer_needs_is_refused() -> None:
     assert plan_expiry(metadata, gone, now_ms=NOW_MS) == ExpiryPlan((3,), ())
 
 
-# What stays for streaming writers: the path to the newest mark of each, while that is young.
+# Streaming writers keep the path to their newest mark while it is young.
 
 
 def last_commit(
     metadata: TableMetadata, job: str, head: int, *, without: Collection[int] = ()
 ) -> tuple[str, int] | None:
-    """As ``SinkUtil.getMaxCommittedCheckpointId`` walks: the checkpoint of the job, and when it was committed."""
+    """The last checkpoint of the job and its commit time, as ``SinkUtil.getMaxCommittedCheckpointId`` finds it."""
     snapshots = {s["snapshot-id"]: s for s in metadata.document["snapshots"] if s["snapshot-id"] not in without}
     at = snapshots.get(head)
     while at is not None:
@@ -485,7 +485,7 @@ def last_commit(
 
 
 def writers_find_their_last_commit(case: Case, planned: ExpiryPlan) -> None:
-    """While that is young, whatever caps the count; a writer never finds an older commit."""
+    """This holds while the commit is young, for any cap; a writer never finds an older commit."""
     horizon_ms = case.now_ms - case.settings.writer_mark_retention_ms
     for name, ref in case.metadata.refs.items():
         for job in "abc" if ref.type == "branch" and name not in planned.refs else "":
@@ -498,7 +498,7 @@ def writers_find_their_last_commit(case: Case, planned: ExpiryPlan) -> None:
 
 @FEWER
 @given(cases())
-def test_the_plan_counts_what_stays_for_writers(case: Case) -> None:
+def test_the_plan_counts_snapshots_kept_for_writers(case: Case) -> None:
     def planned(hours: int) -> ExpiryPlan:
         changes = {"writer_mark_retention_hours": hours, "snapshot_expire_limit": None}
         settings = case.settings.model_copy(update=changes)
@@ -510,8 +510,8 @@ def test_the_plan_counts_what_stays_for_writers(case: Case) -> None:
     assert without.kept_for_writers == 0
 
 
-def test_the_path_to_each_writers_newest_mark_stays_and_nothing_before_it() -> None:
-    """The path from the head to a streaming writer's last commit stays (rule: carry-streaming-marks)."""
+def test_only_the_path_to_each_writers_newest_mark_is_kept() -> None:
+    """The path from the head to a streaming writer's last commit is kept (rule: carry-streaming-marks)."""
     ages = [9, 8, 7, 6, 5, 4, 3, 2, 1]
     marks = {2: flink_mark("a", 1), 3: flink_mark("a", 2), 5: flink_mark("b", 9), 6: flink_mark("b", 10)}
     metadata = history(ages, marks=marks)
@@ -521,7 +521,7 @@ def test_the_path_to_each_writers_newest_mark_stays_and_nothing_before_it() -> N
     assert expired(metadata, **settings, writer_mark_retention_hours=0) == (1, 2, 3, 4, 5, 6, 7, 8)
 
 
-def test_a_carried_mark_is_as_old_as_the_commit_and_frees_the_snapshots_before_it() -> None:
+def test_a_carried_mark_has_the_age_of_its_commit_and_frees_earlier_snapshots() -> None:
     settings: dict[str, Any] = {"max_snapshots_to_keep": 1, "snapshot_retention_hours": 0}
     marks = {1: flink_mark("a", 1), 3: flink_mark("a", 1, carried_age_h=8)}
     metadata = history([8, 7, 6, 5], marks=marks)

@@ -37,7 +37,7 @@ from icekeeper.operations.compaction.work.sort_keys import (
 from icekeeper.rows.arrow_schema import arrow_schema
 from support.examples import examples
 
-# Rows come out as a plain Python sort by the specification's rules puts them, whatever orders them.
+# Every way to sort yields the order of a plain Python sort by the specification's rules.
 
 DAY_US = 86_400_000_000
 TYPES: Mapping[str, st.SearchStrategy[Any]] = {
@@ -120,7 +120,7 @@ def batch_of(kinds: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> pa.Record
 
 
 def plain_key(kind: str, transform: str, value: Any) -> Any:
-    """By the specification, one value at a time."""
+    """The sort key of a value by the specification."""
     name, _, number = transform.rstrip("]").partition("[")
     if name == "bucket":
         return BucketTransform(int(number)).transform(HASHED[kind])(value)
@@ -158,20 +158,20 @@ def plain_sort(kinds: Sequence[str], columns: Sequence[KeyColumn], rows: Sequenc
 
 
 @given(sorts())
-def test_every_type_and_transform_sorts_as_the_specification_says(
+def test_every_type_and_transform_sorts_by_the_specification(
     case: tuple[list[str], list[KeyColumn], list[tuple[Any, ...]]],
 ) -> None:
-    """NaN above all numbers, -0.0 below 0.0, text by code points, binary unsigned; equal rows stay in their order."""
+    """NaN above all numbers, -0.0 below 0.0, text by code points, binary unsigned; equal rows keep their order."""
     kinds, columns, rows = case
     keys = SortKeys(columns, schema_of(kinds)).of(batch_of(kinds, rows))
     assert sorted_indices(keys, columns).to_pylist() == plain_sort(kinds, columns, rows)
 
 
 @given(sorts(), st.integers(1, 6), st.integers(1, 4), st.integers(1, 3))
-def test_ranges_cut_every_row_once_and_in_order(
+def test_ranges_contain_every_row_once_and_in_order(
     case: tuple[list[str], list[KeyColumn], list[tuple[Any, ...]]], ranges: int, portions: int, step: int
 ) -> None:
-    """Split in portions by bounds of a sample and put together again, rows are sorted as if they never were apart."""
+    """Rows that are split by bounds of a sample and joined again are sorted like rows that were never split."""
     kinds, columns, rows = case
     batch = batch_of(kinds, rows)
     sorter = SortKeys(columns, schema_of(kinds))
@@ -194,8 +194,8 @@ def test_ranges_cut_every_row_once_and_in_order(
     assert whole == plain_sort(kinds, columns, rows)
 
 
-def test_rows_of_one_key_are_cut_into_equal_ranges() -> None:
-    """A group whose rows all have the same key still becomes ranges that fit into memory."""
+def test_rows_of_a_single_key_are_cut_into_equal_ranges() -> None:
+    """A group whose rows all have the same key is still cut into ranges that fit into memory."""
     columns = [KeyColumn(1)]
     batch = batch_of(["string"], [("same",)] * 1000)
     keys = SortKeys(columns, schema_of(["string"])).of(batch)
@@ -216,7 +216,7 @@ def test_a_column_inside_a_struct_orders_rows_with_the_nulls_of_its_parent() -> 
     assert sorted_indices(keys, columns).to_pylist() == [3, 0, 1, 2]
 
 
-def test_nanoseconds_are_grouped_as_timestamps_are() -> None:
+def test_nanoseconds_are_grouped_like_timestamps() -> None:
     """Nanosecond timestamps hash as microseconds and fall into the same hour (specification, appendix B)."""
     nanos = [1, 3_600_000_000_001, -1, 7_200_000_000_000]
     batch = pa.RecordBatch.from_arrays([pa.array(nanos, pa.int64()).cast(pa.timestamp("ns"))], names=["t"])
@@ -231,7 +231,7 @@ def test_nanoseconds_are_grouped_as_timestamps_are() -> None:
     assert key("bucket[16]") == [bucket(n // 1000) for n in nanos]
 
 
-# Integer keys are sorted digit by digit into the order that comparing the rows gives.
+# Sorting integer keys digit by digit yields the order of row comparison.
 
 KINDS = {pa.int8(): 8, pa.int32(): 32, pa.int64(): 64}
 WIDTHS = st.sampled_from([1, 2, 5, 12, 13, 24, 31, 47, 62])
@@ -239,7 +239,7 @@ WIDTHS = st.sampled_from([1, 2, 5, 12, 13, 24, 31, 47, 62])
 
 @st.composite
 def keys(draw: st.DrawFn, rows: int) -> pa.Array:
-    """Numbers from a stretch of the type's values, often the same one again; nulls among them."""
+    """Numbers from a stretch of the type's values, often repeated, with nulls."""
     kind = draw(st.sampled_from(list(KINDS)))
     low, high = -(2 ** (KINDS[kind] - 1)), 2 ** (KINDS[kind] - 1) - 1
     first = draw(st.integers(low, high) | st.sampled_from([low, 0, -1]))
@@ -259,7 +259,7 @@ def rows_to_sort(draw: st.DrawFn) -> tuple[list[pa.Array], list[KeyColumn]]:
 
 
 def place(value: int | None, column: KeyColumn) -> tuple[int, int]:
-    """What Python compares instead of the value."""
+    """The tuple that Python compares instead of the value."""
     if value is None:
         return (-1 if column.nulls_first else 1, 0)
     return (0, -value if column.descending else value)
@@ -268,7 +268,7 @@ def place(value: int | None, column: KeyColumn) -> tuple[int, int]:
 @settings(max_examples=examples(40))
 @given(rows_to_sort())
 def test_rows_are_in_the_order_of_their_comparison(drawn: tuple[list[pa.Array], list[KeyColumn]]) -> None:
-    """By both ways to sort, whichever is taken; rows of equal keys keep their order."""
+    """This holds for both ways to sort; rows of equal keys keep their order."""
     arrays, columns = drawn
     rows = list(zip(*(array.to_pylist() for array in arrays), strict=True))
 
@@ -293,6 +293,6 @@ def test_rows_are_in_the_order_of_their_comparison(drawn: tuple[list[pa.Array], 
         ([pa.array([0.0, 1.0])], False),
     ],
 )
-def test_digits_are_counted_where_that_is_faster(arrays: list[pa.Array], is_counted: bool) -> None:
+def test_digits_are_counted_if_that_is_faster(arrays: list[pa.Array], is_counted: bool) -> None:
     columns = [KeyColumn(i) for i in range(len(arrays))]
     assert (integer_order(arrays, columns) is not None) is is_counted

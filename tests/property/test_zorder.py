@@ -1,4 +1,4 @@
-"""The z-order curve: every bit halves the rows, so that skewed and dependent columns cluster like even columns."""
+"""The z-order curve: every bit halves the rows, so skewed and dependent columns cluster like uniform columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = (KeyColumn(1), KeyColumn(2))
 
 @given(st.data())
 def test_a_curve_over_one_column_rises_with_its_values(data: st.DataObject) -> None:
-    """For every type: a larger value never comes before a smaller value, and nulls come first."""
+    """For every type, a larger value never precedes a smaller value, and nulls are first."""
     kind = data.draw(st.sampled_from(sorted(TYPES)))
     values = data.draw(st.lists(st.none() | TYPES[kind], max_size=30))
     sample = data.draw(st.lists(st.none() | TYPES[kind], max_size=30))
@@ -42,14 +42,14 @@ def plain(kind: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 31])
-def test_columns_that_say_the_same_fill_the_curve(count: int) -> None:
-    """Every bit halves the rows that are left, so that none is lost to a column that depends on another."""
+def test_equal_columns_fill_the_curve(count: int) -> None:
+    """Every bit halves the remaining rows, so no bit is wasted on a column that depends on another."""
     values = pa.array([*range(4096)], pa.int64())
     cells = fit_curve([values] * count).keys([values] * count).to_pylist()
     assert cells == sorted(cells)
     assert cells[0] == 0
     assert cells[-1] >= 2**CURVE_BITS - 4
-    assert len(set(cells)) == 1024  # as many as there are ranks
+    assert len(set(cells)) == 1024  # the number of ranks
 
 
 def _pair(kind: str, rng: random.Random) -> tuple[int, int]:
@@ -68,7 +68,7 @@ def _pair(kind: str, rng: random.Random) -> tuple[int, int]:
 @pytest.mark.parametrize("kind", ["even", "skewed", "dependent", "few values"])
 @pytest.mark.parametrize("files", [2, 16])
 def test_an_even_part_of_the_curve_overlaps_no_other(kind: str, files: int) -> None:
-    """Neither skew nor dependence makes the parts uneven, and no row is within the bounds of two of them."""
+    """Neither skew nor dependence makes the parts uneven, and no row is within the bounds of two parts."""
     rng = random.Random(files)
     rows = [_pair(kind, rng) for _ in range(ROWS)]
     cells = z_cells([list(column) for column in zip(*rows, strict=True)])
@@ -82,7 +82,7 @@ def test_an_even_part_of_the_curve_overlaps_no_other(kind: str, files: int) -> N
 
 
 def touched(columns: Sequence[Sequence[int]], order: Sequence[int]) -> list[float]:
-    """Per column: which share of the files a range of a twentieth of the rows touches, by their bounds, on average."""
+    """Per column: the average share of files whose bounds overlap a range of a twentieth of the rows."""
     size = len(order) // FILES
     shares = []
     for values in columns:
@@ -109,18 +109,18 @@ def z_order(columns: Sequence[Sequence[int]]) -> list[int]:
     return sorted(range(ROWS), key=cells.__getitem__)
 
 
-def test_a_skewed_column_clusters_as_well_as_an_even_one() -> None:
-    """A range on either column touches few files, where unsorted every one; skew costs nothing."""
+def test_a_skewed_column_clusters_as_well_as_a_uniform_column() -> None:
+    """A range on either column touches few files, in unsorted files all; skew costs nothing."""
     rng = random.Random(7)
     even = [[rng.randrange(10**12) for _ in range(ROWS)] for _ in range(2)]
-    # Values of all magnitudes: nine tenths of them lie in the lowest tenth of a thousandth of the range.
+    # Values of all magnitudes: nine tenths of them are in the lowest ten-thousandth of the range.
     skewed = [[int(10 ** (12 * rng.random() ** 3)) + rng.randrange(10) for _ in range(ROWS)] for _ in range(2)]
     unsorted_shares = touched(skewed, range(ROWS))
     assert min(unsorted_shares) > 0.9
     even_shares, skewed_shares = touched(even, z_order(even)), touched(skewed, z_order(skewed))
-    # Eight by eight cells of which a range meets one or two, and files that begin and end within cells.
+    # Of eight by eight cells a range overlaps one or two, and files begin and end within cells.
     assert max(even_shares) < 0.3
     assert max(skewed_shares) < 0.3
     assert max(skewed_shares) < 1.2 * max(even_shares)
     by_first = sorted(range(ROWS), key=lambda row: skewed[0][row])
-    assert touched(skewed, by_first)[1] > 0.9  # what sorting by the first column alone would do
+    assert touched(skewed, by_first)[1] > 0.9  # the result of a sort by the first column
