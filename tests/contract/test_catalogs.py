@@ -270,7 +270,7 @@ def test_wrong_credentials_are_refused_without_showing_them(lake: Lake) -> None:
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)
 def test_table_properties_do_not_change_io_properties(lake: Lake) -> None:
-    """PyIceberg would merge them into its FileIO's (rule: admit-server-settings-by-list)
+    """PyIceberg would add them to the properties of its FileIO (rule: admit-server-settings-by-list)
     (rule: own-keys-stay-with-own-endpoint)."""
     catalog = lake.open()
     base = catalog.load(lake.table())

@@ -110,7 +110,7 @@ def test_a_commit_that_lands_between_reading_the_entry_and_the_swap_is_a_conflic
 def test_a_commit_lands_if_the_entry_but_not_the_pointer_has_changed(
     catalog: GlueCatalog, theirs: pyiceberg.catalog.Catalog, moto_server: MotoServer
 ) -> None:
-    """The commit keeps a new description of the table and is not a conflict."""
+    """A new description of the table survives the commit and is not a conflict."""
     theirs.create_table("ns.t", ROWS.schema)
     base = catalog.load(TABLE)
     glue = moto_server.client("glue")

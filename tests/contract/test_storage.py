@@ -120,8 +120,8 @@ def test_parquet_is_written_and_read_as_a_stream(place: Place) -> None:
 @pytest.mark.parametrize("size", [1000, 10**8], ids=["small", "large"])
 @pytest.mark.parametrize("place", ALL, indirect=True)
 def test_a_missing_input_is_reported_by_its_path(place: Place, size: int) -> None:
-    """Whether the file would be read whole or by row groups (rule: leave-out-unreadable-files); sizes in the manifest
-    are wrong."""
+    """The file would be read whole or by row groups, depending on the size in the manifest, which is wrong here
+    (rule: leave-out-unreadable-files)."""
     schema = {"type": "struct", "fields": [{"id": 1, "name": "id", "type": "long", "required": False}]}
     inputs = [InputFile(f"{place.location}/data/{number}.parquet", 1, size) for number in range(3)]
     for source in (inputs[0], inputs[2]):

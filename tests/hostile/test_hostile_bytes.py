@@ -132,7 +132,7 @@ def test_a_limit_that_is_not_a_positive_integer_is_refused(monkeypatch: pytest.M
 
 
 def test_only_large_files_have_a_limit_on_their_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a ratio limit: data files, and files under a limit that the operator sets."""
+    """Data files have no such limit, nor do any files under a limit that the operator sets."""
     bomb, plain = deflated(b"", b"x", 80 * MB), 80 * MB
     monkeypatch.delenv(MAX_UNPACKED_MB, raising=False)
     monkeypatch.setattr(foreign_bytes, "_default", lambda: 1000 * MB)

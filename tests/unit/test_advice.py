@@ -175,7 +175,7 @@ def test_tables_bucketed_by_the_same_key_get_the_same_number_of_buckets() -> Non
     (advice,) = found["ns.orders"]
     assert advice.statement == "ALTER TABLE ns.orders REPLACE PARTITION FIELD id_bucket WITH bucket(32, id)"
     assert advice.numbers["other_table"] == "ns.lines"
-    # Not if its buckets fell below 100 MB, if the numbers are equal, or if the keys differ in type.
+    # No advice if buckets would fall below 100 MB, if the numbers are equal, or if the keys differ in type.
     assert advise_all([bucketed(16, *[199 * MB] * 16, name="ns.orders"), lines])["ns.orders"] == []
     assert advise_all([bucketed(32, *[200 * MB] * 32, name="ns.orders"), lines])["ns.orders"] == []
     other_type = replace(orders, fields=(replace(orders.fields[0], type="string"),))

@@ -117,7 +117,7 @@ def test_unknown_counters_are_absent() -> None:
 
 
 def test_history_bytes_are_those_that_only_other_snapshots_reference() -> None:
-    """A snapshot's removed bytes count for its parent, a branch's added bytes for the branch; an old tag: unknown."""
+    """Bytes that the head removed, plus bytes that another branch added; unknown without the summaries in between."""
     raw = [
         {"snapshot-id": 1, "summary": {"total-files-size": "10", "added-files-size": "10", "removed-files-size": "99"}},
         {"snapshot-id": 2, "parent-snapshot-id": 1, "summary": {"total-files-size": "15", "added-files-size": "5"}},

@@ -46,7 +46,7 @@ def test_listed_properties_are_shown_and_all_others_are_masked() -> None:
 
 
 def test_no_secret_property_of_pyiceberg_is_listed() -> None:
-    """For all of PyIceberg's properties whose name suggests a secret; new properties are masked by default."""
+    """No property of PyIceberg whose name suggests a secret is listed; new properties are masked by default."""
     modules = (pyiceberg.io, pyiceberg.catalog, pyiceberg.catalog.rest, pyiceberg.catalog.sql, pyiceberg.catalog.glue)
     keys = {value for module in modules for name, value in vars(module).items() if name.isupper() and _is_key(value)}
     words = ("secret", "token", "credential", "password", "key", "connection-string", "ticket", "kwargs")
