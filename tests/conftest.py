@@ -30,6 +30,7 @@ from support.iceberg_java import IcebergJava, start_other_jvms_sooner, start_spa
 from support.java_writer import JavaTables
 from support.whole_run import (
     copy_no_metadata,
+    rewrite_a_share_of_assertions,
     share_avro_schemas,
     share_aws_models,
     share_compiled_sql,
@@ -69,6 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--in-memory"):
         write_into_memory()
+    rewrite_a_share_of_assertions(config)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
