@@ -1,4 +1,4 @@
-"""Avro container files as an attacker writes them."""
+"""Hostile Avro container files."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ import pyarrow as pa
 
 from icekeeper.metadata.avro_files import open_avro, writer_types
 
-# Compressed bytes that unfold to much, made without ever holding that much.
+# Compressed bytes that decompress to much more, made without holding the decompressed bytes.
 
 
 @functools.cache
 def deflated(begin: bytes, piece: bytes = b"", size: int = 0, end: bytes = b"") -> bytes:
-    """A piece repeated to so many bytes between two others, compressed without ever holding what it unfolds to."""
+    """Compress ``begin``, ``piece`` repeated to ``size`` bytes, and ``end``, without holding the decompressed bytes."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     packed = packer.compress(begin) + packer.flush(zlib.Z_FULL_FLUSH)
     if piece:
         part = piece * max(1, 2**20 // len(piece))
-        # After a full flush nothing refers to what came before, so that what follows may stand there many times.
+        # After a full flush, compressed bytes do not refer to earlier bytes, so they can be repeated.
         packed += (packer.compress(part) + packer.flush(zlib.Z_FULL_FLUSH)) * -(-size // len(part))
     return packed + packer.compress(end) + packer.flush()
 
 
 def gzipped(begin: bytes, piece: bytes = b"", size: int = 0, end: bytes = b"") -> bytes:
-    """As :func:`deflated`, as a file of gzip; up to 1 GB, with the checksum that it should have."""
+    """Like :func:`deflated`, as a gzip file; up to 1 GB, its checksum is right."""
     part, crc, length = piece * max(1, 2**20 // max(1, len(piece))), zlib.crc32(begin), len(begin) + len(end)
     for _ in range(-(-size // len(part)) if piece and size <= 2**30 else 0):
         crc, length = zlib.crc32(part, crc), length + len(part)
@@ -51,7 +51,7 @@ def zstandard(size: int) -> bytes:
 
 @functools.cache
 def bzip2(size: int) -> bytes:
-    """The same stream, again and again."""
+    """A bzip2 file that repeats a stream."""
     return bz2.compress(bytes(2**24)) * (size // 2**24)
 
 
@@ -64,7 +64,7 @@ MARKER = b"0123456789abcdef"
 
 
 def unsigned(number: int) -> bytes:
-    """A number in groups of seven bits, as Avro, Thrift and Protocol Buffers have it."""
+    """A number in groups of seven bits, as Avro, Thrift and Protocol Buffers encode it."""
     encoded = b""
     while number > 127:
         encoded += bytes([number & 127 | 128])
@@ -83,7 +83,7 @@ def avro_text(text: str | bytes) -> bytes:
 
 
 def avro_file(schema: Any, blocks: Iterable[tuple[int, bytes]], codec: str = "null") -> bytes:
-    """A container file of blocks as they are stored: how many records each claims to have, and its bytes."""
+    """A container file of blocks, given by their claimed number of records and their bytes."""
     text = schema if isinstance(schema, str) else json.dumps(schema)
     head = b"Obj\x01" + avro_long(2) + avro_text("avro.schema") + avro_text(text)
     head += avro_text("avro.codec") + avro_text(codec) + b"\0" + MARKER
@@ -91,7 +91,7 @@ def avro_file(schema: Any, blocks: Iterable[tuple[int, bytes]], codec: str = "nu
 
 
 def uncompressed(data: bytes) -> bytes:
-    """The same container file with codec ``null``, so that a change of a byte is one of a record."""
+    """The same container file with codec ``null``, so that a changed byte changes a record."""
     opened = open_avro(data, "an Avro file")
     marker = data[opened.blocks_at - len(MARKER) : opened.blocks_at]
     header = {**opened.header, "avro.codec": "null"}
@@ -101,7 +101,7 @@ def uncompressed(data: bytes) -> bytes:
 
 
 def records_of(data: bytes, path: str) -> list[dict[str, Any]]:
-    """All records of a container file, as we read them."""
+    """All records of a container file, as Icekeeper reads them."""
     opened = open_avro(data, path)
     types = writer_types(opened.schema_text)
     return [*opened.values(types.reader(types.schema))]
@@ -114,7 +114,7 @@ def encoded(schema: Any, value: Any) -> bytes:
 
 
 def nested_types(levels: int) -> Any:
-    """Each type has the one before twice."""
+    """Nested record types; each contains the previous type twice."""
     kind: Any = "boolean"
     for level in range(levels):
         again = f"bomb{level - 1}" if level else "boolean"
@@ -124,7 +124,7 @@ def nested_types(levels: int) -> Any:
 
 
 def with_column(schema: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """An Avro record with one more field at its end."""
+    """An Avro record schema with a further field at its end."""
     return {**schema, "fields": [*schema["fields"], {"name": "x", "type": kind}]}
 
 

@@ -1,7 +1,7 @@
 """Tries hostile bytes in a child process with little memory and little time.
 
-As a module that is run (``python -m support.hostile.child FOLDER FAMILY``) it is the child: it makes the bytes of a
-family, takes 512 MB of memory more than it has by then, and prints a line of JSON about the end of each case.
+Run as a module (``python -m support.hostile.child FOLDER FAMILY``), it is the child: it makes the bytes of a family,
+limits its memory to 512 MB above the current size, and prints a line of JSON about the end of each case.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from support.hostile import parsers
 
 Group = Callable[[Path], tuple[Callable[[bytes], object], Mapping[str, Callable[[], bytes]]]]
-"""Makes a parser, which may use a folder, and what is sent to it by the name of the case."""
+"""Makes a parser, which may use a folder, and its input by the name of the case."""
 
 FAMILIES: Mapping[str, Mapping[str, Group]] = {
     "metadata": {
@@ -52,7 +52,7 @@ FAMILIES: Mapping[str, Mapping[str, Group]] = {
 MOST_BYTES = 512 * 1024 * 1024
 MOST_SECONDS = 10
 MAX_UNPACKED_MB = 64
-"""The default of a process of that much memory."""
+"""The default of a process with that memory."""
 TESTS = Path(__file__).resolve().parents[2]
 
 
@@ -63,10 +63,10 @@ class Ended:
     group: str
     case: str
     error: str
-    """The class of the error; empty: there was none."""
+    """The class of the error; empty if there is none."""
     message: str
     seconds: float
-    """Of processor time: the machine may do other things besides."""
+    """Processor time, which does not depend on other work of the machine."""
 
 
 def tried(family: str, folder: Path) -> list[Ended]:
@@ -75,7 +75,7 @@ def tried(family: str, folder: Path) -> list[Ended]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]),
         "ICEKEEPER_MAX_UNPACKED_MB": str(MAX_UNPACKED_MB),
-        "ARROW_DEFAULT_MEMORY_POOL": "system",  # others take address space ahead
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # other pools reserve address space
         "OMP_NUM_THREADS": "1",
     }
     words = [sys.executable, "-m", "support.hostile.child", str(folder), family]
@@ -92,11 +92,11 @@ def _child(folder: Path, family: str) -> None:
         parse, cases = make(folder)
         made += ((group, case, parse, data()) for case, data in cases.items())
         with suppress(Exception):
-            parse(b"")  # what is imported with the first call
+            parse(b"")  # the first call imports modules
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MOST_BYTES, taken + MOST_BYTES))
     for group, case, parse, data in made:
-        # No code handles its signal: it ends the process at once.
+        # No code handles the timer's signal, so it ends the process at once.
         signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
         begin, error, message = time.process_time(), "", ""
         try:

@@ -1,6 +1,6 @@
-"""Changes sound files of any format in their parts: lengths, checksums and offsets of the frame fit again afterwards.
+"""Changes parts of sound files of any format, and corrects the lengths, checksums and offsets of the frame.
 
-A random byte in a file mostly breaks its frame, and the code behind the frame is never reached.
+A random byte mostly breaks the frame of a file, so that the code behind the frame is never reached.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from support.hostile.avro import avro_long, avro_text, records_of, unsigned
 
 Join: TypeAlias = Callable[[Sequence[bytes]], bytes]
 Mutate: TypeAlias = Callable[[bytes, int], bytes]
-"""Changes bytes at random, to at most so many: libFuzzer's."""
+"""Changes bytes at random, up to a length, such as libFuzzer's mutator."""
 
 _SHARE_WHOLE = 0.15
-"""How often the file as a whole is changed, so that frames are damaged, too."""
+"""The share of changes to the whole file, which also damage frames."""
 _SHARE_TREES = 0.7
-"""How often a part that is a tree (JSON, Thrift) is changed as one."""
+"""The share of changes to a part that is a tree (JSON, Thrift) that change a node."""
 _SHARE_RECORDS = 0.3
-"""How often the values of an Avro file's records are changed, within their types."""
+"""The share of changes to an Avro file that change values of records, within their types."""
 _MARKER_BYTES = 16
 _VECTOR_MAGIC = bytes.fromhex("d1d33964")
 _NUMBERS = (0, 1, -1, 2, 127, 2**31 - 1, -(2**31), 2**31, 2**32, 2**62, 2**63 - 1, -(2**63), 2**63, 10**30, 0.5)
@@ -39,7 +39,7 @@ _ODD = (*_NUMBERS, *_SHAPES, *_TEXTS)
 
 
 def changed(data: bytes, most: int, seed: int, mutate: Mutate) -> bytes:
-    """The file with one of its parts changed, or changed anywhere; at most ``most`` bytes."""
+    """The file with a changed part, or changed anywhere, with at most ``most`` bytes."""
     chance = random.Random(seed)
     if chance.random() < _SHARE_WHOLE:
         return mutate(data, most)
@@ -51,12 +51,12 @@ def changed(data: bytes, most: int, seed: int, mutate: Mutate) -> bytes:
         tree = _changed_tree(parts[at], chance) if chance.random() < _SHARE_TREES else None
         parts[at] = mutate(parts[at], most) if tree is None else tree
         return join(parts)[:most]
-    except Exception:  # of bytes that are no such file any more
+    except Exception:  # the bytes are no longer such a file
         return mutate(data, most)
 
 
 def split(data: bytes) -> tuple[list[bytes], Join]:
-    """The parts of a file, and what makes a file of such parts; raises any exception if the file is none."""
+    """The parts of a file, and a function that joins parts; raises any exception if the file is invalid."""
     if data[:4] == b"Obj\x01":
         return _avro(data)
     if data[:4] == b"PFA1":
@@ -128,7 +128,7 @@ def _changed_records(data: bytes, chance: random.Random) -> bytes:
     return sink.getvalue()
 
 
-# Files with a footer behind their data, whose length stands at the end.
+# Files with a footer behind their data and its length at the end.
 
 
 def _puffin(data: bytes) -> tuple[list[bytes], Join]:
@@ -158,7 +158,7 @@ _FOOTER_LENGTH, _METADATA_LENGTH = 1, 5
 
 
 def _orc(data: bytes) -> tuple[list[bytes], Join]:
-    """Of a file without compression: its stripes, metadata, footer and postscript."""
+    """The stripes, metadata, footer and postscript of a file without compression."""
     end = len(data) - 1
     script = end - data[-1]
     sizes = dict(_numbers(data[script:end]))
@@ -176,7 +176,7 @@ def _orc(data: bytes) -> tuple[list[bytes], Join]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes, int | None]]:
-    """The fields of a message of Protocol Buffers: number, bytes, and value where it is a number."""
+    """The fields of a Protocol Buffers message: number, bytes, and the value of a numeric field."""
     at = 0
     while at < len(message):
         start, (tag, at) = at, _varint(message, at)
@@ -216,7 +216,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _changed_tree(part: bytes, chance: random.Random) -> bytes | None:
-    """The part with one or two of its values changed; ``None``: it is no tree."""
+    """The part with one or two changed values; ``None`` if it is not a tree."""
     if part[:1] in (b"{", b"["):
         tree: Any = [json.loads(part)]
         _change(tree, chance)
@@ -231,7 +231,7 @@ def _changed_tree(part: bytes, chance: random.Random) -> bytes | None:
 
 
 def _places(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Every value below a node: what holds it, and by which key."""
+    """Every value below a node, as its parent and key."""
     if is_dataclass(node):
         pairs: list[tuple[Any, Any]] = [(field.name, getattr(node, field.name)) for field in fields(node)]
     elif isinstance(node, dict):
@@ -263,7 +263,7 @@ def _change_value(parent: Any, key: Any, chance: random.Random, places: Sequence
         parent.insert(chance.randint(0, len(parent)), value)
     elif way == "elsewhere":
         other, there = chance.choice(places)
-        # A copy: a value that contains itself is no JSON.
+        # A copy, because JSON has no value that contains itself.
         parent[key] = json.loads(json.dumps(other[there]))
     else:
         parent[key] = _near(value, chance) if way == "near" else json.loads(json.dumps(chance.choice(_ODD)))

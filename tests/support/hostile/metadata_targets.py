@@ -1,6 +1,6 @@
-"""Metadata as it is fuzzed: table documents, manifests, Puffin files; sound files of each, and Icekeeper's readers.
+"""Fuzzed metadata: table documents, manifests, Puffin files; sound files of each format, and Icekeeper's readers.
 
-A reader gives a valid result or one of the errors that it promises.  Where two readers read the same bytes, they agree.
+A reader returns a valid result or raises a documented error.  Two readers of the same bytes agree.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ from support.tables import CREATED_MS, new_document, snapshot
 
 @dataclass(frozen=True)
 class Target:
-    """A format: sound files of it, how they are read, and the errors that its readers promise."""
+    """A format: its sound files, its reader, and the documented errors of the reader."""
 
     seeds: Sequence[bytes]
     read: Callable[[bytes], object]
     named: tuple[type[Exception], ...] = (MaintenanceError,)
     deletes: bool = False
-    """Whether what is read may lead to deletions, which the reader checks itself."""
+    """Whether the result may lead to deletions, which the reader itself checks."""
 
 
 STORAGE = Storage({})
@@ -193,7 +193,7 @@ LOOKS: Sequence[Callable[[TableMetadata], object]] = (
     lambda metadata: unused_metadata(metadata, (), (), False),
     lambda metadata: partition_times(metadata, Policy()),
 )
-"""What else is found out from a table document alone."""
+"""Other results that depend only on a table document."""
 
 
 MANIFEST = "s3://b/t/m.avro"
@@ -272,7 +272,7 @@ SPEC = drawn_table(3).specs[0]
 
 
 def _read_manifest(data: bytes) -> None:
-    """All who read manifests find the same live files, or refuse the manifest."""
+    """All readers of manifests find the same live files, or refuse the manifest."""
     refusals: list[MetadataUnreadable] = []
 
     def keys(found: Iterator[Any], key: Callable[[Any], Any]) -> list[Any] | None:
@@ -317,7 +317,7 @@ def deletion_vector(folder: Path) -> Target:
     path = folder / "v.puffin"
 
     def read(data: bytes) -> None:
-        """As an entry of a manifest describes it that says what the attacker wants."""
+        """Read the vector with a manifest entry that the attacker chooses."""
         path.write_bytes(data)
         try:
             count = 3

@@ -1,4 +1,4 @@
-"""Every parser with hostile bytes for it: metadata, rows, settings."""
+"""Every parser with hostile input: metadata, rows, settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from support.hostile.avro import (
     zstandard,
 )
 
-# Metadata files, manifest lists, manifests and Puffin files, and who reads them.
+# Metadata files, manifest lists, manifests and Puffin files, and their readers.
 
 DOCUMENT = {
     "format-version": 2,
@@ -44,7 +44,7 @@ DOCUMENT_TEXT = json.dumps(DOCUMENT).encode()
 
 
 def with_field(value: bytes, key: bytes = b"x") -> bytes:
-    """A metadata document with one more field."""
+    """A metadata document with a further field."""
     return DOCUMENT_TEXT[:-1] + b',"' + key + b'":' + value + b"}"
 
 
@@ -165,7 +165,7 @@ def many_layouts(schema: Mapping[str, Any], record: bytes) -> bytes:
 
 
 def puffin_file(payload: bytes, flags: int = 0) -> bytes:
-    """A file that has nothing but a footer."""
+    """A file that has only a footer."""
     return b"PFA1PFA1" + payload + struct.pack("<I4s4s", len(payload), bytes([flags, 0, 0, 0]), b"PFA1")
 
 
@@ -217,7 +217,7 @@ def deletion_vector(_: Path) -> Any:
     from icekeeper.metadata.puffin import decode_deletion_vector
 
     def apply(data: bytes) -> None:
-        """As a reader applies a vector; the attacker also wrote its manifest entry."""
+        """Read a vector as a reader applies it; the attacker also wrote its manifest entry."""
         cardinality = 2**32 if len(data) > 2**19 else 3
         pa.array(decode_deletion_vector(data, "s3://b/p.puffin", cardinality).to_array(), pa.int64())
 
@@ -262,7 +262,7 @@ def lz4(size: int) -> bytes:
     return bytes(sink.getvalue()) * (size // 2**24)
 
 
-# Data and delete files, and who reads their rows.
+# Data and delete files, and the readers of their rows.
 
 
 def avro_rows(folder: Path) -> Any:
@@ -321,7 +321,7 @@ def footers() -> dict[str, Callable[[], bytes]]:
 
 
 def pages(data: bytes, offset: int) -> bytes:
-    """A sound file with other bytes where its first page begins."""
+    """A sound file with other bytes at the start of its first page."""
     return data[:offset] + b"\x15\x00\x15" + unsigned(2 * (2**31 - 1)) + data[offset + 8 :]
 
 
@@ -358,7 +358,7 @@ def orc_rows(folder: Path) -> Any:
     }
 
 
-# Policy files, inventories, control documents and state, and who reads them.
+# Policy files, inventories, control documents and state, and their readers.
 
 
 def policy_file(_: Path) -> Any:

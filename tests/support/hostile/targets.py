@@ -1,6 +1,6 @@
-"""What is fuzzed: every format that Icekeeper reads, with sound files of it, and its own readers.
+"""Fuzzed formats: every format that Icekeeper reads, with sound files and Icekeeper's readers.
 
-Data files, delete files and files of people; ``metadata_targets`` has metadata.
+This module has data files, delete files and files of users; ``metadata_targets`` has metadata.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def equality_deletes(folder: Path) -> Target:
 
 
 def parquet_footer(folder: Path) -> Target:
-    """A file that is copied without being decoded has the rows that are read of it."""
+    """The copy of a file's row groups has the rows that a reader finds in the file."""
     path, copy = folder / "f.parquet", folder / "copy.parquet"
     table, target = mixed_rows(0, 40), target_of(mode="none")
     seeds = [
@@ -261,14 +261,14 @@ def parquet_footer(folder: Path) -> Target:
 
 
 def _rows(path: Path) -> pa.Table | None:
-    """``None``: Arrow cannot decode them; pages without a checksum are copied as they are."""
+    """The rows of a file; ``None`` if Arrow cannot decode them; pages without a checksum are copied unchanged."""
     try:
         return pq.read_table(path)
     except (pa.ArrowException, OSError):
         return None
 
 
-# Files of people: inventories of a bucket, and the policy.
+# Files of users: inventories of a bucket, and the policy.
 
 INVENTORY = b"path,size,last_modified\n" + b"s3://b/t/f,1,2026-01-01T00:00:00Z\n" * 20
 POLICY = b"rules:\n- namespace: sales\n  settings:\n    operations: compact\n    target_file_size_mb: 64\n"
@@ -290,14 +290,14 @@ def policy_file(_: Path) -> Target:
     return Target([POLICY], lambda data: parse_policy_file(data.decode(errors="replace"), "P"))
 
 
-# A pass over a table of which one file is damaged: what the damage hides from it stays
+# A pass over a table with a damaged file keeps the files that the damage hides from it
 # (rule: prove-before-commit).
 
 _SWEEP = "expire_snapshots,remove_orphans"
 
 
 class DamagedTable:
-    """A local table with snapshots to expire and an orphan; one of its metadata files is damaged, and put back."""
+    """A local table with snapshots to expire and an orphan; a metadata file is damaged and restored."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "table"
@@ -335,12 +335,12 @@ class DamagedTable:
             assert gone <= self.may_go, f"deleted although the {kind} cannot be read: {gone - self.may_go}"
 
     def deleted_by_pass(self) -> set[Path]:
-        """What a pass deletes; the table is as before afterwards."""
+        """The files that a pass deletes; afterwards, the table is restored."""
         sentences: list[str] = []
         try:
             with TemporaryDirectory(dir=self.folder.parent) as state:
                 outcome = MaintainedTable(self.table.catalog.inner, Path(state)).maintain(_SWEEP)
-                sentences = [one.reason or "" for one in outcome.operations]
+                sentences = [part.reason or "" for part in outcome.operations]
         except MaintenanceError as error:
             sentences = [str(error)]
         finally:
@@ -364,7 +364,7 @@ class DamagedTable:
 
 
 def _kind_of(data: bytes) -> str:
-    """Of which of the table's files the bytes were made."""
+    """The file of the table from which the bytes were made."""
     if not data.startswith(b"Obj"):
         return "json"
     if b'"manifest_path"' in data:

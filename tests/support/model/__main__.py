@@ -25,7 +25,7 @@ _RAN = Path(__file__).with_name("ran.csv")
 
 
 def failure_of(history: History, counts: Counts) -> BaseException | None:
-    """What is wrong with the table at some step of a history."""
+    """The error of a history at any of its steps, if any."""
     try:
         run_history(history, shared_duckdb(), counts)
     except KeyboardInterrupt:
@@ -36,7 +36,7 @@ def failure_of(history: History, counts: Counts) -> BaseException | None:
 
 
 def shortened(history: History) -> History:
-    """The history without the steps that its failure does not need."""
+    """The history without steps that its failure does not need."""
     for number in reversed(range(len(history.steps))):
         fewer = replace(history, steps=history.steps[:number] + history.steps[number + 1 :])
         if failure_of(fewer, Counts()) is not None:
@@ -51,7 +51,7 @@ def ran() -> list[dict[str, str]]:
 
 
 def run_all(seed: int, histories: int) -> tuple[Counts, int]:
-    """Run so many histories of a seed; what was done, and how many failed."""
+    """Run so many histories of a seed; return counts and the number of failures."""
     counts, began, failures = Counts(), time.monotonic(), 0
     for number in range(histories):
         history = random_history(f"{seed}:{number}")
@@ -72,7 +72,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="the next one that was not recorded, unless named")
     parser.add_argument("--record", action="store_true", help="add the run to ran.csv")
     asked = parser.parse_args()
-    logging.disable(logging.WARNING)  # of every failure of a store
+    logging.disable(logging.WARNING)  # each failure of a store logs a warning
     seed = asked.seed if asked.seed is not None else 1 + max(int(row["seed"]) for row in ran())
     counts, failures = run_all(seed, asked.histories)
     for what, times in sorted(counts.done.items()):

@@ -1,4 +1,4 @@
-"""What the writers of a history do, one verb at a time."""
+"""The verbs of a history's writers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.model.writers import KEY, MAIN, PART, VALUE, WRITER, Slow, Writers,
 
 
 class Verb(StrEnum):
-    """All that may happen to a table; a configuration draws some of them."""
+    """All events of a table; a configuration draws from some of them."""
 
     APPEND = "append"
     OVERWRITE = "overwrite"
@@ -60,7 +60,7 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One act; its details are drawn from ``seed``."""
+    """A step of a history; ``seed`` determines its details."""
 
     verb: Verb
     seed: int
@@ -77,7 +77,7 @@ def append(writers: Writers) -> None:
 
 
 def overwrite(writers: Writers) -> None:
-    """Drop some files whole, with the deletes of nothing else, and add rows in their place."""
+    """Drop some files, with deletes that apply to no other file, and add rows in their place."""
     branch = writers.some_branch()
     head = writers.head(branch)
     if head is None:
@@ -98,7 +98,7 @@ def overwrite(writers: Writers) -> None:
 
 
 def overwrite_all(writers: Writers) -> None:
-    """Remove all files, then add another file, as PyIceberg commits it."""
+    """Remove all files and add another file, as PyIceberg commits an overwrite."""
     if gone := {file.key for file in writers.files()}:
         writers.commit(MAIN, "delete", {}, removed=gone)
     rows = writers.new_rows(1)
@@ -139,7 +139,7 @@ def _reached(
 
 
 def delete_keys(writers: Writers) -> None:
-    """By equality: in one partition, or everywhere under a spec without fields."""
+    """Commit an equality delete: in a partition, or global under a spec without fields."""
     branch = writers.some_branch()
     head = writers.head(branch)
     if head is None:
@@ -152,7 +152,7 @@ def delete_keys(writers: Writers) -> None:
 
 
 def upsert(writers: Writers) -> None:
-    """New rows and, in the same commit, deletes of the keys that they replace, as Flink writes them."""
+    """Commit new rows and deletes of the keys that they replace, as Flink does."""
     branch = writers.some_branch()
     head = writers.head(branch)
     rows = writers.live(head)
@@ -210,13 +210,13 @@ _TRANSFORMS = {
 
 def repartition(writers: Writers) -> None:
     wanted = writers.chance.choice([(), (1000,), (1000,), (1001,), (1002,), (1000, 1001)])
-    if writers.version == 1:  # whose specs keep their fields, and number them without a gap
+    if writers.version == 1:  # v1 specs keep their fields and number them without gaps
         wanted = wanted[:1] if wanted[:1] == (1000,) else ()
     repartition_by(writers, wanted)
 
 
 def repartition_by(writers: Writers, wanted: Sequence[int]) -> None:
-    """``wanted`` are ids of partition fields."""
+    """Let the current spec have the partition fields with the ids ``wanted``."""
     table = writers.table
     specs = list(table.document["partition-specs"])
     fields = [_TRANSFORMS[i] for i in wanted]
@@ -224,7 +224,7 @@ def repartition_by(writers: Writers, wanted: Sequence[int]) -> None:
         fields = [{**_TRANSFORMS[1000], "transform": "void"}]
     found = next((spec["spec-id"] for spec in specs if spec["fields"] == fields), None)
     if found is None:
-        # An id that was never used: a spec that a pass removed may be named by files of the past.
+        # The id is new, because old files may name a spec that a pass has removed.
         writers.names += 1
         found = writers.names
         specs.append({"spec-id": found, "fields": fields})
@@ -273,14 +273,14 @@ def set_ref(writers: Writers, name: str, snapshot_id: int, kind: str, **retentio
 
 
 def some_snapshot(writers: Writers, *, any_one: bool) -> int | None:
-    """In the order of the commits, because the ids of a pass are random."""
+    """A head, or with ``any_one`` any snapshot, drawn in order of commits, because the ids of a pass are random."""
     heads = {ref.snapshot_id for ref in writers.table.refs.values()}
     found = [i for i in writers.table.snapshots if any_one or i in heads]
     return writers.chance.choice(found) if found else None
 
 
 def make_ref(writers: Writers, kind: str, *, any_one: bool, **retention: int) -> str | None:
-    """A branch or tag at a head, or at ``any_one`` of the snapshots; its name."""
+    """Make a branch or tag at a head, or with ``any_one`` at any snapshot; return its name."""
     snapshot_id = some_snapshot(writers, any_one=any_one)
     if snapshot_id is None:
         return None
@@ -317,28 +317,28 @@ def _ancestors(writers: Writers) -> list[int]:
 
 
 def roll_back(writers: Writers) -> None:
-    """To an ancestor of the head."""
+    """Roll back to an ancestor of the head."""
     ancestors = _ancestors(writers)
     if len(ancestors) > 1:
         set_ref(writers, MAIN, writers.chance.choice(ancestors[1:]), "branch")
 
 
 def set_current(writers: Writers) -> None:
-    """To any snapshot."""
+    """Set any snapshot as current."""
     snapshot_id = some_snapshot(writers, any_one=True)
     if snapshot_id is not None:
         set_ref(writers, MAIN, snapshot_id, "branch")
 
 
 def replace_table(writers: Writers) -> None:
-    """``CREATE OR REPLACE TABLE AS SELECT``: the history stays, the head has no parent."""
+    """``CREATE OR REPLACE TABLE AS SELECT``: the history is kept, the head has no parent."""
     rows = writers.new_rows(writers.chance.randint(1, 4))
     files = writers.write(rows, writers.table.default_spec_id)
     writers.commit(MAIN, "append", with_new({}, rows), added=files, replaces_table=True)
 
 
 def recreate(writers: Writers) -> None:
-    """Dropped and created anew under the same name, elsewhere."""
+    """Drop the table and create a new table with the same name at another location."""
     writers.trace.append(f"{WRITER}: dropped and created anew")
     writers.create(writers.version)
 
@@ -354,15 +354,15 @@ def rename(writers: Writers) -> None:
 
 
 def stage(writers: Writers) -> None:
-    """A snapshot that no branch has yet, as write-audit-publish makes it."""
+    """Stage a snapshot that no branch has, as for write-audit-publish."""
     rows = writers.new_rows(writers.chance.randint(1, 3))
     files = writers.write(rows, writers.table.default_spec_id)
     writers.commit(MAIN, "append", with_new(writers.model(writers.head()), rows), added=files, is_staged=True)
 
 
 def publish(writers: Writers) -> None:
-    """Cherry-pick a staged snapshot, or one of another branch, as Iceberg-Java does: move the branch if that is all, or
-    add the files again, in manifests of their own."""
+    """Cherry-pick a staged snapshot, or a snapshot of another branch, as Iceberg-Java does: fast-forward the branch if
+    possible, or add the files again, in new manifests."""
     picked, ancestors = some_snapshot(writers, any_one=True), _ancestors(writers)
     if picked is None or picked in ancestors:
         return
@@ -384,8 +384,8 @@ def publish(writers: Writers) -> None:
 
 
 def add_again(writers: Writers) -> None:
-    """A live file once more, in a manifest of its own, so that readers read its rows twice; not where there are
-    vectors, because those are older than the file."""
+    """Add a live file again, in a separate manifest, so that readers read its rows twice; not if the table has
+    vectors, because those are older than the new entry."""
     head = writers.head()
     live = [] if head is None else [(m.partition_spec_id, e.file) for m, e in writers.entries(head) if e.is_live]
     if live and all(file.content is FileContent.DATA for _, file in live):
@@ -395,7 +395,7 @@ def add_again(writers: Writers) -> None:
 
 
 def add_statistics(writers: Writers, *, of_partitions: bool = False) -> None:
-    """A statistics file of a snapshot; what is in it no pass reads."""
+    """Add a statistics file for a snapshot; no pass reads its content."""
     snapshot_id = some_snapshot(writers, any_one=True)
     if snapshot_id is None:
         return
@@ -413,7 +413,7 @@ def add_statistics(writers: Writers, *, of_partitions: bool = False) -> None:
 
 
 def leave_stray(writers: Writers) -> None:
-    """What a writer that died leaves behind: data, a manifest, a metadata file that was never swapped in."""
+    """Leave the files of a writer that died: data, a manifest, a metadata file that was never swapped in."""
     writers.write(writers.new_rows(2), writers.table.default_spec_id)
     writers.names += 1
     folder, name = Path(local(writers.table.metadata_directory)), f"stray{writers.names}"
@@ -426,7 +426,7 @@ def leave_stray(writers: Writers) -> None:
 
 
 def prepare(writers: Writers) -> Slow | None:
-    """Read the head and write files; the commit comes later, if what Iceberg-Java validates still holds."""
+    """Read the head and write files; commit later, if Iceberg-Java's validation still succeeds."""
     branch = writers.some_branch()
     head = writers.head(branch)
     if head is None:
@@ -470,8 +470,8 @@ def _slow_positions(writers: Writers, branch: str, start: int) -> Slow | None:
 
 
 def _slow_rewrite(writers: Writers, branch: str, start: int) -> Slow | None:
-    """Iceberg-Java's ``rewrite_data_files``: outputs keep the sequence number at which they were planned, and only new
-    position deletes and vectors of the inputs stop it."""
+    """Iceberg-Java's ``rewrite_data_files``: outputs keep the planning sequence number, and only new position deletes
+    and vectors of the inputs prevent the commit."""
     live = writers.live(start)
     files = {row.file for row in live}
     some = writers.chance.sample(sorted(files, key=str), min(len(files), 3))
@@ -497,7 +497,7 @@ def _slow_rewrite(writers: Writers, branch: str, start: int) -> Slow | None:
         if writers.new_deletes(branch, start, some, equality=False):
             return False
         if any(file.spec_id != spec for file in some) and writers.new_keys(branch, start):
-            return False  # Java overlooks that rows leave the reach of a delete, or come into that of another
+            return False  # Java ignores that after the move a delete no longer applies to rows, or another delete does
         paths = {file.path for file in some}
         vectors = {f.key for f in writers.reader.files(writers.manifest_list(head)) if f.referenced in paths}
         removed = {file.key for file in some} | vectors
@@ -509,7 +509,7 @@ def _slow_rewrite(writers: Writers, branch: str, start: int) -> Slow | None:
 
 
 def _slow_update(writers: Writers, branch: str, start: int) -> Slow | None:
-    """Copy on write: one file is written anew without a row of it; any new delete of the file stops it."""
+    """Copy on write: rewrite a file without one of its rows; any new delete of the file prevents the commit."""
     live = writers.live(start)
     if not live:
         return None

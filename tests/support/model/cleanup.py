@@ -1,7 +1,7 @@
 """Histories of a table that is cleaned up: branches, tags, staged snapshots, statistics, pins, loads, and crashes.
 
-A file may be listed twice here, so that no model knows the rows of a commit: each snapshot must read as it did when it
-was new, and one of a rewrite as its parent.
+A file may be listed twice here, so no model knows the rows of a commit: each snapshot must read as it did when it was
+new, and a snapshot of a rewrite as its parent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from support.model.reader import ID, NaiveReader
 from support.model.run import Counts, Run, temporary_folder
 from support.model.writers import KEY, PART, WRITER, ModelRow
 
-# How often each verb is drawn.
+# Weights of verbs.
 _WEIGHTS = {
     Verb.APPEND: 6,
     Verb.OVERWRITE: 1,
@@ -68,11 +68,11 @@ _LONG_MS = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """Settings of the last expiry; ``crash_at`` kills its first attempt at that step outwards."""
+    """Settings of the last expiry; ``crash_at`` kills its first attempt at that step."""
 
     max_snapshots_to_keep: int
     young: int
-    """The number of the newest snapshots that are within the retention."""
+    """The number of newest snapshots within the retention."""
     expire_limit: int | None
     retain_max: int | None
     crash_at: int | None
@@ -91,7 +91,7 @@ class Cleaning:
 
 @dataclass(frozen=True, slots=True)
 class CleanupHistory:
-    """A table from its creation on, and how it is cleaned in the end."""
+    """The history of a table from its creation on, and its final cleanup."""
 
     format_version: int
     is_partitioned: bool
@@ -101,7 +101,7 @@ class CleanupHistory:
 
 
 def random_cleanup(seed: int) -> CleanupHistory:
-    """Five to sixteen steps, the first an append."""
+    """A random history of five to sixteen steps; the first is an append."""
     chance = random.Random(seed)
     version = chance.choice((1, 2, 2, 3, 3))
     verbs = [verb for verb in _VERBS if version > 1 or verb not in _SINCE_V2]
@@ -124,7 +124,7 @@ def random_cleanup(seed: int) -> CleanupHistory:
 
 
 class Judge(Protocol):
-    """An engine that reads the table and knows nothing of us."""
+    """An independent engine that reads the table."""
 
     def take_over(self, metadata_location: str) -> None: ...
 
@@ -134,16 +134,16 @@ class Judge(Protocol):
 
 
 class CleanupRun(Run):
-    """Carries out one history in an empty folder; raises AssertionError where the table is not what it must be."""
+    """Runs a history in an empty folder; raises AssertionError if the table is wrong."""
 
     def __init__(self, history: CleanupHistory, folder: Path, judge: Judge) -> None:
         super().__init__(folder, Counts(), ("A",), by_requirements=False)
         self._history, self._judge = history, judge
         self._held: dict[int, Counter[tuple[Any, ...]]] = {}
-        """What every snapshot held when it was new."""
+        """The rows of every snapshot when it was new."""
         self._pinned: set[int] = set()
         self._staged: set[str] = set()
-        """Files that a load still waits for."""
+        """Files of pending loads."""
 
     def run(self) -> None:
         with self._under_way(leases=False):
@@ -179,7 +179,7 @@ class CleanupRun(Run):
             case _:
                 WRITES[verb](self.writers)
 
-    # -- what writers and readers do beside the verbs of every table
+    # -- actions of writers and readers besides the verbs of every table
 
     def _make_ref(self, kind: str, chance: random.Random) -> None:
         retention = {}
@@ -215,7 +215,7 @@ class CleanupRun(Run):
         self._pinned.add(snapshot_id)
 
     def _stage_load(self) -> None:
-        """A file of a load that may yet be adopted."""
+        """Stage a file of a load that may still be adopted."""
         (_, file), *_ = self.writers.write(self.writers.new_rows(1), self._world.table.default_spec_id)
         self.writers.names += 1
         name = f"load{self.writers.names}"
@@ -227,7 +227,7 @@ class CleanupRun(Run):
     def _ours(
         self, operation: Operation, settings: Mapping[str, str] | None = None, faults: Mapping[int, str] | None = None
     ) -> None:
-        """One operation, which must not fail, unless the process is killed."""
+        """Run an operation, which must not fail unless the process is killed."""
         (maintainer,) = self._maintainers
         everywhere = {"orphan_sweep_prefixes": self._world.table.location}  # as Iceberg-Java sweeps
         chosen = {**EAGER, **everywhere, "operations": operation.value, **(settings or {})}
@@ -250,7 +250,7 @@ class CleanupRun(Run):
         self._ours(Operation.EXPIRE_SNAPSHOTS, settings)
 
     def _expire_named(self) -> None:
-        """By id, out of the middle of a history; what is protected is refused before anything runs."""
+        """Expire a snapshot by id, perhaps in the middle of a history; skip protected snapshots, which a pass refuses."""
         table, named = self._world.table, some_snapshot(self.writers, any_one=True)
         if named is None or named in {ref.snapshot_id for ref in table.refs.values()}:
             return
@@ -263,7 +263,7 @@ class CleanupRun(Run):
             self._ours(Operation.REMOVE_ORPHANS)
 
     def _clean(self) -> None:
-        """The last expiry, at a time when ``young`` snapshots are young; then a sweep."""
+        """Run the last expiry at a time when ``young`` snapshots are young, and then a sweep."""
         cleaning, world = self._history.cleaning, self._world
         newest_first = sorted((s.timestamp_ms for s in world.table.snapshots.values()), reverse=True)
         young = newest_first[: cleaning.young]
@@ -279,7 +279,7 @@ class CleanupRun(Run):
         self._sweep()
         self.check()
 
-    # -- what must hold
+    # -- invariants
 
     def _read(self, snapshot_id: int, parent: int | None, by: str) -> None:
         rows = self.writers.live(snapshot_id)
@@ -300,8 +300,8 @@ class CleanupRun(Run):
         self._check_judged()
 
     def _check_judged(self) -> None:
-        """What is retained reads as before, by a reader that remembers nothing and by the judge; nothing reachable or
-        staged is gone, nothing else stays."""
+        """Check that a new reader and the judge find the same rows in retained snapshots as before, that reachable and
+        staged files exist, and that all others are deleted."""
         table, anew = self._world.table, NaiveReader()
         self._judge.take_over(self._world.location)
         for snapshot_id in table.snapshots:
@@ -312,13 +312,13 @@ class CleanupRun(Run):
         needed, there = {normalise(path) for path in self._judge.reachable()}, self.on_disk()
         assert self.reachable() <= needed
         assert needed | self._staged <= there, sorted((needed | self._staged) - there)
-        # Metadata files that some catalog may know stay (rule: orphans-outlive-the-grace-period).
+        # Metadata files that a catalog may know are kept (rule: orphans-outlive-the-grace-period).
         oldest_ms = min(snapshot.timestamp_ms for snapshot in table.snapshots.values())
         left = {path for path in there - needed - self._staged if not _is_young_metadata(path, oldest_ms)}
         assert left == set()
 
     def _verified(self) -> Counter[tuple[str, str]]:
-        """What ``verify`` finds: a file that is listed twice, for one."""
+        """The problems that ``verify`` finds, such as a file that is listed twice."""
         found = self._maintainers[0].do(lambda runtime: runtime.verify(self._world.name))
         return Counter((problem.kind.value, problem.path) for problem in found.problems)
 
@@ -332,10 +332,10 @@ def _is_young_metadata(path: str, oldest_ms: int) -> bool:
 
 
 def run_cleanup(history: CleanupHistory, judge: Judge) -> None:
-    """Carry out a history in a temporary folder.
+    """Run a history in a temporary folder.
 
     Raises:
-        AssertionError: with what happened, as a note.
+        AssertionError: a check fails; a note has the trace.
     """
     with temporary_folder() as folder:
         run = CleanupRun(history, folder, judge)

@@ -1,4 +1,4 @@
-"""Histories of a table: who does what in which order, carried out and checked after every step."""
+"""Histories of a table: steps of writers and maintainers, run and checked one by one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.model.run import Counts, Run, temporary_folder
 from support.model.world import SENT_ANSWERS
 from support.model.writers import KEY, MAIN, Rows, Slow, with_new
 
-# How often each verb is drawn.
+# Weights of verbs.
 _WEIGHTS = {
     Verb.APPEND: 16,
     Verb.OVERWRITE: 4,
@@ -47,17 +47,17 @@ VERBS = [verb for verb, weight in _WEIGHTS.items() for _ in range(weight)]
 
 @dataclass(frozen=True)
 class History:
-    """A table and all that happens to it."""
+    """A table and its steps."""
 
     format_version: int
     by_requirements: bool
-    """Whether the catalog decides by requirements, or swaps a pointer."""
+    """Whether the catalog checks requirements, or swaps a pointer."""
     leases: bool
     """Whether leases keep the two maintainers apart."""
     steps: tuple[Step, ...]
 
 
-# What meets seldom by chance alone: a delete while something is rewritten, by us or by others.
+# Combinations that are rare by chance: a delete during a rewrite by Icekeeper or another engine.
 _MEETINGS = (
     (Verb.PREPARE, Verb.KEYS, Verb.MAINTAIN, Verb.LAND),
     (Verb.PREPARE, Verb.UPSERT, Verb.MAINTAIN, Verb.MAINTAIN, Verb.LAND),
@@ -81,7 +81,7 @@ def random_history(seed: str) -> History:
 
 
 def random_settings(chance: random.Random, branches: Sequence[str]) -> dict[str, str]:
-    """The policy of one pass: eager, and everything that may change what it does is drawn."""
+    """The policy of a pass: low thresholds, and random values for settings that change its work."""
     operations = chance.choice(
         [
             "all",
@@ -140,7 +140,7 @@ _LAST = {
 
 
 class HistoryRun(Run):
-    """Carries out one history in an empty folder; raises AssertionError where the table is not what it must be."""
+    """Runs a history in an empty folder; raises AssertionError if the table is wrong."""
 
     def __init__(self, history: History, folder: Path, duckdb: DuckDB | None, counts: Counts) -> None:
         super().__init__(folder, counts, ("A", "B"), by_requirements=history.by_requirements)
@@ -169,7 +169,7 @@ class HistoryRun(Run):
             case Verb.MAINTAIN:
                 self._maintain(chance)
             case Verb.BRANCH | Verb.TAG:
-                # A server that looks at requirements only drops a ref that came with the expiry of its snapshot.
+                # A server that checks only requirements drops a new ref with the expiry of its snapshot.
                 any_one = not (self._history.by_requirements and self._is_busy)
                 make_ref(self.writers, step.verb.value, any_one=any_one)
             case Verb.RENAME:
@@ -200,7 +200,7 @@ class HistoryRun(Run):
         maintainer = chance.choice(self._maintainers)
         if not maintainer.process.is_at_work:
             if self._history.leases and any(other.process.is_killed for other in self._maintainers):
-                self._let_hours_pass(0.1)  # the lease of the dead expires
+                self._let_hours_pass(0.1)  # the lease of the dead process expires
             settings = random_settings(chance, self.writers.branches())
             faults: dict[int, str] = {}
             answers: dict[int, str] = {}
@@ -227,23 +227,23 @@ class HistoryRun(Run):
         self._world.pass_time(hours)
 
     def _drop_late(self) -> None:
-        """Whatever is on its way arrives before an hour is over."""
+        """Deliver all pending commits, which arrive within an hour."""
         while self._world.late:
             self._world.deliver()
             self.check()
 
-    # -- what must hold
+    # -- invariants
 
     def check(self) -> None:
-        """As every run; and DuckDB reads what each ref must hold."""
+        """Check as in every run, and that DuckDB reads the expected rows of each ref."""
         super().check()
         if self._duckdb is not None:
             for name, ref in sorted(self._world.table.refs.items()):
                 self._judge(name, ref.snapshot_id)
 
     def _judge(self, name: str, snapshot_id: int) -> None:
-        """DuckDB reads what the model has; it applies equality deletes to all partitions
-        (platform: duckdb-deletes-every-partition), so it is believed where that makes no difference."""
+        """Check that DuckDB reads the rows of the model, if it can: it applies equality deletes to all partitions
+        (platform: duckdb-deletes-every-partition)."""
         key = snapshot_id, self._world.table.current_schema_id
         if key in self._judged or self._duckdb is None:
             return
@@ -276,7 +276,7 @@ class HistoryRun(Run):
         equality = [file for file in reader.files(path) if file.content == EQUALITY]
         if not equality:
             return True
-        # It fails on keys of a narrower type than the column has by now.
+        # It fails on keys of a narrower type than the current type of the column.
         kinds = {column["id"]: column["type"] for column in self.writers.columns}
         if kinds[KEY] == "long" and any(KEY in file.equality_ids for file in equality):
             return False
@@ -288,7 +288,7 @@ class HistoryRun(Run):
     # -- the end
 
     def _end(self) -> None:
-        """Passes come to their end, what was on its way arrives; then one pass alone succeeds and leaves no litter."""
+        """End all passes, deliver pending commits; then undisturbed passes must succeed and leave no orphans."""
         for maintainer in self._maintainers:
             if maintainer.process.is_at_work:
                 self._go(maintainer, ALL)
@@ -299,7 +299,7 @@ class HistoryRun(Run):
             self.check()
         for hours in (200, 200):
             self._world.pass_time(hours)
-            self._append_one()  # after which no metadata file of a dead process can become the table's
+            self._append_one()  # afterwards, no metadata file of a dead process can become current
             self.check()
             self.trace.append("the last pass")
             self._maintainers[0].begin(self._world.name, _LAST)
@@ -319,10 +319,10 @@ class HistoryRun(Run):
 
 
 def run_history(history: History, duckdb: DuckDB | None, counts: Counts) -> None:
-    """Carry out a history in a temporary folder.
+    """Run a history in a temporary folder.
 
     Raises:
-        AssertionError: with what happened, as a note.
+        AssertionError: a check fails; a note has the trace.
     """
     with temporary_folder() as folder:
         run = HistoryRun(history, folder, duckdb, counts)

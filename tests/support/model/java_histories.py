@@ -1,4 +1,4 @@
-"""Random histories of tables, carried out by Iceberg-Java and by the oracle."""
+"""Random histories of tables, run by Iceberg-Java and by the oracle."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from support.model.actions import Step, Verb
 from support.model.oracle import EqualityDelete, ModelFile, PositionDelete, Row, TableModel
 from support.values import fits, promoted, random_row, random_value
 
-# What hypothesis draws: tables with their history, and policies to compact them by.
+# Tables with histories and policies of compaction, drawn by hypothesis.
 #
-# A step is a verb of the model and a seed.  What it does depends on the table that it meets, so any list of steps is a
-# history, and shrinking only leaves steps out.
+# A step is a verb of the model and a seed.  Its effect depends on the table, so any list of steps is a history, and
+# shrinking only removes steps.
 
 FORMAT_VERSIONS = (1, 2, 2, 3, 3)
 FILE_FORMATS = (("parquet",), ("parquet",), ("parquet", "avro"), ("parquet", "orc", "avro"))
@@ -61,7 +61,7 @@ _MEANWHILE = (Verb.APPEND, Verb.KEYS, Verb.UPSERT, Verb.POSITIONS, Verb.OVERWRIT
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A table from its creation on; ``meanwhile`` happens between the plan and the commit of the compaction."""
+    """The history of a table from its creation on; ``meanwhile`` runs between the plan and the commit of compaction."""
 
     format_version: int
     column_types: tuple[str, ...]
@@ -78,7 +78,7 @@ class History:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Java gives new ids; columns are ``c0``, ``c1``, …, the first one required."""
+        """The schema before Java assigns new ids; columns are ``c0``, ``c1``, …, and the first is required."""
         ids = iter(range(1, 100))
         fields = [
             {"id": next(ids), "name": f"c{i}", "type": _json_type(kind, ids), "required": i == 0}
@@ -114,7 +114,7 @@ def _steps(verbs: tuple[Verb, ...], least: int, most: int) -> st.SearchStrategy[
 
 @st.composite
 def histories(draw: st.DrawFn, format_versions: tuple[int, ...] = FORMAT_VERSIONS) -> History:
-    """Three to twelve steps, the first an append."""
+    """A history of three to twelve steps; the first is an append."""
     version = draw(st.sampled_from(format_versions))
     keys = draw(st.lists(st.sampled_from(("int", "long", "string")), min_size=1, max_size=2))
     kinds = _PRIMITIVES + _NESTED + (_SINCE_V3 if version > 2 else ())
@@ -131,9 +131,9 @@ def histories(draw: st.DrawFn, format_versions: tuple[int, ...] = FORMAT_VERSION
 
 @st.composite
 def policies(draw: st.DrawFn) -> dict[str, str]:
-    """Settings of one compaction; targets so small that a partition becomes several files.
+    """Settings of a compaction with targets so small that a partition becomes several files.
 
-    What to sort by is chosen when the table is there (:meth:`support.model.java_histories.HistoryRun.fitted`).
+    The sort columns are chosen from the table later (:meth:`support.model.java_histories.HistoryRun.fitted`).
     """
     settings = {
         "strategy": draw(st.sampled_from(STRATEGIES)),
@@ -152,23 +152,23 @@ def policies(draw: st.DrawFn) -> dict[str, str]:
     return settings
 
 
-# A table that Iceberg-Java makes, and the oracle's model of it.
+# A table of Iceberg-Java, and the oracle's model of the table.
 
-# Manifests stay as they are written, so that deletes and data of many sequence numbers meet.
+# Manifests are not merged, so that deletes and data of many sequence numbers are in separate manifests.
 _PROPERTIES = {"commit.manifest-merge.enabled": "false", "write.metadata.metrics.default": "truncate(16)"}
 _ONE_ROW_A_GROUP = {
     "write.parquet.row-group-size-bytes": "1",
     "write.parquet.row-group-check-min-record-count": "1",
     "write.parquet.row-group-check-max-record-count": "1",
 }
-# Java 1.10 reads several keys of fixed bytes as the last one and no keys of nanoseconds at all, and lets bounds decide
-# that a delete of NaN is not needed (platform: java-cannot-read).
+# Java 1.10 reads several keys of fixed bytes all as the last key, cannot read keys of nanoseconds, and by bounds skips
+# a delete of NaN that it needs (platform: java-cannot-read).
 _NO_KEYS = ("fixed[3]", "timestamp_ns", "timestamptz_ns", "float", "double")
 _UNPARTITIONED: dict[str, Any] = {"spec-id": 0, "fields": []}
 
 
 class HistoryTable:
-    """One table, made twice; ``trace`` has the result of every step."""
+    """A table of Java and its model; ``trace`` has the result of every step."""
 
     def __init__(self, history: History, tables: JavaTables, folder: Path) -> None:
         properties = {**_PROPERTIES, "format-version": str(history.format_version)}
@@ -185,16 +185,16 @@ class HistoryTable:
         self.format_version = history.format_version
         self.formats = history.file_formats
         self.past: list[tuple[int, TableModel]] = []
-        """Snapshots since the beginning, save those that a rollback left."""
+        """The line of snapshots with their models, without snapshots that a rollback removed."""
         self.names = 0
 
     @property
     def expected(self) -> list[dict[str, Any]]:
-        """What a reader must find now."""
+        """The rows that a reader must find now."""
         return self.model.rows(self.java.schema, self.defaults)
 
     def fitted(self, policy: Mapping[str, str]) -> dict[str, str]:
-        """The policy with columns of today's schema to sort by."""
+        """The policy with sort columns of the current schema."""
         chance = random.Random(str(policy))
         names = [f["name"] for f in self.java.schema["fields"] if isinstance(f["type"], str)]
         chosen = chance.sample(names, min(len(names), 2))
@@ -206,14 +206,14 @@ class HistoryTable:
         return dict(policy)
 
     def committed(self, model: TableModel) -> None:
-        """Note that Java has committed a snapshot whose rows and files are those of ``model``."""
+        """Record that Java has committed a snapshot with the rows and files of ``model``."""
         self.model = model
         snapshot_id = self.java.snapshot_id
         assert snapshot_id is not None
         self.past.append((snapshot_id, model))
 
     def numbered(self, files: Sequence[tuple[Any, ModelFile]]) -> list[ModelFile]:
-        """Files with the sequence number of the commit that brought them."""
+        """Files with the sequence number of the commit that added them."""
         number = self.java.sequence_number
         return [ModelFile(f.path, number, f.spec_id, f.partition, f.rows) for _, f in files]
 
@@ -232,7 +232,7 @@ class HistoryTable:
         return chance.choice(list(self.specs.values())) if chance.random() < 0.3 else self.java.spec
 
     def key_columns(self, schema: Mapping[str, Any], chance: random.Random) -> list[int]:
-        """Ids of columns that an equality delete may use, dropped columns among them."""
+        """Ids of columns that an equality delete may use, including dropped columns."""
         plain = [f["id"] for f in schema["fields"] if isinstance(f["type"], str) and f["type"] not in _NO_KEYS]
         dropped = sorted(set(plain) - {f["id"] for f in self.java.schema["fields"]})
         plain = dropped if dropped and chance.random() < 0.5 else plain
@@ -241,7 +241,7 @@ class HistoryTable:
     def like_an_old_one(
         self, row: Row, ids: Sequence[int], chance: random.Random, schema: Mapping[str, Any] | None = None
     ) -> Row:
-        """Mostly with the key of a row that is, or was, in the table."""
+        """The row, mostly with the key of a current or earlier row of the table."""
         rows = [old for file in self.model.files for old in file.rows]
         if not rows or chance.random() < 0.2:
             return row
@@ -255,21 +255,21 @@ class HistoryTable:
         return made
 
 
-# How schema and partition spec of a table change between its commits.
+# Changes of schema and partition spec between commits.
 
 
 def evolve(table: HistoryTable, chance: random.Random) -> None:
-    """Change one column of the current schema, or add one."""
+    """Change or add a column of the current schema."""
     schema = table.java.schema
     keys = {i for delete in table.model.equality for i in delete.field_ids}
-    # What deletes go by changes most often.
+    # Key columns of deletes change most often.
     field = chance.choice(
         [f for f in schema["fields"] if f["id"] in keys and chance.random() < 0.7] or schema["fields"]
     )
     name, kind = field["name"], field["type"]
     partitioned = {int(part["source-id"]) for spec in table.specs.values() for part in spec["fields"]}
     table.names += 1
-    # A name that was free again may come back with another id.
+    # The name of a removed column may return with another id.
     new = f"c{chance.randrange(9)}"
     new = f"n{table.names}" if new in {f["name"] for f in schema["fields"]} else new
     if isinstance(kind, Mapping) and kind["type"] == "struct" and chance.random() < 0.5:
@@ -315,7 +315,7 @@ def _evolve_struct(
 
 
 def repartition(table: HistoryTable, chance: random.Random) -> None:
-    """Add a field to the partition spec, or take one away."""
+    """Add a field to the partition spec, or remove a field."""
     spec, schema = table.java.spec, table.java.schema
     live = [part for part in spec["fields"] if part["transform"] != "void"]
     sources = {int(part["source-id"]) for part in live}
@@ -336,7 +336,7 @@ def repartition(table: HistoryTable, chance: random.Random) -> None:
 
 
 def _transforms(kind: Any) -> list[tuple[Any, ...]]:
-    """What a column may be partitioned by, as ``Expressions`` has it: method, width."""
+    """The partition transforms of a column as methods of ``Expressions``: method, width."""
     if not isinstance(kind, str) or kind.startswith(("float", "double", "fixed")) or kind.endswith(("time", "_ns")):
         return []
     transforms: list[tuple[Any, ...]] = [("ref",)]
@@ -349,7 +349,7 @@ def _transforms(kind: Any) -> list[tuple[Any, ...]]:
     return transforms
 
 
-# Carries out a history twice: by Iceberg-Java on a real table, and in the oracle's model of it.
+# Runs a history twice: by Iceberg-Java on a real table, and in the oracle's model.
 
 
 class HistoryRun(HistoryTable):
@@ -364,7 +364,7 @@ class HistoryRun(HistoryTable):
             self.take(step)
 
     def take(self, step: Step) -> None:
-        """Do one step to both; what cannot be done to this table leaves both as they are."""
+        """Take a step on both; a step that is impossible for this table changes neither."""
         self._VERBS[step.verb](self, random.Random(step.seed))
 
     # -- rows
@@ -379,7 +379,7 @@ class HistoryRun(HistoryTable):
     def _write(
         self, rows: Sequence[Row], spec: Mapping[str, Any], chance: random.Random
     ) -> list[tuple[Any, ModelFile]]:
-        """One file per partition, or two."""
+        """Write one or two files per partition."""
         by_partition: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
         for row, partition in zip(rows, self.java.partitions(spec["spec-id"], rows), strict=True):
             by_partition[partition].append(row)
@@ -395,13 +395,13 @@ class HistoryRun(HistoryTable):
         return files
 
     def _upsert(self, chance: random.Random) -> None:
-        """New rows, and in the same commit deletes of their keys, in their partitions, as Flink writes them."""
+        """Commit new rows and deletes of their keys in their partitions, as Flink does."""
         ids = self.key_columns(self.java.schema, chance)
         spec = self.some_spec(chance)
         rows = [self.like_an_old_one(random_row(self.java.schema, chance), ids, chance) for _ in range(3)]
         files = self._write(rows, spec, chance)
         deletes = [self._equality(file.rows, ids, spec, file.partition, chance) for _, file in files]
-        # A row that the same commit overwrites is deleted by its position.
+        # Flink deletes a row that the same commit overwrites by its position.
         twice = files[0][1] if chance.random() < 0.5 else None
         vectors = [] if twice is None else self._first_row_of(twice)
         self.java.row_delta([file for file, _ in files], [*(delete for delete, _ in deletes), *vectors])
@@ -412,7 +412,7 @@ class HistoryRun(HistoryTable):
         self.committed(model)
 
     def _first_row_of(self, file: ModelFile) -> list[Any]:
-        """A delete of it, for the commit that brings the file."""
+        """A delete of the file's first row, for the commit that adds the file."""
         positions = {file.path: [0]}
         self.trace.append(f"  and the first row of {_name(file.path)}")
         if self.format_version > 2:
@@ -432,7 +432,7 @@ class HistoryRun(HistoryTable):
     # -- deletes
 
     def _delete_keys(self, chance: random.Random) -> None:
-        """By a writer that may be late: with an older schema, for a partition of an older spec."""
+        """Delete by keys as a writer that may be late, with an older schema and for a partition of an older spec."""
         schema_id = chance.choice(sorted(self.schemas)) if chance.random() < 0.4 else self.java.schema["schema-id"]
         schema = self.java.schema_of(schema_id)
         ids = self.key_columns(schema, chance)
@@ -457,7 +457,7 @@ class HistoryRun(HistoryTable):
         chance: random.Random,
         schema: Mapping[str, Any] | None = None,
     ) -> tuple[Any, Callable[[int], EqualityDelete]]:
-        """Java's delete file, and the model's once it has a number."""
+        """Java's delete file, and a function that makes the model's delete from its sequence number."""
         spec_id, kind = spec["spec-id"], chance.choice(self.formats)
         known = (schema or self.java.schema)["schema-id"]
         keys = tuple({str(i): row.get(str(i)) for i in ids} for row in rows)
@@ -475,7 +475,7 @@ class HistoryRun(HistoryTable):
             return
         columns = {field["id"] for field in self.java.schema["fields"]}
         if self.format_version > 2 and any(set(delete.field_ids) - columns for delete in self.model.equality):
-            return  # Java 1.10 cannot plan such a table, so it does not find the vectors to replace
+            return  # Java 1.10 cannot plan such a table, so it cannot find the vectors to replace
         first = chance.choice(self.model.files)
         scope = (first.spec_id, first.partition)
         near = [f for f in self.model.files if self.format_version > 2 or (f.spec_id, f.partition) == scope]

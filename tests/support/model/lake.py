@@ -1,4 +1,4 @@
-"""Tables of several catalogs on one disk, which may share files: what writers do to them, and what must be true."""
+"""Tables of several catalogs on one disk that may share files: actions of writers, and invariants."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CATALOGS = ("lake0", "lake1", "lake2")
 _NAMESPACE = ("ns",)
 _OLD_DAYS = 10
 SPELLINGS = ("file:///{root}/wh", "file:///{root}/wh", "/{root}/wh", "file:///{root}/link")
-"""How one place may be written; ``link`` leads to ``wh``."""
+"""Spellings of the same location; ``link`` leads to ``wh``."""
 
 
 def table_name(entry: Entry) -> TableName:
@@ -60,7 +60,7 @@ class Lake:
         shutil.rmtree(self.folder)
 
     def spelled(self, real: str, spelling: int) -> str:
-        """An address of something below the warehouse, by its real path."""
+        """An address of a real path below the warehouse."""
         root = str(self.folder).lstrip("/")
         relative = os.path.relpath(real, real_path(str(self.warehouse)))
         return f"{SPELLINGS[spelling % len(SPELLINGS)].format(root=root)}/{relative}".removesuffix("/.")
@@ -90,7 +90,7 @@ class Lake:
 
 @dataclass(frozen=True)
 class Shelf:
-    """The entries of one catalog of a lake, as a client sees them (:class:`support.model.world.Entries`)."""
+    """The entries of a catalog of a lake, as a client sees them (:class:`support.model.world.Entries`)."""
 
     lake: Lake
     catalog: int
@@ -113,11 +113,11 @@ class Shelf:
         raise NotImplementedError("every answer comes at once")
 
 
-# Tables, entries, holds, and what must be true of them after every step.
+# Tables, entries, holds, and their invariants after every step.
 
 
 class LakeWorld:
-    """What there is; ``tell`` gets a line for everything that happens."""
+    """All tables, entries and holds; ``tell`` gets a line for every event."""
 
     def __init__(self, lake: Lake, tell: Callable[[str], object], tally: Counter[str]) -> None:
         self.lake = lake
@@ -126,18 +126,18 @@ class LakeWorld:
         self.tally = tally
         self.lineages: dict[str, Lineage] = {}
         self.uuids: dict[Entry, str] = {}
-        """Which table an entry is of."""
+        """The UUID of an entry's table."""
         self.served: set[int] = set()
-        """Catalogs of which a pass or a scan has met a table; what the step under way meets does not count yet."""
+        """Catalogs of which a pass or a scan of an earlier step has read a table."""
         self.lost: set[Entry] = set()
-        """Entries whose metadata file is gone; their tables cannot be read and are not checked."""
+        """Entries whose metadata file is gone; their tables are unreadable and not checked."""
         self._complete: dict[Entry, str] = {}
         """Entries at metadata files whose history was complete when the step began."""
         self.holds: list[Hold] = []
         self.reports: list[PassReport] = []
-        """Passes of the step that is being taken."""
+        """The passes of the current step."""
 
-    # -- what there is
+    # -- state
 
     def pointers(self) -> dict[Entry, str]:
         return {entry: location for entry, location in self.lake.entries.items() if entry not in self.lost}
@@ -161,10 +161,10 @@ class LakeWorld:
     def short(self, path: str) -> str:
         return path.removeprefix(f"{real_path(str(self.lake.warehouse))}/")
 
-    # -- what happened
+    # -- events
 
     def adopt(self, entry: Entry, lineage: Lineage) -> None:
-        """A table was created."""
+        """Record a new table."""
         at = lineage.newest
         self.lake.entries[entry], self.uuids[entry] = at, lineage.uuid
         self.lineages[lineage.uuid] = lineage
@@ -174,14 +174,14 @@ class LakeWorld:
         lineage.moves(at, sight)
 
     def wrote(self, lineage: Lineage, entry: Entry) -> None:
-        """A writer committed through an entry; from now on the table must have the rows that it has now."""
+        """Record a writer's commit through an entry; from now on, the table must have its current rows."""
         self.lake.entries[entry] = lineage.newest
         sight = self.newest(lineage)
         lineage.rows = () if sight.current is None else sight.rows.get(sight.current, ())
         lineage.moves(lineage.newest, sight)
 
     def advance(self) -> None:
-        """What came of the newest metadata file of a table by a pass, is the newest."""
+        """Make a metadata file that a pass derived from a table's newest metadata file the newest."""
         for entry, at in self.pointers().items():
             lineage = self.lineages[self.uuids[entry]]
             sight = self.witness.look(at)
@@ -195,10 +195,10 @@ class LakeWorld:
         """Whether every entry can be loaded."""
         return all(self.witness.look(at) is not None for at in self.pointers().values())
 
-    # -- what must be true
+    # -- invariants
 
     def check(self) -> None:
-        """After a step: every table is complete through its newest metadata file, and so is every hold."""
+        """After a step, check that every table is complete by its newest metadata file, and so is every hold."""
         self.advance()
         self._forfeit()
         pointers = self.pointers()
@@ -215,8 +215,8 @@ class LakeWorld:
         self._begin_step()
 
     def _forfeit(self) -> None:
-        """A single newer metadata file that no entry names may be a swap that crashed: once the table has gone on
-        without it, it is."""
+        """Drop a single newer metadata file that no entry names once the table has continued without it: its swap
+        crashed."""
         for report in self.reports:
             lineage = report.table
             if report.moved and report.behind == 1 and report.is_alone:
@@ -243,7 +243,7 @@ class LakeWorld:
             self._retire(lineage)
 
     def _check_entries(self, pointers: Mapping[Entry, str]) -> None:
-        """What stands at a metadata file needs its whole history, as long as it stands there."""
+        """An entry needs the whole history of its metadata file, as long as it points at that file."""
         for entry, at in pointers.items():
             sight = self.witness.look(at)
             if self._complete.get(entry) != at or sight is None or not sight.missing:
@@ -263,7 +263,7 @@ class LakeWorld:
     def _blame(
         self, what: str, victim: Lineage, gone: Sequence[str], pointers: Mapping[Entry, str], hold: Hold | None = None
     ) -> bool:
-        """Whether no pass could know of the need; else raise the loss."""
+        """Return whether no pass could know of the need; otherwise raise the loss."""
         entries = {entry: at for entry, at in pointers.items() if self.uuids.get(entry) == victim.uuid}
         for path in gone:
             suspects = [r for r in self.reports if path in r.deleted] or self.reports
@@ -281,7 +281,7 @@ class LakeWorld:
         return not could_know(path, victim, report, entries, self.served)
 
     def loss(self, what: str, victim: Lineage, path: str, hold: Hold | None = None) -> AssertionError:
-        """Which table lost which file, and by which passes."""
+        """An error with the table, the lost file, and the passes."""
         lines = [f"LOST {what}: {self.name(victim)} lost {self.short(path)}"]
         for report in [r for r in self.reports if path in r.deleted] or self.reports:
             by = (report.deleted[path] or "staged files") if path in report.deleted else "unreported"
@@ -295,7 +295,7 @@ class LakeWorld:
         return f"{CATALOGS[entry.catalog]}:{entry.name}"
 
     def _retire(self, lineage: Lineage) -> None:
-        """A table that no pass could keep whole is not checked any more."""
+        """Stop checking a table that no pass could keep complete."""
         for entry in self.pointers_of(lineage.uuid):
             del self.lake.entries[entry]
             del self.uuids[entry]
@@ -317,7 +317,7 @@ class LakeWorld:
         self.reports = []
 
 
-# What writers, owners and restorers do to the tables of a world; what cannot be done is left undone.
+# Actions of writers, owners and restores on the tables of a world; impossible actions are skipped.
 
 _Chosen = TypeVar("_Chosen")
 _MOST_TABLES = 4
@@ -333,7 +333,7 @@ class Care(StrEnum):
 
 
 class Layout(StrEnum):
-    """Where the files of a new table are relative to another table."""
+    """The place of a new table's files relative to another table."""
 
     APART = "apart"
     NESTED = "nested"
@@ -351,7 +351,7 @@ def chosen(options: Sequence[_Chosen], pick: int) -> _Chosen:
 
 @dataclass(slots=True)
 class Writing:
-    """Acts on one world; ``pick`` numbers choose among what is there."""
+    """Acts on a world; ``pick`` numbers choose among its tables or entries."""
 
     world: LakeWorld
     _names: itertools.count[int] = field(default_factory=itertools.count)
@@ -406,7 +406,7 @@ class Writing:
             self._commit(lineage, lambda: append(writers))
 
     def _new_writers(self) -> Writers:
-        """Writers of a table, whose rows and files have names of their own; no model of its rows is kept."""
+        """Writers of a table with unique ids and file names, without a model of its rows."""
         number = next(self._tables)
         table = World(self.world.lake.folder, by_requirements=False, landed=lambda before, after, by: None)
         writers = Writers(table, self.world.witness.reader, expected=defaultdict(dict), chance=random.Random(number))
@@ -414,7 +414,7 @@ class Writing:
         return writers
 
     def register(self, pick: int, catalog: int) -> None:
-        """The newest metadata under another name."""
+        """Register the newest metadata under another name."""
         world = self.world
         if len(world.uuids) >= _MOST_ENTRIES:
             return
@@ -424,7 +424,7 @@ class Writing:
         world.lake.entries[entry], world.uuids[entry] = lineage.newest, lineage.uuid
 
     def lose(self, pick: int, catalog: int) -> None:
-        """One more entry, whose metadata file is removed at once."""
+        """Add an entry whose metadata file is removed at once."""
         world = self.world
         entry = Entry(catalog, f"lost{next(self._names)}")
         if len(world.uuids) + len(world.lost) < _MOST_ENTRIES:
@@ -453,13 +453,13 @@ class Writing:
     # -- commits
 
     def write(self, pick: int, change: Callable[[Writers], object], seed: int) -> None:
-        """What an engine does to a table (:mod:`support.model.actions`)."""
+        """Let an engine change a table (:mod:`support.model.actions`)."""
         lineage = self.lineage(pick)
         lineage.writers.chance.seed(seed)
         self._commit(lineage, lambda: change(lineage.writers))
 
     def add_across(self, pick: int, source_pick: int) -> None:
-        """The live files of one table become files of another one, too."""
+        """Add live files of a table to another table."""
         lineage, source = self.lineage(pick), self.lineage(source_pick)
         head = source.writers.head()
         if lineage is source or head is None:
@@ -475,13 +475,13 @@ class Writing:
             self._commit(lineage, lambda: self._add_files(lineage, files))
 
     def stage(self, lineage: Lineage) -> tuple[str, DataFile]:
-        """A file that awaits its commit, and its real path."""
+        """Write a file that awaits its commit; return its real path and the file."""
         location = self.world.newest(lineage).location
         ((_, file),) = lineage.writers.write(lineage.writers.new_rows(1), 0, folder=f"{location}/data")
         return real_path(file.file_path), file
 
     def adopt(self, lineage: Lineage, file: DataFile) -> None:
-        """Commit a file that is there already."""
+        """Commit an existing file."""
         self._commit(lineage, lambda: self._add_files(lineage, [file]))
 
     @staticmethod
@@ -489,7 +489,7 @@ class Writing:
         lineage.writers.commit(MAIN, "append", {}, added=[(0, replace(file, first_row_id=None)) for file in files])
 
     def move_data(self, pick: int, other_pick: int, where: int) -> None:
-        """Later files of a table go to another one's data folder, to one of its own elsewhere, or home again."""
+        """Write later files of a table to another table's folder, to a new folder, or to its own data folder."""
         lineage, other, world = self.lineage(pick), self.lineage(other_pick), self.world
         lineage.is_lonely = other.is_lonely = False
         root = real_path(str(world.lake.warehouse))
@@ -501,7 +501,7 @@ class Writing:
         self._commit(lineage, lambda: lineage.writers.world.change(WRITER, properties=properties))
 
     def _commit(self, lineage: Lineage, work: Callable[[], object]) -> None:
-        """Writers use an entry that names the newest metadata; without such an entry the owner repairs another."""
+        """Commit through an entry at the newest metadata; without such an entry, the owner repairs an entry."""
         world = self.world
         entries = world.entries_at_newest(lineage)
         if not entries:

@@ -1,4 +1,4 @@
-"""A table as the specification describes it, kept in plain Python: rows in files, deletes applied one by one.
+"""A table by the specification in plain Python: rows in files, and deletes applied one by one.
 
 Shares no code with Icekeeper.  Rows are dictionaries by field id, as text, so that names never matter; a field that a
 row lacks is null.  Sources: specification, "Scan Planning", "Equality Delete Files", "Position Delete Files",
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 Row: TypeAlias = Mapping[str, Any]
 Partition: TypeAlias = tuple[Any, ...]
 Defaults: TypeAlias = Mapping[str, Any]
-"""Initial default by field id: what a row holds that was written before the column was added."""
+"""Initial defaults by field id: the values of rows that are older than the column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class EqualityDelete:
     keys: tuple[Row, ...]
 
     def deletes(self, file: ModelFile, row: Row, defaults: Defaults) -> bool:
-        """Strictly newer than the file, in its partition, and equal in every key column."""
+        """Whether the delete is newer than the file, in its partition, and equals the row in every key column."""
         if self.sequence_number <= file.sequence_number:
             return False
         if self.partition is not None and (self.spec_id, self.partition) != (file.spec_id, file.partition):
@@ -58,13 +58,13 @@ class PositionDelete:
     positions: frozenset[int]
 
     def deletes(self, file: ModelFile, position: int) -> bool:
-        """As new as the file or newer."""
+        """Whether the delete is at least as new as the file."""
         return self.path == file.path and position in self.positions and self.sequence_number >= file.sequence_number
 
 
 @dataclass(frozen=True, slots=True)
 class TableModel:
-    """The live files of one snapshot; immutable, so that a rollback is an older model."""
+    """The live files of a snapshot; immutable, so that a rollback restores an older model."""
 
     files: tuple[ModelFile, ...] = ()
     equality: tuple[EqualityDelete, ...] = ()
@@ -83,7 +83,7 @@ class TableModel:
         return replace(self, positions=(*self.positions, *deletes))
 
     def live(self, defaults: Defaults) -> Iterator[Row]:
-        """Every row that no delete reaches."""
+        """Every row without an applicable delete."""
         for file in self.files:
             for position, row in enumerate(file.rows):
                 if any(delete.deletes(file, position) for delete in self.positions):
@@ -93,12 +93,12 @@ class TableModel:
                 yield row
 
     def rows(self, schema: Mapping[str, Any], defaults: Defaults) -> list[dict[str, Any]]:
-        """The live rows as a reader gives them: by the names of ``schema``."""
+        """The live rows as a reader returns them, by the names of ``schema``."""
         return [named(schema, row, defaults) for row in self.live(defaults)]
 
 
 def named(kind: Any, value: Any, defaults: Defaults) -> Any:
-    """A value by the names of today instead of by field ids; fields that it lacks have their default, or are null."""
+    """A value by current names instead of field ids; missing fields have their default or are null."""
     if value is None or not isinstance(kind, Mapping):
         return value
     if kind["type"] == "struct":

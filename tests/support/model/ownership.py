@@ -1,4 +1,4 @@
-"""The model of ownership: its steps, its passes, and how a pass comes to a table."""
+"""The model of ownership: its steps, its passes, and the entries through which a pass reaches a table."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from support.model.process import ALL, WORK_DONE, Maintainer, Process, all_watch
 from support.model.truth import Entry, Hold, Lineage, PassReport, Rows, Witness, real_path
 from support.model.world import Client
 
-# How a pass comes to a table: a catalog under one of its names, with something that happens in the middle.
+# How a pass reaches a table: through a catalog under one of its names, with an interruption.
 
 DOORS = 3
-"""Each catalog is known under so many names."""
+"""The number of names of each catalog."""
 
 
 class Moment(StrEnum):
-    """Where a pass can be interrupted."""
+    """Moments at which a pass can be interrupted."""
 
     LOAD = "load"
     WORK = WORK_DONE
@@ -46,7 +46,7 @@ class Moment(StrEnum):
 
 @dataclass(slots=True)
 class Interruption:
-    """Lets something happen once, at the n-th time (0 is the first) that a pass comes to a moment."""
+    """Acts once, when a pass reaches a moment for the n-th time (0 is the first)."""
 
     moment: Moment
     nth: int
@@ -54,7 +54,7 @@ class Interruption:
     _before: str = ""
 
     def stops_before(self, what: str) -> bool:
-        """Whether the pass comes to the moment now, before a step of this name."""
+        """Whether the pass reaches the moment now, before a step with this name."""
         is_after, self._before = self._before == Moment.BEFORE_COMMIT, what
         if is_after if self.moment is Moment.AFTER_COMMIT else what == self.moment.value:
             self.nth -= 1
@@ -63,13 +63,13 @@ class Interruption:
 
 
 def identity_of(lake: Lake, catalog: int, door: int) -> CatalogId:
-    """A catalog's name, and the spelling of its warehouse, as another configuration would have them."""
+    """A catalog's name and the spelling of its warehouse in another configuration."""
     name, warehouse = CATALOGS[catalog], lake.warehouse
     names = (name, name.upper(), f"alias-of-{name}")
     return CatalogId(names[door], (warehouse.as_uri(), f"{warehouse.as_uri()}/", str(warehouse))[door])
 
 
-# Passes over the tables of a world: real ones, perhaps with something in their middle; what each did is reported.
+# Real passes over the tables of a world, which may be interrupted, with a report of each.
 
 EAGER = {
     "min_input_files": "2",
@@ -78,20 +78,20 @@ EAGER = {
     "max_snapshots_to_keep": "1",
     "orphan_max_delete_ratio": "1",
 }
-"""Everything that may be deleted is deleted at once, and two of anything are too many."""
+"""Deletions have no grace, and all thresholds are two."""
 
 
 @dataclass(slots=True)
 class Passing:
-    """Runs passes over one world."""
+    """Runs passes over a world."""
 
     world: LakeWorld
     depth: int = 0
-    """1 in the middle of a pass."""
+    """1 during a pass."""
     _maintainers: dict[tuple[int, int, int], Maintainer] = field(default_factory=dict)
 
     def maintainer(self, catalog: int, door: int) -> Maintainer:
-        """The process that comes to a catalog by this door; in the middle of a pass another one."""
+        """The process that uses a catalog under this name; during a pass, another process."""
         key = catalog, door % DOORS, self.depth
         if key not in self._maintainers:
             lake = self.world.lake
@@ -109,7 +109,7 @@ class Passing:
         return Client(Shelf(self.world.lake, catalog), process, identity_of(self.world.lake, catalog, door))
 
     def _named(self, process: Process, recorded: CatalogId) -> Client | None:
-        """The catalog that has this name and warehouse in one of the configurations."""
+        """The catalog with this name and warehouse in one of the configurations."""
         for catalog, door in itertools.product(range(len(CATALOGS)), range(DOORS)):
             if identity_of(self.world.lake, catalog, door) == recorded:
                 return self._client(process, catalog, door)
@@ -124,7 +124,7 @@ class Passing:
         *,
         dry_run: bool = False,
     ) -> None:
-        """One pass; it may refuse, but raises nothing, and what it refused changes nothing."""
+        """Run a pass; it may refuse, but raises no error, and a refusal changes nothing."""
         world = self.world
         before, pointer = world.lake.files(), world.pointers()[entry]
         report = self._report(entry, door, pointer)
@@ -196,7 +196,7 @@ class Passing:
         return outcome
 
     def _check_refusals(self, outcome: PassOutcome, report: PassReport, before: frozenset[str]) -> None:
-        """A refusal leaves every file where it was, and adds none."""
+        """Check that a refusal deletes no file and adds none."""
         if all(part.status is Status.REFUSED for part in outcome.operations):
             cleaned = {path for path, operation in report.deleted.items() if operation is None}
             after = self.world.lake.files()
@@ -204,7 +204,7 @@ class Passing:
             assert not report.moved, "REFUSED, but committed"
 
 
-# The model of ownership: what hypothesis lets happen, step by step, and what must be true after each step.
+# The model of ownership: steps drawn by hypothesis, and invariants after each step.
 
 _FOREVER_MS = 1 << 40
 _picks = st.integers(0, 11)
@@ -223,15 +223,15 @@ _changes = st.sampled_from(
 )
 _moments = st.sampled_from(Moment)
 _interludes = st.sampled_from((Verb.APPEND, Verb.OVERWRITE_ALL, Verb.MAINTAIN, Verb.MAINTAIN, Verb.PIN))
-# What another pass has in flight is younger than any grace period that makes sense.
+# Uncommitted files of another pass are younger than any sensible grace period.
 _ALL_AT_ONCE = {"orphan_older_than_hours": "0"}
 _WITH_GRACE = {"orphan_older_than_hours": "1"}
 
 
 class OwnershipMachine(RuleBasedStateMachine):
-    """One case; ``pick`` numbers choose among the tables or entries that there are.
+    """A case; ``pick`` numbers choose among the existing tables or entries.
 
-    ``read_again`` is a second reader at the end; ``None``: it does not read this table.
+    ``read_again`` is a second reader at the end; it returns ``None`` for a table that it does not read.
     """
 
     def __init__(self, folder: Path, tally: Counter[str], read_again: Callable[[str], Rows | None]) -> None:
@@ -245,10 +245,10 @@ class OwnershipMachine(RuleBasedStateMachine):
         self._names = itertools.count(1)
         self._read_again = read_again
         self.is_broken = False
-        """Whether a step has failed; then nothing more is checked."""
+        """Whether a step has failed; then no further check runs."""
 
     def teardown(self) -> None:
-        """Real scans, which trust nothing that was remembered; and tables that met no other are clean in the end."""
+        """Check rows by real scans without caches, and that passes clean tables that share no files."""
         try:
             if not self.is_broken:
                 self._clean_lonely()
@@ -287,7 +287,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(how=_arrangements, pick=_picks, other=_picks, where=st.integers(0, 15))
     def rearrange(self, how: str, pick: int, other: int, where: int) -> None:
-        """No rows change, but which table is called what, and where its files go."""
+        """Change names of tables or locations of files, but no rows."""
         match how:
             case "register again":
                 self.writing.register(pick, other % len(CATALOGS))
@@ -308,7 +308,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(catalog=_catalogs, door=_doors)
     def scan(self, catalog: int, door: int) -> None:
-        """Detection over one catalog: from now on it is served, whatever its tables are."""
+        """Run detection over a catalog; from now on, the catalog is served."""
         self._scan(catalog, door)
         self._check()
 
@@ -320,7 +320,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(pick=_picks, source=_picks, door=_doors, is_seen=st.booleans())
     def add_across(self, pick: int, source: int, door: int, is_seen: bool) -> None:
-        """Files of another table; perhaps a pass looks at it afterwards."""
+        """Add files of another table; a pass may look at the table afterwards."""
         self.writing.add_across(pick, source)
         self._check()
         lineage = self.writing.lineage(pick)
@@ -337,7 +337,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(pick=_picks, door=_doors)
     def stage(self, pick: int, door: int) -> None:
-        """A file that awaits its commit."""
+        """Stage a file that awaits its commit."""
         world, lineage = self.world, self.writing.lineage(pick)
         entries = world.entries_at_newest(lineage)
         if entries:
@@ -349,7 +349,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(pick=_picks, is_adopted=st.booleans())
     def settle(self, pick: int, is_adopted: bool) -> None:
-        """A pin is given back; a load is committed, or failed."""
+        """Remove a pin, or commit or fail a load."""
         world = self.world
         if world.holds:
             hold = chosen(world.holds, pick)
@@ -371,7 +371,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(how=_changes, pick=_picks, which=_picks, door=_doors, operations=_operations)
     def write_and_maintain(self, how: Verb, pick: int, which: int, door: int, operations: str) -> None:
-        """Then this table does not need its older files any more, or has many files to merge."""
+        """Write, so that the table no longer needs older files or has files to merge, and maintain it."""
         lineage = self.writing.lineage(pick)
         self._write(how, pick, which)
         self._check()
@@ -380,7 +380,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(pick=_picks, catalog=_catalogs, door=_doors, operations=_operations)
     def migrate_and_maintain(self, pick: int, catalog: int, door: int, operations: str) -> None:
-        """A second entry at the newest head, of a catalog that is served; the pass uses the first entry."""
+        """Add a second entry at the newest head, in a served catalog; the pass uses the first entry."""
         self._write(Verb.OVERWRITE_ALL, pick, door)
         self.writing.register(pick, catalog)
         self._scan(catalog, door)
@@ -390,14 +390,14 @@ class OwnershipMachine(RuleBasedStateMachine):
 
     @rule(pick=_picks, door=_doors)
     def sweep(self, pick: int, door: int) -> None:
-        """Perhaps through an entry that has fallen behind just now."""
+        """Sweep, perhaps through an outdated entry."""
         self._write(Verb.OVERWRITE_ALL, pick, door)
         self._check()
         self._pass(self.writing.entry(pick), door, "expire_snapshots,remove_orphans")
 
     @rule(pick=_picks, door=_doors)
     def look(self, pick: int, door: int) -> None:
-        """A dry run."""
+        """Make a dry run."""
         self._pass(self.writing.entry(pick), door, "expire_snapshots", dry_run=True)
 
     @rule(
@@ -413,17 +413,17 @@ class OwnershipMachine(RuleBasedStateMachine):
     def maintain_meanwhile(
         self, pick: int, door: int, operations: str, moment: Moment, nth: int, interlude: Verb, other: int, inner: str
     ) -> None:
-        """Something happens in the middle of a pass."""
+        """Run a pass with an interruption."""
         world, entry = self.world, self.writing.entry(pick)
 
         def happens() -> None:
             world.tell(f"  meanwhile ({moment.value} {nth}): {interlude}")
-            world.advance()  # what the pass has committed by now, writers go on from
+            world.advance()  # writers continue from the commits of the pass
             if moment is Moment.WORK:
-                world.lake.age()  # the work took days
+                world.lake.age()  # the work takes days
             match interlude:
                 case Verb.PIN:
-                    # Of an older pointer's head a file may be on its way out already.
+                    # A file of an older pointer's head may already be due for deletion.
                     for second in world.entries_at_newest(self.writing.lineage(other))[:1]:
                         self._pin(second, door)
                 case Verb.MAINTAIN:
@@ -435,7 +435,7 @@ class OwnershipMachine(RuleBasedStateMachine):
 
         self._pass(entry, door, operations, Interruption(moment, nth, happens))
 
-    # -- how
+    # -- helpers
 
     def _write(self, how: Verb, pick: int, which: int) -> None:
         if how is Verb.TAG:
@@ -485,7 +485,7 @@ class OwnershipMachine(RuleBasedStateMachine):
         self.passing.maintainer(entry.catalog, door).do(lambda runtime: work(runtime.table(table_name(entry))))
 
     def _is_done(self, entry: Entry, door: int, work: Callable[[TableHandle], object]) -> bool:
-        """Whether it could be done: an entry may be gone or stale by now, and then so be it."""
+        """Return whether the work succeeded: the entry may be gone or outdated, which is no error."""
         try:
             self._with(entry, door, work)
         except MaintenanceError as error:

@@ -1,8 +1,8 @@
-"""A process of ours that works on tables: it stands still or dies at any request, and its store may fail.
+"""A process of Icekeeper that works on tables: it pauses or dies at any request, and its store may fail.
 
-A process takes a number of steps outwards (a request to the store, the catalog or the state store, a wait) and then
-stands still until it may take more.  At any step it may die: every later step fails, as after SIGKILL.  A store may
-fail before or after it acted.
+A process takes a number of steps (a request to the store, the catalog or the state store, a wait) and then pauses until
+it may take more.  At any step it may die: every later step fails, as after SIGKILL.  A store may fail before or after
+it has acted.
 """
 
 from __future__ import annotations
@@ -37,40 +37,40 @@ PROCESS = "model.process"
 """The FileIO property that names the process of a store."""
 _STUCK_S = 30.0
 ALL = 1_000_000
-"""More steps than any pass takes."""
+"""A number of steps that no pass reaches."""
 WORK_DONE = "work done"
-"""All groups of a rewrite are written: a moment at which a process may stand still; it is no step."""
+"""All groups of a rewrite are written; a process may pause at this moment, which is not a step."""
 
 
 class Killed(BaseException):
-    """The process was killed; nothing of it that reaches outwards happens any more."""
+    """The process was killed; it makes no further requests."""
 
 
 @dataclass
 class Process:
-    """One pass at a time, in a thread of its own, as many steps at a time as it is allowed."""
+    """Runs one pass at a time in a separate thread, and only as many steps as allowed."""
 
     name: str
     faults: dict[int, str] = field(default_factory=dict)
-    """What goes wrong at which step outwards: ``kill before``, ``kill after``, ``fail before``, ``fail after``."""
+    """Faults by step: ``kill before``, ``kill after``, ``fail before``, ``fail after``."""
     answers: dict[int, str] = field(default_factory=dict)
-    """What goes wrong with which commit (:meth:`Client.commit`)."""
+    """Faults by commit (:meth:`Client.commit`)."""
     steps: int = 0
     commits: int = 0
     is_killed: bool = False
     outcome: Any = None
-    """What the work returned or raised; ``None`` while it runs."""
+    """The result or error of the work; ``None`` while it runs."""
     trace: list[str] = field(default_factory=list)
     before_listing: Callable[[], None] = lambda: None
     soon: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
-    """What happens elsewhere before which step."""
+    """Actions elsewhere by the step before which they happen."""
     stops_before: Callable[[str], bool] = lambda what: False
-    """Whether the process stands still before a step of this name, however many it may take."""
+    """Whether the process pauses before a step with this name, even if it may take more steps."""
     _thread: threading.Thread | None = None
     _left: int = 0
     _waiting: int = 0
     _outside: int = 0
-    """Its threads that wait for their turn, and those that are in a step."""
+    """The threads that wait for their turn, and those in a step."""
     _inside: threading.local = field(default_factory=threading.local)
     _turn: threading.Condition = field(default_factory=threading.Condition)
 
@@ -79,7 +79,7 @@ class Process:
         return self._thread is not None
 
     def begin(self, work: Callable[[], object]) -> None:
-        """Start work, which stands still before its first step outwards."""
+        """Start work, which pauses before its first step."""
         assert self._thread is None
         self.steps = self.commits = self._left = self._waiting = self._outside = 0
         self.soon.clear()
@@ -97,7 +97,7 @@ class Process:
         self._thread.start()
 
     def go(self, steps: int) -> None:
-        """Let the pass take so many steps; return when it has, or when it has ended."""
+        """Let the pass take so many steps; return after these steps or at its end."""
         thread = self._thread
         assert thread is not None
         until = time.monotonic() + _STUCK_S
@@ -116,7 +116,7 @@ class Process:
         return self._left <= 0 and self._waiting > 0 and not self._outside
 
     def outward(self, what: str, call: Callable[[], Any]) -> Any:
-        """One step outwards: a request, and what comes back of it."""
+        """Take a step: a request and its answer."""
         is_inner = getattr(self._inside, "is_outside", False)  # such as the read of a metadata file within a load
         with self._turn:
             self._outside -= is_inner
@@ -219,7 +219,7 @@ _REQUESTS = (
 
 
 class _Items(SqliteTable):
-    """A state store's items, each change of which is a step outwards; none inside a transaction."""
+    """A state store's items, where each change is a step, except within a transaction."""
 
     def __init__(self, file: SqliteFile, process: Process) -> None:
         super().__init__(file)
@@ -228,7 +228,7 @@ class _Items(SqliteTable):
 
     def _step(self, what: str, call: Callable[[], Any]) -> Any:
         if getattr(self._inside, "depth", 0) or threading.current_thread().name == "icekeeper-lease":
-            return call()  # the lease's own thread counts real seconds
+            return call()  # the lease's thread counts real seconds
 
         def inside() -> Any:
             self._inside.depth = 1
@@ -274,7 +274,7 @@ class _Items(SqliteTable):
 
 
 class _Engine(LocalEngine):
-    """Works in the thread of the pass."""
+    """An engine that works in the thread of the pass."""
 
     def __init__(self, process: Process) -> None:
         super().__init__(1)
@@ -288,7 +288,7 @@ class _Engine(LocalEngine):
 
 @cache
 def _empty_state() -> bytes:
-    """A state file without items, which takes 50 ms to make."""
+    """A state file without items, cached because creating it takes 50 ms."""
     with tempfile.TemporaryDirectory() as folder:
         store = SqliteStateStore(Path(folder) / "state.db")
         store.require_writable()
@@ -349,7 +349,7 @@ class Maintainer:
         )
 
     def do(self, work: Callable[[Runtime], _Found]) -> _Found:
-        """Let the process do something from its beginning to its end, without faults."""
+        """Let the process do work to its end, without faults."""
         found: list[_Found] = []
 
         def all_of_it() -> bool:
@@ -366,8 +366,8 @@ class Maintainer:
 
 @contextmanager
 def in_one_thread() -> Iterator[None]:
-    """Let passes read, look and delete in their own threads, one request after the other; threads cost half the CPU of
-    tables this small."""
+    """Let passes read, check and delete in their own thread, one request after the other; for tables this small, more
+    threads would take half the CPU."""
 
     def submit(pool: WorkThreads, work: Callable[..., Any], /, *args: Any, **more: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -386,7 +386,7 @@ def in_one_thread() -> Iterator[None]:
 
 @contextmanager
 def all_watched(*, leases: bool) -> Iterator[None]:
-    """Every request of a maintainer is one of its steps; without ``leases`` each believes that it holds the table's."""
+    """Make every request of a maintainer a step; without ``leases``, each runs as if it held the table's lease."""
     with ExitStack() as stack:
         for name in (*_REQUESTS, "delete"):
             stack.enter_context(_watched(name))

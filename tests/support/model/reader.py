@@ -1,4 +1,4 @@
-"""Reads a small local table by the specification, naively, and shares no code with Icekeeper.
+"""A naive reader of small local tables by the specification, which shares no code with Icekeeper.
 
 Fastavro reads the manifests, PyArrow the Parquet files, pyroaring the vectors.  Sources: specification,
 "Scan Planning", "Row Lineage", "Deletion Vectors", "Column Projection"
@@ -22,12 +22,12 @@ DELETED = 2
 ROW_ID, CHANGED = 2147483540, 2147483539
 PATH, POSITION = 2147483546, 2147483545
 ID = 1
-"""The field id of the column that no two rows share."""
+"""The field id of the column with unique values."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A live data or delete file, with what it inherits."""
+    """A live data or delete file with its inherited values."""
 
     content: int
     path: str
@@ -50,7 +50,7 @@ class File:
 
 @dataclass(frozen=True)
 class Row:
-    """A live row: where it is, its values by field id, and its lineage (``None``: it has none yet)."""
+    """A live row: its place, its values by field id, and its lineage (``None`` if it has none yet)."""
 
     file: File
     position: int
@@ -64,24 +64,24 @@ class Row:
 
 
 def local(path: str) -> str:
-    """The path of a ``file:`` address in which nothing is escaped."""
+    """The path of a ``file:`` address without escapes."""
     return path.removeprefix("file://") if path.startswith("file://") else path.removeprefix("file:")
 
 
 @dataclass
 class NaiveReader:
-    """Remembers manifests and Parquet files, which never change."""
+    """Caches manifests and Parquet files, which never change."""
 
     resolve: Callable[[str], str] = local
-    """Where a file of this address is."""
+    """Returns the path of a file by its address."""
     _lists: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     _manifests: dict[tuple[str, int | None], list[File]] = field(default_factory=dict)
     _columns: dict[str, list[dict[int, Any]]] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
-    """The size of every file that was ever read, which it must keep as long as it is needed."""
+    """The size of every file that was read, which must not change while the file is needed."""
 
     def manifests(self, manifest_list: str) -> list[dict[str, Any]]:
-        """The manifests of a snapshot, as its manifest list has them."""
+        """The manifests of a snapshot from its manifest list."""
         path = self.resolve(manifest_list)
         if path not in self._lists:
             with open(self._seen(manifest_list), "rb") as source:
@@ -101,7 +101,7 @@ class NaiveReader:
         }
 
     def lost(self, manifest_list: str) -> set[str]:
-        """Those of them that are gone, or are not what they were."""
+        """The files among them that are missing or changed."""
         return {path for path in self.needed(manifest_list) if not self._is_there(path)}
 
     def _is_there(self, path: str) -> bool:
@@ -125,10 +125,10 @@ class NaiveReader:
         return self._manifests[key]
 
     def rows(self, manifest_list: str, defaults: Mapping[int, Any], *, as_duckdb: bool = False) -> Iterator[Row]:
-        """Every row that no delete reaches.
+        """Every row without an applicable delete.
 
-        ``defaults``: the initial defaults of columns, by field id.  ``as_duckdb``: equality deletes reach every
-        partition, and a null equals every key, as DuckDB 1.5 applies them.
+        ``defaults``: the initial defaults of columns, by field id.  ``as_duckdb``: equality deletes apply to every
+        partition, and a null equals every key, as in DuckDB 1.5.
         """
         files = self.files(manifest_list)
         vectors = {file.referenced: file for file in files if file.format == "PUFFIN"}
@@ -160,7 +160,7 @@ class NaiveReader:
         return found
 
     def positions(self, file: File, deletes: Sequence[File]) -> Iterator[int]:
-        """The positions in a data file that position delete files delete."""
+        """The deleted positions of a data file by position delete files."""
         for delete in deletes:
             in_reach = (delete.spec_id, delete.partition) == (file.spec_id, file.partition)
             if in_reach and delete.sequence_number >= file.sequence_number:
@@ -213,7 +213,7 @@ def _inherited(manifest: Mapping[str, Any], records: Sequence[Any]) -> Iterator[
 
 
 def _reaches(delete: File, file: File, all_partitions: bool) -> bool:
-    """Strictly newer, and global or in the same partition."""
+    """Whether the delete is newer, and global or in the same partition."""
     if delete.sequence_number <= file.sequence_number:
         return False
     return (

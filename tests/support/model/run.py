@@ -1,4 +1,4 @@
-"""A run of a history: its table, its maintainers, and what must hold after every step."""
+"""A run of a history: its table, its maintainers, and the invariants after every step."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from support.model.writers import WRITER, ModelRow, Writers
 
 
 def _broke(outcome: OperationOutcome) -> bool:
-    """Whether an operation failed for an error that is not of the tree in ``errors``."""
+    """Whether an operation failed with an error outside the tree in ``errors``."""
     kind = (outcome.reason or "").partition(":")[0]
     return outcome.status is Status.FAILED and kind.endswith(("Error", "Exception")) and not hasattr(errors, kind)
 
 
 @dataclass
 class Counts:
-    """What was done, over all histories."""
+    """Counts of the steps of all histories."""
 
     histories: int = 0
     steps: int = 0
@@ -40,13 +40,13 @@ class Counts:
 class Run:
     """A table in an empty folder, its writers and its maintainers.
 
-    What a writer's commit must leave is known before (:attr:`.Writers.expected`); a maintainer's must leave all rows.
+    The rows after a writer's commit are known before (:attr:`.Writers.expected`); a maintainer must keep all rows.
     """
 
     def __init__(self, folder: Path, counts: Counts, maintainers: Sequence[str], *, by_requirements: bool) -> None:
         self._counts = counts
         self._new: list[tuple[int, int | None, str]] = []
-        """Snapshots that landed and were not read yet, with their parents and who made them."""
+        """Snapshots that landed and are not yet read, with their parents and authors."""
         self._problems: list[str] = []
         self.aging: set[str] = set()
         """Refs that a pass may drop, because they are too old."""
@@ -93,7 +93,7 @@ class Run:
         elif isinstance(outcome, BaseException):
             raise AssertionError(f"{process.name} failed: {outcome!r}") from outcome
 
-    # -- what must hold
+    # -- invariants
 
     def _landed(self, before: TableMetadata | None, after: TableMetadata, by: str) -> None:
         if before is None or before.uuid != after.uuid:
@@ -115,7 +115,7 @@ class Run:
         self._problems += [f"{by} made {name}" for name in after.refs.keys() - before.refs.keys()]
 
     def check(self) -> None:
-        """Every snapshot that is new holds what it must, and every file that a snapshot needs is there."""
+        """Check that new snapshots have the expected rows, and that every reachable file exists."""
         assert not self._problems, self._problems
         new, self._new = self._new, []
         for snapshot_id, parent, by in new:
@@ -156,7 +156,7 @@ class Run:
         self._counts.done["snapshots read"] += 1
 
     def reachable(self) -> set[str]:
-        """The normal paths of all files that the snapshots and the statistics of the table need."""
+        """The normalised paths of all files that the snapshots and the statistics of the table need."""
         table, reader = self._world.table, self.writers.reader
         needed = {path for i in table.snapshots for path in reader.needed(self.writers.manifest_list(i))}
         for kind in ("statistics", "partition-statistics"):
@@ -169,7 +169,7 @@ class Run:
         return {f"{folder}/{name}" for folder, _, names in os.walk(home) for name in names}
 
     def litter(self) -> set[str]:
-        """Files of the table that nothing needs, metadata files apart."""
+        """Unreachable files of the table, except metadata files."""
         return {path for path in self.on_disk() - self.reachable() if not path.endswith(".metadata.json")}
 
 

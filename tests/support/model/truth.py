@@ -1,4 +1,4 @@
-"""Whose file is this?  What must stay, what a metadata file needs, and what a pass could know."""
+"""Files that must be kept, files that a metadata file needs, and what a pass could know."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from icekeeper.policy import Operation
 from support.model.reader import NaiveReader
 from support.model.writers import Writers
 
-# What a metadata file needs and contains, as the naive reader sees it, without our own code.
+# Files and rows of a metadata file, as the naive reader sees them, without Icekeeper's code.
 
 Rows = tuple[int, ...]
-"""The ids that a snapshot holds, sorted."""
+"""The sorted ids of a snapshot."""
 
 
 @functools.lru_cache(maxsize=50_000)
 def real_path(path: str) -> str:
-    """Where a file is, whatever its address looks like and through whatever links it is reached.
+    """The real path of a file with any spelling of its address and through any links.
 
-    The links of a case are folders; they are there before its first table, and nothing changes them.
+    The links of a case are folders; they exist before its first table and never change.
     """
     if path.startswith("file:"):
         path = unquote("/" + path.removeprefix("file:").lstrip("/"))
@@ -42,14 +42,14 @@ _real_folder = functools.lru_cache(maxsize=10_000)(os.path.realpath)
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """One metadata file, read once: files keep what they hold for as long as they are there."""
+    """A metadata file, read once, because files never change."""
 
     document: Mapping[str, Any]
     needed: frozenset[str]
-    """Real paths of all that its snapshots and statistics need, its own included."""
+    """Real paths of all files that its snapshots and statistics need, and of the metadata file itself."""
     of_snapshot: dict[int, frozenset[str]]
     rows: dict[int, Rows]
-    """By snapshot; a snapshot that needs a file that is gone is missing."""
+    """Rows by snapshot, without snapshots that lack a file."""
 
     @property
     def missing(self) -> frozenset[str]:
@@ -75,16 +75,16 @@ class Sight:
 
 
 class Witness:
-    """Reads and remembers immutable files, so that a case does not read them at every step."""
+    """Reads and caches immutable files, so that a case does not read them at every step."""
 
     def __init__(self) -> None:
         self.reader = NaiveReader(resolve=real_path)
         self._sights: dict[str, Sight] = {}
         self._whole: dict[str, tuple[frozenset[str], Rows]] = {}
-        """By manifest list: what a snapshot needs, and its rows."""
+        """The files and rows of a snapshot by manifest list."""
 
     def look(self, location: str) -> Sight | None:
-        """``None``: the metadata file itself is gone."""
+        """The content of a metadata file; ``None`` if the file is gone."""
         path = real_path(location)
         if path not in self._sights:
             if not os.path.exists(path):
@@ -104,7 +104,7 @@ class Witness:
         return Sight(document, frozenset({path}).union(named, *of_snapshot.values()), of_snapshot, rows)
 
     def _snapshot(self, manifest_list: str) -> tuple[frozenset[str], Rows | None]:
-        """What it needs, and its rows; the rows of a broken snapshot are not known."""
+        """The files and rows of a snapshot; the rows of a broken snapshot are unknown."""
         if manifest_list in self._whole:
             return self._whole[manifest_list]
         reader, needed, is_broken = self.reader, {real_path(manifest_list)}, False
@@ -124,29 +124,29 @@ class Witness:
 
     @staticmethod
     def scan(location: str) -> Rows:
-        """The rows at the head, by a real scan of PyIceberg's, which trusts nothing remembered."""
+        """The rows at the head by a real scan of PyIceberg, without any cache."""
         table = StaticTable.from_metadata(location)
         return tuple(sorted(table.scan(selected_fields=("id",)).to_arrow()["id"].to_pylist()))
 
     @staticmethod
     def number(location: str) -> int:
-        """Its generation: the number that every commit counts up in the name of the metadata file."""
+        """The generation: the number in the name of the metadata file, which every commit increments."""
         return int(real_path(location).rpartition("/")[2].partition("-")[0])
 
 
-# What must stay, and what no pass could know (pure but for checking whether files are there).
+# Files that must be kept, and needs that no pass could know (pure, except that it checks whether files exist).
 #
 # A table is its UUID.  Its *newest* metadata file is known to its writers; entries of catalogs point at it, or at
-# an older file.  The newest must be complete at all times: every snapshot that it retains, with the rows that it had.
-# So must what pins and pending loads hold.
+# an older file.  The newest must be complete at all times: every retained snapshot, with its original rows.  So must
+# the files of pins and pending loads.
 #
-# An *entry* of a served catalog needs the history of the metadata file at which it stands, newest or not, for as long
-# as it stands there.
+# An *entry* of a served catalog needs the history of its metadata file, newest or not, as long as it points at that
+# file.
 #
 # What a pass can know (:func:`could_know`): every table of every served catalog, maintained or not, as it was when the
-# pass began.  A catalog is served once a pass or a scan has met a table of it.  Two things cannot be known, and a loss
-# through them is excused: what a table references by a metadata file at which no entry of a served catalog stands;
-# and files outside its own folders that it has taken in while the pass was at work.
+# pass began.  A catalog is served once a pass or a scan has read a table of it.  Two things cannot be known, and a loss
+# of such files is excused: references of a metadata file at which no entry of a served catalog points; and files
+# outside the table's folders that the table has added during the pass.
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,45 +159,45 @@ class Entry:
 
 @dataclass(slots=True)
 class Lineage:
-    """One table, whatever it is called."""
+    """A table under any name."""
 
     uuid: str
     home: str
-    """Its location, by its real path."""
+    """The real path of the location."""
     writers: Writers
-    """They know its newest metadata file."""
+    """The writers of the table, which know its newest metadata file."""
     rows: Rows = ()
     roots: set[str] = field(default_factory=set)
-    """Folders that a pass over it may sweep: metadata, data, and every data path that it had."""
+    """Folders that a pass over it may sweep: metadata, data, and every data path so far."""
     roots_now: set[str] = field(default_factory=set)
-    """Those that its newest metadata file names."""
+    """The folders that the newest metadata file names."""
     rows_of: dict[int, Rows] = field(default_factory=dict)
-    """By snapshot, from when it was new."""
+    """The rows of each snapshot when it was new."""
     referenced: set[str] = field(default_factory=set)
-    """All that any of its metadata files ever named."""
+    """All files that any of its metadata files has named."""
     needed_before: frozenset[str] = frozenset()
-    """What its newest metadata file needed when the step began."""
+    """The files that its newest metadata file needed at the start of the step."""
     is_off: bool = False
-    """Whether no pass over it does anything, or records where its files are."""
+    """Whether passes over it change nothing and record no claims."""
     keeps_files: bool = False
-    """Whether no pass over it deletes anything."""
+    """Whether passes over it delete no files."""
     seen: set[str] = field(default_factory=set)
-    """What the newest metadata file needed whenever a pass looked at it."""
+    """The files that the newest metadata file needed whenever a pass looked at it."""
     is_seen: bool = False
     seen_at: str = ""
-    """Real path of the newest metadata file that a pass has looked at."""
+    """The real path of the newest metadata file that a pass has looked at."""
     is_lonely: bool = True
-    """Nothing but its own writers and passes has ever touched it or its folders."""
+    """Whether only its own writers and passes have ever used its folders."""
     history: list[str] = field(default_factory=list)
-    """Addresses that were the newest once, oldest first."""
+    """Addresses of all newest metadata files, oldest first."""
 
     @property
     def newest(self) -> str:
-        """Address of the metadata file that its writers know."""
+        """The address of the metadata file that its writers know."""
         return self.writers.world.location
 
     def moves(self, location: str, sight: Sight) -> None:
-        """Take a metadata file for the newest."""
+        """Make a metadata file the newest."""
         if not self.history or real_path(location) != real_path(self.history[-1]):
             self.history.append(location)
         world = self.writers.world
@@ -207,7 +207,7 @@ class Lineage:
         self.knows(sight)
 
     def knows(self, sight: Sight) -> None:
-        """Remember what is new; a rewrite must read as what it rewrote."""
+        """Record new files and rows; a rewrite must have the rows of its parent."""
         self.referenced |= sight.needed
         for snapshot in sight.document["snapshots"]:
             snapshot_id = snapshot["snapshot-id"]
@@ -222,7 +222,7 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A pin or a pending load, and what it holds."""
+    """A pin or a pending load, and its files."""
 
     uuid: str
     name: str
@@ -239,25 +239,25 @@ class Hold:
 
 @dataclass(slots=True)
 class PassReport:
-    """One pass: its table, and the files that it reports as deleted."""
+    """A pass: its table, and the files that it reports as deleted."""
 
     entry: Entry
     door: int
     table: Lineage
     start: str
-    """The pointer that it found."""
+    """The metadata location at the start of the pass."""
     was_newest: bool
     behind: int
-    """So many generations older than the newest metadata file."""
+    """By how many generations it is older than the newest metadata file."""
     is_alone: bool
-    """Whether no entry names the newest metadata file, as after a swap that crashed."""
+    """Whether no entry names the newest metadata file, as after a crash during a swap."""
     deleted: dict[str, Operation | None] = field(default_factory=dict)
-    """Real paths; ``None`` for files of failed loads."""
+    """Operations by the real paths of deleted files; ``None`` for files of failed loads."""
     moved: bool = False
 
 
 def is_below(path: str, folders: Iterable[str]) -> bool:
-    """Of real paths."""
+    """Whether a real path is below a folder."""
     return any(path.startswith(f"{folder}/") for folder in folders)
 
 
@@ -277,27 +277,27 @@ def could_know(
 ) -> bool:
     """Whether a pass could know that ``victim`` needs a file.
 
-    ``entries`` are the pointers of the victim as they are now; what passes of this very step have seen of it does not
-    count yet.  ``served``: the catalogs that were known when the step began.
+    ``entries`` are the current pointers of the victim; what passes of this step have seen of it does not count yet.
+     ``served``: the catalogs that were known when the step began.
     """
     culprit = report.table
     catalogs = {entry.catalog for entry, at in entries.items() if real_path(at) == real_path(victim.newest)}
     if victim is culprit:
         if report.entry.catalog in catalogs or victim.seen_at == real_path(victim.newest):
             return True
-        # A single newer metadata file of a swap that crashed looks like that of another entry's commit.
+        # A single newer metadata file of a crashed swap looks like the commit of another entry.
         if report.moved and Witness.number(victim.newest) - Witness.number(report.start) <= 1:
             return False
-        return report.deleted.get(path) is not Operation.EXPIRE_SNAPSHOTS  # which lists nothing
+        return report.deleted.get(path) is not Operation.EXPIRE_SNAPSHOTS  # expiry lists no files
     if not (is_below(path, culprit.roots) or path in culprit.referenced):
-        return True  # no business of its
+        return True  # the path is outside its folders
     if path in victim.needed_before and catalogs & {*served, report.entry.catalog}:
         return True
     if path in victim.seen:
         return True
     if report.entry.catalog in catalogs and is_below(path, (victim.home, *victim.roots_now)):
         return True
-    # An entry that is out of date leads to the victim's folder, which has its newest metadata file.
+    # An outdated entry leads to the victim's folder, which has its newest metadata file.
     if report.entry.catalog in {entry.catalog for entry in entries} and is_below(path, [victim.home]):
         return True
     return victim.is_seen and is_below(path, [victim.home])

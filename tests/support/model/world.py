@@ -38,45 +38,45 @@ SENT_ANSWERS = (
     "kill before",
     "kill after",
 )
-"""What may go wrong with a commit of a process."""
+"""Faults of a process's commit."""
 Landed = Callable[[TableMetadata | None, TableMetadata, str], None]
 
 
 class Entries(Protocol):
-    """The entries of a catalog: which metadata file each table has; and commits that are still on their way."""
+    """The entries of a catalog with the metadata file of each table, and commits that are still pending."""
 
     @property
     def warehouse(self) -> str:
-        """Its address."""
+        """The address of the warehouse."""
 
     @property
     def late(self) -> list[Callable[[], object]]:
-        """Commits that reach the catalog after the client gave up."""
+        """Commits that reach the catalog after the client has given up."""
 
     def names(self) -> Iterable[TableName]: ...
 
     def at(self, name: TableName) -> str | None:
-        """The metadata file of a table; ``None``: there is no such table."""
+        """The metadata file of a table; ``None`` if the table does not exist."""
 
     def put(self, name: TableName, location: str, document: TableMetadata, by: str) -> None:
-        """Let an entry name another metadata file."""
+        """Point an entry at another metadata file."""
 
     def deliver(self, commit: Callable[[], object] | None = None) -> None: ...
 
 
 @dataclass
 class World:
-    """One table: its folder, its metadata document, the clock of its store, and commits that are still on their way."""
+    """A table: its folder, its metadata document, the clock of its store, and pending commits."""
 
     folder: Path
     by_requirements: bool
-    """Whether the catalog decides by requirements, as REST catalogs do, or swaps a pointer."""
+    """Whether the catalog checks requirements, as REST catalogs do, or swaps a pointer."""
     landed: Landed
-    """Called with the states before and after each commit, and who made it."""
+    """Called with the states before and after each commit, and the author."""
     name: TableName = NAME
     metadata: TableMetadata | None = None
     location: str = ""
-    """Of the newest metadata file."""
+    """The location of the newest metadata file."""
     late: list[Callable[[], object]] = field(default_factory=list)
     ahead_ms: int = 0
     _dated: set[str] = field(default_factory=set)
@@ -115,14 +115,14 @@ class World:
         self.landed(before, document, by)
 
     def change(self, by: str, **fields: Any) -> None:
-        """A writer's change of the document, logged as any other commit."""
+        """Commit a writer's change of the document, logged as any other commit."""
         document = {**self.table.document, **fields}
         self.publish(
             apply_updates(TableMetadata(document), [], metadata_location=self.location, now_ms=self.now_ms()), by
         )
 
     def deliver(self, commit: Callable[[], object] | None = None) -> None:
-        """Let a commit that was on its way arrive: this commit, unless it is there by now, or the oldest."""
+        """Deliver a pending commit: this commit, unless it has arrived, or the oldest."""
         if commit is None:
             commit = self.late[0]
         if commit in self.late:
@@ -137,7 +137,7 @@ class World:
 
     @contextmanager
     def later(self, hours: float) -> Iterator[None]:
-        """Do something at a later time; afterwards it is as early as before."""
+        """Do something at a later time, and then reset the clock."""
         self.pass_time(hours)
         try:
             yield
@@ -157,7 +157,7 @@ class World:
 
 
 class Client:
-    """A catalog as one process sees it; ``identity`` is its name and warehouse in the process's configuration."""
+    """A catalog as a process sees it; ``identity`` is its name and warehouse in the process's configuration."""
 
     built_in_maintenance = None
 
@@ -183,7 +183,7 @@ class Client:
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
-        """As :meth:`icekeeper.catalogs.catalog.Catalog.commit`; how it is answered the process's faults say."""
+        """As :meth:`icekeeper.catalogs.catalog.Catalog.commit`; the process's faults determine the answer."""
         return commit_document(
             base,
             requirements,
@@ -209,7 +209,7 @@ class Client:
             raise CommitStateUnknown("no answer")
         if answer in ("late", "soon"):
             entries.late.append(send)
-            if answer == "soon":  # while the process still looks for it, or right after
+            if answer == "soon":  # while the process still checks for the commit, or right after
                 process.soon.append((process.steps + 1 + 3 * process.steps % 10, lambda: entries.deliver(send)))
             raise CommitStateUnknown("no answer")
         if answer == "refused":
@@ -241,7 +241,7 @@ class Client:
 
 
 class DecidingClient(Client):
-    """A catalog that decides by requirements, as REST catalogs do."""
+    """A catalog that checks requirements, as REST catalogs do."""
 
     def __init__(self, world: World, process: Process, identity: CatalogId) -> None:
         super().__init__(world, process, identity)

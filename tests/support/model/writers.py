@@ -1,6 +1,6 @@
-"""Other engines that write to the table of a :class:`support.model.world.World`, and what it must hold afterwards.
+"""Other engines that write to the table of a :class:`support.model.world.World`, and its expected rows.
 
-What a commit of theirs does to the rows follows from where the rows are stored when it lands, as the naive reader sees
+The effect of their commits on rows follows from the files of the rows when the commit lands, as the naive reader sees
 them.  A commit of a maintainer keeps all rows.
 """
 
@@ -38,7 +38,7 @@ _FIXED = [(ID, "id", "long"), (KEY, "k", "int"), (PART, "part", "string"), (VALU
 
 @dataclass(frozen=True)
 class ModelRow:
-    """A row that must be there; lineage is ``None`` until a snapshot shows it."""
+    """An expected row; its lineage is ``None`` until a snapshot shows it."""
 
     values: Mapping[int, Any]
     row_id: int | None = None
@@ -46,32 +46,32 @@ class ModelRow:
 
 
 Rows = dict[int, ModelRow]
-"""By the column that no two rows share."""
+"""Rows by the column with unique values."""
 Slow = Callable[[], bool]
-"""Lands what was prepared, if it is still valid; whether it did."""
+"""Commits the prepared change if it is still valid; returns whether it did."""
 
 
 @dataclass
 class Writers:
-    """All engines but ours; each draws from ``chance`` what it does."""
+    """All other engines; ``chance`` decides what each does."""
 
     world: World
     reader: NaiveReader
     expected: dict[int, Rows] = field(default_factory=dict)
-    """What every snapshot must hold."""
+    """The expected rows of every snapshot."""
     by_writers: dict[int, Rows] = field(default_factory=dict)
-    """The same of snapshots that writers made and that were not read yet."""
+    """The same for snapshots of writers that are not yet read."""
     trace: list[str] = field(default_factory=list)
     chance: random.Random = field(default_factory=random.Random)
     ids: int = 0
     names: int = 0
     merges_manifests: bool = False
-    """Whether a commit merges manifests once three are alike, as Iceberg-Java does by its table's properties."""
+    """Whether a commit merges three manifests of a kind, as Iceberg-Java does by the table's properties."""
 
     # -- the table
 
     def create(self, version: int, location: str | None = None, properties: Mapping[str, str] | None = None) -> None:
-        """A new table, in a new folder unless a location is given."""
+        """Create a table, by default in a new folder."""
         self.names += 1
         location = location or f"{self.world.warehouse}/t{self.names}"
         fields = [{"id": i, "name": name, "type": kind, "required": i == ID} for i, name, kind in _FIXED]
@@ -136,7 +136,7 @@ class Writers:
         return self.chance.choice([MAIN, MAIN, *self.branches()])
 
     def some_spec(self) -> int:
-        """The current spec mostly; late writers use an older one."""
+        """Mostly the current spec; late writers use an older spec."""
         specs = sorted(self.table.specs)
         return self.chance.choice([self.table.default_spec_id] * 4 + specs)
 
@@ -168,7 +168,7 @@ class Writers:
     def write(
         self, rows: Sequence[Mapping[int, Any]], spec_id: int, *, folder: str | None = None
     ) -> list[tuple[int, DataFile]]:
-        """A data file for each partition, or two; in the table's data folder, unless another folder is given."""
+        """Write one or two data files for each partition, by default to the table's data folder."""
         by_partition: dict[tuple[Any, ...], list[Mapping[int, Any]]] = {}
         for row in rows:
             by_partition.setdefault(self.partition_of(spec_id, row), []).append(row)
@@ -229,7 +229,7 @@ class Writers:
     def key_file(
         self, spec_id: int, partition: tuple[Any, ...], ids: Sequence[int], keys: Sequence[Mapping[int, Any]]
     ) -> tuple[int, DataFile]:
-        """An equality delete file."""
+        """Write an equality delete file."""
         columns = [(c["id"], c["name"], _ARROW[c["type"]]) for c in self.columns if c["id"] in ids]
         path, size = self._parquet("keys", columns, keys)
         return spec_id, DataFile(
@@ -245,7 +245,7 @@ class Writers:
     def position_files(
         self, rows: Sequence[Row], snapshot_id: int
     ) -> tuple[list[tuple[int, DataFile]], set[tuple[str, int | None]]]:
-        """Delete files for these rows; in v3 vectors, and the delete files that these absorb."""
+        """Write delete files for these rows; in v3 vectors, with the delete files that they absorb."""
         by_file: dict[File, set[int]] = {}
         for row in rows:
             by_file.setdefault(row.file, set()).add(row.position)
@@ -293,7 +293,7 @@ class Writers:
             if old is not None:
                 bitmap |= self.reader.vector(old)
                 absorbed.add(old.key)
-            else:  # of before the upgrade: the vector holds what they delete
+            else:  # older than the upgrade: the vector includes their positions
                 bitmap |= BitMap64(
                     self.reader.positions(file, [f for f in files if f.content == 1 and f.format != "PUFFIN"])
                 )
@@ -337,10 +337,10 @@ class Writers:
         is_staged: bool = False,
         summary: Mapping[str, str] | None = None,
     ) -> None:
-        """One snapshot on the head of a branch, after which its rows must be ``rows``.
+        """Commit a snapshot on the head of a branch, whose rows must then be ``rows``.
 
-        ``sequence_number``: the data sequence number of added data files, the commit's unless named.  A staged
-        snapshot is in the table, and no branch has it.
+        ``sequence_number``: the data sequence number of added data files, by default the commit's.  A staged
+        snapshot is in the table, but in no branch.
         """
         table, removed = self.table, set(removed)
         parent = None if replaces_table else self.head(branch)
@@ -437,10 +437,10 @@ class Writers:
         self.trace.append(f"{WRITER}: {summary['operation']} {snapshot_id} on {branch}")
         self.world.publish(after, WRITER)
 
-    # -- what a writer read earlier, and whether it still holds (Iceberg-Java's ``MergingSnapshotProducer``)
+    # -- validation of a writer's earlier read (Iceberg-Java's ``MergingSnapshotProducer``)
 
     def since(self, branch: str, start: int) -> list[int] | None:
-        """The snapshots of a branch after ``start``; ``None``: it is no ancestor, or that cannot be seen any more."""
+        """The snapshots of a branch after ``start``; ``None`` if it is not a known ancestor."""
         found, now = [], self.head(branch)
         while now != start:
             if now is None or now not in self.table.snapshots:
@@ -454,8 +454,8 @@ class Writers:
         return head is not None and set(files) <= set(self.reader.files(self.manifest_list(head)))
 
     def new_deletes(self, branch: str, start: int, files: Iterable[File], *, equality: bool) -> bool:
-        """Whether snapshots after ``start`` added deletes of these files, as far as Java looks: into snapshots of
-        operations ``overwrite`` and ``delete``, at deletes that are newer than ``start``."""
+        """Whether snapshots after ``start`` added deletes of these files.  As Java, check only snapshots of operations
+        ``overwrite`` and ``delete``, and deletes newer than ``start``."""
         between = self.since(branch, start)
         if between is None:
             return True
