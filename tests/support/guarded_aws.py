@@ -100,7 +100,7 @@ def guarded(moto: MotoServer) -> Iterator[GuardedAws]:
     with running_credential_server(_LIFE_S) as keys:
         aws = GuardedAws(moto, keys)
 
-        class Handler(_Doorkeeper):
+        class Handler(_GuardedForwarder):
             upstream = moto.endpoint.removeprefix("http://")
             counted = CountingProxy("")
             door = aws
@@ -109,7 +109,7 @@ def guarded(moto: MotoServer) -> Iterator[GuardedAws]:
             yield aws
 
 
-class _Doorkeeper(Forwarder):
+class _GuardedForwarder(Forwarder):
     door: GuardedAws
 
     def serve(self) -> None:

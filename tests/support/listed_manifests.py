@@ -1,4 +1,4 @@
-"""Tables made of manifests and manifest lists in memory, and how often each of these was read."""
+"""Tables of manifests and manifest lists in memory, with counts of their reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOCATION = "s3://b/t"
 FILE_BYTES = 1000
 
 File = str | tuple[str, int]
-"""A path below the location, or a whole one; with an offset: a deletion vector in a Puffin file."""
+"""A path relative to the location, or an absolute path; with an offset, a deletion vector in a Puffin file."""
 
 
 def path_of(name: str) -> str:
@@ -58,7 +58,7 @@ class ListedManifests:
         return written.manifest
 
     def snapshot(self, number: int, *manifests: ManifestFile, **more: Any) -> None:
-        """Lists these manifests; the child of the snapshot before."""
+        """Add a snapshot with these manifests as a child of the previous snapshot."""
         version, path = self.document["format-version"], path_of(f"metadata/snap-{number}.avro")
         self.objects[path] = encode_manifest_list(
             version,
@@ -90,7 +90,7 @@ class ListedManifests:
         return TableReader(self.metadata, self._read)
 
     def read_manifests(self) -> dict[str, int]:
-        """How often each manifest was read, by its name."""
+        """The number of reads of each manifest by its name."""
         named = {path.rpartition("/")[2].removesuffix(".avro"): count for path, count in self.reads.items()}
         return {name: count for name, count in named.items() if not name.startswith("snap-")}
 

@@ -43,27 +43,27 @@ class PaperS3:
         self.open_uploads += 1
         return {"UploadId": "1"}
 
-    def upload_part_copy(self, **asked: Any) -> dict[str, Any]:
+    def upload_part_copy(self, **request: Any) -> dict[str, Any]:
         self._called("copy")
-        assert asked["CopySourceIfMatch"] == '"etag"'
-        data = self._range(asked["CopySource"], asked["CopySourceRange"])
-        return {"CopyPartResult": {"ETag": self._keep(asked["PartNumber"], data)}}
+        assert request["CopySourceIfMatch"] == '"etag"'
+        data = self._range(request["CopySource"], request["CopySourceRange"])
+        return {"CopyPartResult": {"ETag": self._keep(request["PartNumber"], data)}}
 
-    def upload_part(self, **asked: Any) -> dict[str, Any]:
+    def upload_part(self, **request: Any) -> dict[str, Any]:
         self._called("send")
-        return {"ETag": f'"{self._keep(asked["PartNumber"], asked["Body"])}"'}
+        return {"ETag": f'"{self._keep(request["PartNumber"], request["Body"])}"'}
 
-    def get_object(self, **asked: Any) -> dict[str, Any]:
+    def get_object(self, **request: Any) -> dict[str, Any]:
         self._called("get")
-        return {"Body": io.BytesIO(self._range(asked, asked["Range"])), "ETag": self.etag}
+        return {"Body": io.BytesIO(self._range(request, request["Range"])), "ETag": self.etag}
 
-    def put_object(self, **asked: Any) -> None:
+    def put_object(self, **request: Any) -> None:
         self._called("put")
-        body = asked["Body"]
-        self.objects[f"{asked['Bucket']}/{asked['Key']}"] = body.read() if hasattr(body, "read") else bytes(body)
+        body = request["Body"]
+        self.objects[f"{request['Bucket']}/{request['Key']}"] = body.read() if hasattr(body, "read") else bytes(body)
 
-    def _range(self, address: dict[str, str], asked: str) -> bytes:
-        first, _, last = asked.removeprefix("bytes=").partition("-")
+    def _range(self, address: dict[str, str], byte_range: str) -> bytes:
+        first, _, last = byte_range.removeprefix("bytes=").partition("-")
         return self.objects[f"{address['Bucket']}/{address['Key']}"][int(first) : int(last) + 1]
 
     def _keep(self, number: int, data: bytes) -> str:
@@ -71,9 +71,9 @@ class PaperS3:
         self.parts[number] = data
         return hashlib.md5(data).hexdigest()
 
-    def complete_multipart_upload(self, **asked: Any) -> dict[str, Any]:
+    def complete_multipart_upload(self, **request: Any) -> dict[str, Any]:
         self._called("complete")
-        named = asked["MultipartUpload"]["Parts"]
+        named = request["MultipartUpload"]["Parts"]
         self.objects["bucket/t/new"] = b"".join(self.parts[part["PartNumber"]] for part in named)
         self.open_uploads -= 1
         etags = b"".join(bytes.fromhex(part["ETag"].strip('"')) for part in named)

@@ -301,7 +301,7 @@ def test_a_commit_that_does_not_land_or_may_have_raises_and_discards_only_lost_f
     assert type(found.value) is raised
     assert run.discarded == discarded
     assert run.catalog.commits == (sent or run.catalog.commits)
-    # Only a swap that certainly failed is prepared anew.
+    # Only a swap that certainly failed is prepared again.
     assert run.attempts == (4 if raised is CommitConflict else 1)
     if waits_s is not None:
         assert waits_s[0] <= sum(run.waits) <= waits_s[1]

@@ -206,7 +206,7 @@ def test_the_metadata_log_gets_the_base_and_drops_its_oldest_entries() -> None:
 
 
 def test_time_never_runs_backwards() -> None:
-    """The last update is never after the next update by a slow clock, nor before a snapshot from a fast clock."""
+    """A slow clock does not move the last update back; a snapshot from a fast clock moves it forward."""
     document = new_document("s3://b/t", 2)
     assert applied(document, now_ms=CREATED_MS - 60_000)["last-updated-ms"] == CREATED_MS
     ahead = snapshot(1, format_version=2, timestamp_ms=NOW + 60_000)

@@ -120,7 +120,7 @@ def test_a_table_with_wrong_settings_is_an_error_and_a_warning(state: CountedSta
     assert list(stats.warnings) == ["wrong_settings"]
 
 
-def test_a_scan_fails_without_requests_and_proposes_tables_without_leases_and_lake_stats(
+def test_a_scan_survives_lost_leases_and_lake_stats_but_not_lost_requests(
     state: CountedState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run acquires the lease itself; requests must not be skipped silently."""

@@ -295,7 +295,7 @@ def file(snapshot_id: int, *blobs: dict[str, Any], path: str | None = None) -> d
 
 
 def table(*summaries: str | Mapping[str, str], statistics: Sequence[dict[str, Any]] = (), **more: Any) -> TableMetadata:
-    """Snapshots 1, 2, … with these summaries or operations, one after the other; the long columns 1 and 2."""
+    """A table of long columns 1 and 2 with a line of snapshots 1, 2, … with these summaries or operations."""
     snapshots = [
         snapshot(
             i,

@@ -277,7 +277,7 @@ def _read_manifest(data: bytes) -> None:
 
     def keys(found: Iterator[Any], key: Callable[[Any], Any]) -> list[Any] | None:
         try:
-            return [key(one) for one in found]
+            return [key(item) for item in found]
         except MetadataUnreadable as error:
             refusals.append(error)
             return None

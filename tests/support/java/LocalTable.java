@@ -31,12 +31,12 @@ import org.apache.iceberg.util.ByteBuffers;
 
 /**
  * A table that Iceberg-Java writes and reads in a local folder, without Hadoop, which forks a chmod for every file.
- * Compiled by the Janino compiler that Spark carries: no type inference, no lambdas.  Rows cross the border as JSON by
- * field id, a file at a time.
+ * Spark's Janino compiler compiles it: no type inference, no lambdas.  Rows are passed as JSON by field id, a file at a
+ * time.
  */
 public class LocalTable implements TableOperations {
   private static final ObjectMapper JSON = new ObjectMapper();
-  // Iceberg polls its worker pool every 10 ms; this one is done when it is asked.
+  // Iceberg polls its worker pool every 10 ms; this executor has finished before the first poll.
   private static final ExecutorService DIRECT = MoreExecutors.newDirectExecutorService();
   private static final Function NO_VECTOR =
       new Function() {
@@ -60,10 +60,10 @@ public class LocalTable implements TableOperations {
     return made;
   }
 
-  /** Goes on from what somebody else committed. */
+  /** Continues from the commit of another writer. */
   public void takeOver(String metadataLocation) {
     current = TableMetadataParser.read(io, metadataLocation);
-    // As BaseMetastoreTableOperations does: files in the log are numbered in the order of their commits.
+    // Like BaseMetastoreTableOperations, number metadata files in the order of their commits.
     String name = metadataLocation.substring(metadataLocation.lastIndexOf('/') + 1);
     String number = name.substring(0, Math.max(0, name.indexOf('-')));
     version = number.matches("[0-9]+") ? Integer.parseInt(number) + 1 : version;
@@ -107,7 +107,7 @@ public class LocalTable implements TableOperations {
     delta.commit();
   }
 
-  /** Data files go, by path; others come in their place.  No scan: it fails where deletes go by a dropped column. */
+  /** Replaces data files by path, without a scan, which fails on equality deletes by a dropped column. */
   public void replace(List paths, List added) throws Exception {
     OverwriteFiles overwrite = table().newOverwrite();
     overwrite.scanManifestsWith(DIRECT);
@@ -136,7 +136,7 @@ public class LocalTable implements TableOperations {
     return head == null ? delta : delta.validateFromSnapshot(head.snapshotId());
   }
 
-  /** Data file path to the task that reads it, with the deletes that apply. */
+  /** Tasks by the path of their data file, with the applicable deletes. */
   private Map tasks() {
     Map byPath = new HashMap();
     Iterator tasks = ((TableScan) table().newScan().planWith(DIRECT)).planFiles().iterator();
@@ -159,7 +159,7 @@ public class LocalTable implements TableOperations {
     return writer.toDataFile();
   }
 
-  /** Deletes by key columns, as a writer does that still knows schema {@code schemaId}. */
+  /** Writes equality deletes, as a writer that still uses schema {@code schemaId}. */
   public DeleteFile writeEqualityDeletes(
       int schemaId, List ids, int specId, String partition, String format, String rows) throws Exception {
     PartitionSpec spec = current.spec(specId);
@@ -179,8 +179,8 @@ public class LocalTable implements TableOperations {
   }
 
   /**
-   * {@code positions}: data file to positions, in the order that they are to be written.  Without {@code wholePaths}
-   * the bounds are cut, so that they do not tell which data files are meant.
+   * {@code positions}: positions by data file, in the order in which they are written.  Without {@code wholePaths},
+   * bounds are truncated, so that they do not identify the data files.
    */
   public DeleteFile writePositionDeletes(
       int specId, String partition, String format, String positions, boolean wholePaths) throws Exception {
@@ -202,7 +202,7 @@ public class LocalTable implements TableOperations {
     return writer.toDeleteFile();
   }
 
-  /** Commits one Puffin file with a vector per data file; each absorbs the positions that are deleted already. */
+  /** Commits a Puffin file with a vector per data file; each includes the positions that are already deleted. */
   public void deleteByVectors(String positions) throws Exception {
     final Map before = tasks();
     final BaseDeleteLoader loader =
@@ -251,7 +251,7 @@ public class LocalTable implements TableOperations {
     delta.commit();
   }
 
-  /** Vectors of data files that are not in the table yet, for the commit that brings both. */
+  /** Writes vectors of data files that are not yet in the table, for the commit that adds both. */
   public List writeVectors(int specId, String partition, String positions) throws Exception {
     PartitionSpec spec = current.spec(specId);
     BaseDVFileWriter writer = new BaseDVFileWriter(vectorFiles(), NO_VECTOR);
@@ -270,7 +270,7 @@ public class LocalTable implements TableOperations {
 
   // -- reading
 
-  /** The rows of the current snapshot, each an object by field id; lineage too where asked. */
+  /** The rows of the current snapshot, each an object by field id, optionally with row lineage. */
   public String rows(boolean withLineage) throws Exception {
     Schema schema = current.schema();
     if (withLineage) {
@@ -289,7 +289,7 @@ public class LocalTable implements TableOperations {
     return JSON.writeValueAsString(found);
   }
 
-  /** What column {@code id} says in the rows that a filter finds: as a planned scan finds them. */
+  /** The values of column {@code id} in the rows that a planned scan with a filter finds. */
   public List idsWhere(Expression filter) throws Exception {
     List found = new ArrayList();
     CloseableIterable records = IcebergGenerics.read(table()).where(filter).build();
@@ -301,7 +301,7 @@ public class LocalTable implements TableOperations {
     return found;
   }
 
-  /** And without planning, of all rows one by one: a list for each filter. */
+  /** The same without planning, by a filter on each row: a list for each filter. */
   public List idsWithoutPlanning(List filters) throws Exception {
     Types.StructType struct = current.schema().asStruct();
     InternalRecordWrapper wrapper = new InternalRecordWrapper(struct);
@@ -324,7 +324,7 @@ public class LocalTable implements TableOperations {
     return found;
   }
 
-  /** Rows of a retained snapshot, by the schema that it was written with. */
+  /** The rows of a retained snapshot, by the schema of the snapshot. */
   public String rowsOf(long snapshotId) throws Exception {
     Schema schema = (Schema) table().schemas().get(table().snapshot(snapshotId).schemaId());
     List found = new ArrayList();
@@ -337,7 +337,7 @@ public class LocalTable implements TableOperations {
     return JSON.writeValueAsString(found);
   }
 
-  /** Every file that some snapshot, the metadata log or a statistics entry needs. */
+  /** Every file that a snapshot, the metadata log or a statistics entry needs. */
   public List reachable() throws Exception {
     List found = new ArrayList(ReachableFileUtil.metadataFileLocations(table(), false));
     found.addAll(ReachableFileUtil.manifestListLocations(table()));
@@ -419,7 +419,7 @@ public class LocalTable implements TableOperations {
     writer.close();
   }
 
-  /** Of values by position, or of a row by field id. */
+  /** The partition of values by position, or of a row by field id. */
   private static StructLike partition(PartitionSpec spec, String json) throws Exception {
     if (spec.isUnpartitioned() && spec.fields().isEmpty()) {
       return null;
@@ -444,7 +444,7 @@ public class LocalTable implements TableOperations {
     return data;
   }
 
-  /** The partition of a row under a spec, by Java's own transforms, as JSON. */
+  /** The partition of a row under a spec by Java's transforms, as JSON. */
   public String partitionOf(int specId, String rows) throws Exception {
     PartitionSpec spec = current.spec(specId);
     Schema schema = current.schema();
@@ -474,7 +474,7 @@ public class LocalTable implements TableOperations {
     return records;
   }
 
-  /** A value as Iceberg's generic writers take it. */
+  /** A value for Iceberg's generic writers. */
   private static Object value(Type type, JsonNode json) {
     if (json == null || json.isNull()) {
       return null;
@@ -523,7 +523,7 @@ public class LocalTable implements TableOperations {
     throw new IllegalArgumentException("no values of type " + type);
   }
 
-  /** The other way: what Jackson writes as {@link #value} reads it. */
+  /** The inverse: a value that Jackson writes and {@link #value} reads. */
   private static Object plain(Type type, Object value) {
     if (value == null || value instanceof Boolean || value instanceof Integer || value instanceof Long) {
       return value;
@@ -583,7 +583,7 @@ public class LocalTable implements TableOperations {
   }
 }
 
-/** Files of this disk under {@code file:} addresses. */
+/** Local files under {@code file:} addresses. */
 class LocalFileIO implements FileIO {
   public InputFile newInputFile(String path) {
     return new LocalInput(path);
@@ -598,7 +598,7 @@ class LocalFileIO implements FileIO {
   }
 }
 
-/** Keeps the address that the file was asked for by: manifests and position deletes repeat it. */
+/** Keeps the address of the file as the caller spells it, because manifests and position deletes repeat it. */
 class LocalOutput implements OutputFile {
   private final String address;
   private final OutputFile file;

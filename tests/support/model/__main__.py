@@ -1,8 +1,8 @@
 """Run random histories: ``python -m support.model --histories 1000 --seed 7``.
 
-The history with number ``n`` of seed ``s`` is always the same at one commit.  A failure is shortened and printed as
-code, for ``FOUND`` in ``tests/property/test_table_under_fire.py``.  With ``--record`` the run is added to ``ran.csv``,
-and its seed is the next one there.
+At a given commit, the history with number ``n`` of seed ``s`` is always the same.  A failure is shortened and printed
+as code, for ``FOUND`` in ``tests/property/test_table_under_fire.py``.  With ``--record``, the run is added to
+``ran.csv``, and its seed is the next number there.
 """
 
 from __future__ import annotations
@@ -71,21 +71,21 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=100)
     parser.add_argument("--seed", type=int, help="the next one that was not recorded, unless named")
     parser.add_argument("--record", action="store_true", help="add the run to ran.csv")
-    asked = parser.parse_args()
+    given = parser.parse_args()
     logging.disable(logging.WARNING)  # each failure of a store logs a warning
-    seed = asked.seed if asked.seed is not None else 1 + max(int(row["seed"]) for row in ran())
-    counts, failures = run_all(seed, asked.histories)
+    seed = given.seed if given.seed is not None else 1 + max(int(row["seed"]) for row in ran())
+    counts, failures = run_all(seed, given.histories)
     for what, times in sorted(counts.done.items()):
         print(f"  {what}: {times}")
-    if asked.record:
+    if given.record:
         asks = ["git", "rev-parse", "--short", "HEAD"]
         commit = subprocess.run(asks, cwd=_RAN.parent, capture_output=True, text=True, check=False).stdout.strip()
         today = datetime.datetime.now(datetime.UTC).date().isoformat()
         with _RAN.open("a", newline="") as sink:
-            row = today, commit, seed, asked.histories, failures
+            row = today, commit, seed, given.histories, failures
             csv.writer(sink, lineterminator="\n").writerow(row)
     total = sum(int(row["histories"]) for row in ran())
-    print(f"seed {seed}: {asked.histories} histories, {counts.steps} steps, {failures} failed; {total} recorded so far")
+    print(f"seed {seed}: {given.histories} histories, {counts.steps} steps, {failures} failed; {total} recorded so far")
     return 1 if failures else 0
 
 

@@ -250,7 +250,7 @@ class CleanupRun(Run):
         self._ours(Operation.EXPIRE_SNAPSHOTS, settings)
 
     def _expire_named(self) -> None:
-        """Expire a snapshot by id, perhaps in the middle of a history; skip protected snapshots, which a pass refuses."""
+        """Expire a snapshot by id, perhaps in the middle of the history; skip snapshots that a pass refuses."""
         table, named = self._world.table, some_snapshot(self.writers, any_one=True)
         if named is None or named in {ref.snapshot_id for ref in table.refs.values()}:
             return
@@ -302,11 +302,11 @@ class CleanupRun(Run):
     def _check_judged(self) -> None:
         """Check that a new reader and the judge find the same rows in retained snapshots as before, that reachable and
         staged files exist, and that all others are deleted."""
-        table, anew = self._world.table, NaiveReader()
+        table, reader = self._world.table, NaiveReader()
         self._judge.take_over(self._world.location)
         for snapshot_id in table.snapshots:
             held = self._held[snapshot_id]
-            rows = anew.rows(self.writers.manifest_list(snapshot_id), {})
+            rows = reader.rows(self.writers.manifest_list(snapshot_id), {})
             assert Counter(tuple(row.values.get(i) for i in (ID, KEY, PART)) for row in rows) == held, snapshot_id
             assert Counter(self._judge.ids_of(snapshot_id)) == Counter(row[0] for row in held.elements()), snapshot_id
         needed, there = {normalise(path) for path in self._judge.reachable()}, self.on_disk()

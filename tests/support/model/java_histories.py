@@ -353,7 +353,7 @@ def _transforms(kind: Any) -> list[tuple[Any, ...]]:
 
 
 class HistoryRun(HistoryTable):
-    """Takes the steps of a history one by one."""
+    """Runs the steps of a history."""
 
     def __init__(self, history: History, tables: JavaTables, folder: Path) -> None:
         super().__init__(history, tables, folder)
