@@ -1,4 +1,4 @@
-"""Staged loads: kept while a commit may name their files, cleaned from the record a grace period after they failed."""
+"""Staged loads: files are kept while a commit may name them, and deleted a grace period after the load failed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ START_MS = system_clock()
 
 
 class Watch:
-    """A clock that a test sets."""
+    """A clock that tests set."""
 
     def __init__(self) -> None:
         self.now_ms = START_MS
@@ -43,7 +43,7 @@ class Watch:
 
 
 class StagedTable(MaintainedTable):
-    """A table whose passes and loads live by a clock of their own."""
+    """A table whose passes and loads use the clock of the test."""
 
     def __init__(self, catalog: SqlCatalog, folder: Path) -> None:
         super().__init__(our_catalog(folder), folder, pyiceberg=catalog)
@@ -60,7 +60,7 @@ class StagedTable(MaintainedTable):
         return load if state is LoadState.PENDING else declare_load(self.handle, name, state)
 
     def sweep(self, operations: str = "compact", *, dry_run: bool = False, **settings: Any) -> PassOutcome:
-        """A pass with a grace period of a day."""
+        """Run a pass with a grace period of a day."""
         chosen = {**GRACE, **settings}
         return self.maintain(operations, clock=self.clock, dry_run=dry_run, **chosen)
 
@@ -80,7 +80,7 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> StagedTable:
 
 @pytest.fixture
 def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The prefixes that were listed."""
+    """The listed prefixes."""
     seen: list[str] = []
     original = Storage.list
 
@@ -104,7 +104,7 @@ def test_failed_loads_are_cleaned_after_the_grace_period_from_the_record(
     assert set(files) <= table.files()
     table.clock.now_ms += 1
 
-    # Another table could be anywhere while the catalog cannot be listed.
+    # While the catalog cannot be listed, another table could be anywhere.
     def fails(self: object) -> None:
         raise StorageError("no answer")
 
@@ -180,8 +180,8 @@ def test_a_file_that_cannot_be_deleted_keeps_its_record(table: StagedTable, monk
     assert [normalise(path) for path in table.cleaned().files_deleted] == [bad]
 
 
-def test_each_record_cleans_its_own_files_alone(table: StagedTable, listings: list[str]) -> None:
-    """A dry run names the same files.  Beside the metadata only folders of failed loads are listed."""
+def test_each_record_cleans_only_its_own_files(table: StagedTable, listings: list[str]) -> None:
+    """A dry run names the same files.  Besides the metadata only folders of failed loads are listed."""
     location = table.metadata.location
     files = [table.plant(f"data/load/{number}.parquet") for number in range(2)]
     table.stage("files", *files, normalise(table.data_files()[0].file_path), state=LoadState.FAILED)
@@ -199,7 +199,7 @@ def test_each_record_cleans_its_own_files_alone(table: StagedTable, listings: li
         *(adopted, retried, theirs),
         *(table.plant("data/folder-2/a.parquet"), table.plant("data/folder/a.lance")),
         table.plant("data/part/kept/b.parquet"),
-        *(table.plant("data/orphan.parquet"), table.plant("metadata/left.avro")),  # where all writers write
+        *(table.plant("data/orphan.parquet"), table.plant("metadata/left.avro")),  # folders of all writers
     }
     for name in ("data/folder", "data/part", "data", "metadata"):
         stage_load(table.handle, name.replace("/", "-"), (), [f"{location}/{name}"])
@@ -230,8 +230,8 @@ def test_each_record_cleans_its_own_files_alone(table: StagedTable, listings: li
     assert nested.refresh().location() == f"{location}/sub/nested"
 
 
-def test_switches_do_not_stop_it(table: StagedTable) -> None:
-    """Files of failed loads are also cleaned when maintenance is disabled."""
+def test_switches_do_not_stop_the_cleaning(table: StagedTable) -> None:
+    """Files of failed loads are also deleted when maintenance is disabled."""
     for number, switch in enumerate(("maintenance_enabled", "orphan_sweep_enabled")):
         path = table.plant(f"data/{switch}.parquet")
         table.stage(f"L{number}", path, state=LoadState.FAILED)
@@ -261,7 +261,7 @@ def test_detection_proposes_a_table_whose_failed_load_can_be_cleaned(table: Stag
     table.stage("L", table.plant("data/load.parquet"), state=LoadState.FAILED)
     runtime = Runtime(table.catalog, table.state, environment={}, clock=table.clock, store_clock=same_clock)
     quiet = {"snapshot_expiry_enabled": "false", "min_input_files": "100", **GRACE}
-    quiet["orphan_sweep_interval_hours"] = "0"  # no reason of its own
+    quiet["orphan_sweep_interval_hours"] = "0"  # so that a sweep is no reason
     assert runtime.detect(quiet).proposals == ()
     table.clock.now_ms += GRACE_MS
     for settings in (quiet, {**quiet, "maintenance_enabled": "false"}):
@@ -281,11 +281,11 @@ def test_a_pass_that_cannot_be_recorded_is_still_reported(table: StagedTable, mo
     assert json.loads(json.dumps(outcome.to_json(lambda *_: "")))["warnings"] == list(outcome.warnings)
 
 
-# A failed load's record is no proof: what something else needs stays.
+# A failed load's record does not permit a deletion: files that are needed elsewhere are kept.
 
 
 def test_a_file_that_something_references_is_never_deleted(table: StagedTable) -> None:
-    """A writer committed it although its load was declared failed; also under another spelling of its path."""
+    """A writer commits the file although its load was declared failed, also under another spelling of its path."""
     data = [normalise(file.file_path) for file in table.data_files()]
     gone = table.plant("data/gone.parquet")
     table.stage("L", data[0], data[1].replace("/data/", "//data/"), gone, state=LoadState.FAILED)
@@ -301,12 +301,12 @@ def test_a_file_that_something_references_is_never_deleted(table: StagedTable) -
     assert table.verify().ok
 
 
-def test_a_file_that_is_referenced_at_the_last_moment_is_spared(table: StagedTable) -> None:
+def test_a_file_referenced_at_the_last_moment_is_kept(table: StagedTable) -> None:
     source = Path(normalise(table.data_files()[0].file_path))
     adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
     table.stage("L", str(adopted), state=LoadState.FAILED)
     table.clock.now_ms += GRACE_MS
-    # To look for newer heads is the last thing that a plan does; the references were read before.
+    # A plan ends with the search for newer heads; it has read the references before.
     with at(Moment.AFTER_LISTING, lambda: table.table.add_files([adopted.as_uri()])):
         staged = table.cleaned(operations="rewrite_position_deletes")
     assert staged.files_planned == (f"file://{adopted}",)
@@ -315,8 +315,8 @@ def test_a_file_that_is_referenced_at_the_last_moment_is_spared(table: StagedTab
     assert table.verify().ok
 
 
-def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table: StagedTable) -> None:
-    """The record is of another UUID, whatever is at the path by now."""
+def test_a_table_created_in_the_place_of_another_is_not_cleaned_by_its_record(table: StagedTable) -> None:
+    """The record has another UUID, whatever the path now contains."""
     location = table.metadata.location
 
     def replace() -> None:
@@ -333,8 +333,8 @@ def test_a_table_created_in_the_place_of_ours_is_not_cleaned_by_our_record(table
         assert Path(path).exists()
 
 
-def test_what_another_entry_of_the_same_table_references_stays(table: StagedTable) -> None:
-    """Registered twice, and the other entry has moved on since."""
+def test_files_referenced_by_another_entry_of_the_table_are_kept(table: StagedTable) -> None:
+    """The table is registered twice, and the other entry has advanced."""
     source = Path(normalise(table.data_files()[0].file_path))
     adopted, gone = table.plant("data/adopted.parquet", source.read_bytes()), table.plant("data/gone.parquet")
     twin = table.pyiceberg.register_table("ns.twin", table.loaded.metadata_location)
@@ -346,8 +346,8 @@ def test_what_another_entry_of_the_same_table_references_stays(table: StagedTabl
     assert adopted in table.files()
 
 
-def test_what_a_newer_head_references_stays(table: StagedTable, tmp_path: Path) -> None:
-    """The pointer database comes back from a backup that is older than the commit of the load."""
+def test_files_referenced_by_a_newer_head_are_kept(table: StagedTable, tmp_path: Path) -> None:
+    """The catalog's database is restored from a backup that is older than the commit of the load."""
     shutil.copy(tmp_path / "catalog.db", tmp_path / "backup.db")
     adopted = table.plant("data/adopted.parquet", Path(normalise(table.data_files()[0].file_path)).read_bytes())
     table.stage("L", adopted, state=LoadState.FAILED)
@@ -359,8 +359,8 @@ def test_what_a_newer_head_references_stays(table: StagedTable, tmp_path: Path) 
     assert adopted in table.files()
 
 
-def test_what_loads_of_another_entry_stage_is_no_orphan(table: StagedTable) -> None:
-    """Each entry of the catalog has a record of its own."""
+def test_files_staged_through_another_entry_are_not_orphans(table: StagedTable) -> None:
+    """Each entry of the catalog has its own record."""
     before, between, orphan = (table.plant(f"data/{name}.parquet") for name in ("before", "between", "orphan"))
     table.pyiceberg.register_table("ns.twin", table.loaded.metadata_location)
     twin = replace(table.handle, table=TableName(NAME.namespace, "twin"))
@@ -379,7 +379,7 @@ def test_what_loads_of_another_entry_stage_is_no_orphan(table: StagedTable) -> N
 # The commands for staged loads.
 
 
-def test_the_documents_of_loads(command: Command, tmp_path: Path) -> None:
+def test_loads_are_shown_as_json(command: Command, tmp_path: Path) -> None:
     location = command.table(appends=1).location()
     paths = [f"{location}/data/load/{number}.parquet" for number in range(4)]
     (tmp_path / "list.txt").write_text("\n".join(paths[1:]) + "\r\n\n")
@@ -420,7 +420,7 @@ def test_the_documents_of_loads(command: Command, tmp_path: Path) -> None:
     )
 
 
-def test_wrong_loads_are_one_sentence_and_record_nothing(command: Command, tmp_path: Path) -> None:
+def test_wrong_loads_fail_with_a_sentence_and_record_nothing(command: Command, tmp_path: Path) -> None:
     location = command.table(appends=1).location()
     command.table("ns.u", appends=0)
     metadata = command.pointers()[0][1]
@@ -445,7 +445,7 @@ def test_wrong_loads_are_one_sentence_and_record_nothing(command: Command, tmp_p
     assert command("stage", "list", "ns.t", "--json").json["loads"] == []
 
 
-def test_the_document_of_the_pass_has_the_cleaned_files(command: Command) -> None:
+def test_the_document_of_the_pass_lists_the_deleted_files(command: Command) -> None:
     location = command.table(appends=1).location()
     path = local_path(location) / "data" / "f.parquet"
     path.write_bytes(b"?")

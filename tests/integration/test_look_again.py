@@ -1,4 +1,4 @@
-"""Passes over a real table record where no work was left, and detection uses the record."""
+"""Passes over a real table record that no work is left, and detection uses the record."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def answer_of(table: MaintainedTable) -> tuple[str, ...] | str:
-    """The reasons for a pass, or why there is none."""
+    """The reasons for a pass, or the reason against it."""
     runtime = table.runtime_with()
     loaded, now_ms = table.loaded, runtime.clock()
     identity = identity_of(table.catalog, loaded)
@@ -45,8 +45,8 @@ def maintained(table: MaintainedTable) -> list[str]:
     return [item.status.value for item in outcome.operations]
 
 
-def test_passes_are_proposed_when_they_have_work_and_not_before(table: MaintainedTable) -> None:
-    """Each commit adds a file; passes merge four files or five manifests at a time, and none is idle."""
+def test_passes_are_proposed_only_when_they_have_work(table: MaintainedTable) -> None:
+    """Each commit adds a file; passes merge four files or five manifests at a time, and no pass is idle."""
     table.fill(5)
     done = []
     for number in range(100, 113):
@@ -56,7 +56,7 @@ def test_passes_are_proposed_when_they_have_work_and_not_before(table: Maintaine
     assert done == [[True, False, False], [True, False, False], [True, False, False], [True, False, True]]
 
 
-def test_an_idle_pass_is_remembered_across_small_commits(table: MaintainedTable) -> None:
+def test_an_idle_pass_is_recorded_across_small_commits(table: MaintainedTable) -> None:
     table.fill(1)
     assert maintained(table) == ["skipped"] * 3
     assert answer_of(table) == "nothing came since the last pass"
@@ -72,7 +72,7 @@ def test_an_idle_pass_is_remembered_across_small_commits(table: MaintainedTable)
     assert maintained(table)[0] == "succeeded"
 
 
-# The manifests of a head whose summary does not count them: PyIceberg, Iceberg-Java up to 1.10.
+# The manifests of a head whose summary does not count them, as of PyIceberg and Iceberg-Java up to 1.10.
 
 MANIFESTS = {"operations": "rewrite_manifests", "min_manifests_to_rewrite": "5", "min_input_files": "100"}
 
@@ -100,7 +100,7 @@ def reads_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_a_scan_counts_the_manifests_of_each_new_head_once(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By one read of its manifest list, of which nothing is decoded."""
+    """It reads the manifest list once without decoding it."""
     seen = reads_of(monkeypatch)
     table.fill(4)
     assert proposed(table) == ()
@@ -122,7 +122,7 @@ def test_a_scan_counts_the_manifests_of_each_new_head_once(
 
 
 @pytest.mark.parametrize("damage", ["cut off", "gone", "elsewhere"])
-def test_a_manifest_list_that_cannot_be_read_is_no_sign_and_a_warning(table: MaintainedTable, damage: str) -> None:
+def test_an_unreadable_manifest_list_is_a_warning_but_not_a_signal(table: MaintainedTable, damage: str) -> None:
     table.fill(6)
     head = table.metadata.current_snapshot
     assert head is not None

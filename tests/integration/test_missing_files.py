@@ -1,4 +1,4 @@
-"""Sweeps of tables that miss referenced files: an orphan may be the last copy of rows
+"""Sweeps of tables with missing referenced files: an orphan may be the last copy of rows
 (rule: keep-possible-last-copies)."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from support.moments import Moment, at
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Four appends, every file ten days old and of a size of its own."""
+    """Four appends; every file is ten days old and has a unique size."""
     made = new_table(local_catalog, tmp_path)
     for number in range(4):
         made.append(*range(10**number))
@@ -41,7 +41,7 @@ def data_files(table: MaintainedTable) -> list[Path]:
 
 
 def misname(path: Path) -> str:
-    """A faulty copy: the file has a name that differs in one character."""
+    """Simulate a faulty copy: change one character of the file's name."""
     return str(path.rename(path.with_name("x" + path.name[1:])))
 
 
@@ -54,7 +54,7 @@ def deleted(outcome: OperationOutcome) -> set[str]:
 
 
 def test_a_default_pass_keeps_the_last_copies_of_a_damaged_table(table: MaintainedTable) -> None:
-    """If a person allows the sweep, copies stay all the same."""
+    """Copies are kept even if a person allows the sweep."""
     copies = {misname(path) for path in data_files(table)}
     rubbish = table.plant("data/rubbish.parquet")
     done = table.maintain(orphan_older_than_hours="72")
@@ -68,10 +68,10 @@ def test_a_default_pass_keeps_the_last_copies_of_a_damaged_table(table: Maintain
     assert copies <= table.files()
 
 
-def test_a_copy_stays_and_is_named_and_the_pass_is_partial(
+def test_a_copy_is_kept_and_named_and_the_pass_is_partial(
     table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Workers find the same as this process."""
+    """Workers find the same files as this process."""
     by_size = misname(data_files(table)[0])
     by_name = table.plant(f"data/elsewhere/{data_files(table)[0].name}", b"cut off")
     rubbish = table.plant("data/rubbish.parquet")
@@ -98,7 +98,7 @@ def test_a_copy_stays_and_is_named_and_the_pass_is_partial(
     assert {by_size, by_name} <= table.files()
 
 
-def test_a_file_that_only_history_misses_keeps_its_copy_too(table: MaintainedTable) -> None:
+def test_a_missing_file_of_an_old_snapshot_keeps_its_copy_too(table: MaintainedTable) -> None:
     gone = data_files(table)
     table.table.overwrite(table.new_rows(1))
     copies = {misname(path) for path in gone}
@@ -107,7 +107,7 @@ def test_a_file_that_only_history_misses_keeps_its_copy_too(table: MaintainedTab
     assert copies <= table.files()
 
 
-def test_the_guard_of_shares_counts_for_few_files_where_one_is_missing(table: MaintainedTable) -> None:
+def test_the_limit_of_the_orphan_share_applies_to_few_files_if_a_file_is_missing(table: MaintainedTable) -> None:
     for number in range(40):
         table.plant(f"data/{number}.parquet")
     data_files(table)[0].unlink()
@@ -117,7 +117,7 @@ def test_the_guard_of_shares_counts_for_few_files_where_one_is_missing(table: Ma
     assert len(sweep(table, orphan_max_delete_ratio="1").files_deleted) == 40
 
 
-def test_files_that_another_writer_has_expired_are_not_missing(table: MaintainedTable) -> None:
+def test_files_expired_by_another_writer_do_not_count_as_missing(table: MaintainedTable) -> None:
     gone = data_files(table)
     table.table.overwrite(table.new_rows(1))
     rubbish = table.plant("data/rubbish.parquet")
@@ -139,7 +139,7 @@ def inventory_of(table: MaintainedTable, folder: Path, moment: datetime) -> str:
     return str(folder / "list.csv")
 
 
-def test_an_inventory_has_the_stores_own_sizes_and_misses_what_is_newer(table: MaintainedTable, tmp_path: Path) -> None:
+def test_an_inventory_has_the_sizes_of_the_store_and_lacks_newer_files(table: MaintainedTable, tmp_path: Path) -> None:
     rubbish = table.plant("data/rubbish.parquet")
     listed = inventory_of(table, tmp_path, datetime.now(UTC) - timedelta(days=5))
     known = {*data_files(table)}
@@ -157,10 +157,10 @@ def test_an_inventory_has_the_stores_own_sizes_and_misses_what_is_newer(table: M
     assert copy in table.files()
 
 
-def test_a_sweep_of_the_bucket_spares_copies_of_one_table(
+def test_a_bucket_sweep_keeps_copies_of_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file in another table's folder, which is not swept, is not missing."""
+    """A file in another table's folder, which is not swept, does not count as missing."""
     command = Command(tmp_path, monkeypatch, capsys)
     damaged, sound = command.table("ns.damaged", appends=2), command.table("ns.sound", appends=2)
     lender = command.table("ns.lender", appends=3, properties={"icekeeper.maintenance_enabled": "false"})
@@ -188,7 +188,7 @@ def test_a_sweep_of_the_bucket_spares_copies_of_one_table(
         (200, 200, Fraction(1), False),
     ],
 )
-def test_how_many_may_be_missing(in_head: int, files: int, limit: Fraction, refused: bool) -> None:
+def test_few_files_may_be_missing(in_head: int, files: int, limit: Fraction, refused: bool) -> None:
     missing = MissingFiles(in_head + 5, in_head, files, "s3://b/t/data/f", Hashes(), Hashes())
     if not refused:
         missing.refuse_too_many(limit, "default")
@@ -197,7 +197,7 @@ def test_how_many_may_be_missing(in_head: int, files: int, limit: Fraction, refu
         missing.refuse_too_many(limit, "default")
 
 
-def test_hashes_remember_which_were_asked_for() -> None:
+def test_hashes_record_which_were_queried() -> None:
     kept = Hashes()
     kept.add([5, 1, 3, 1])
     assert list(kept.never_found()) == [1, 3, 5]

@@ -1,4 +1,4 @@
-"""Orphans from an inventory instead of a listing, and comparison by an engine's workers."""
+"""Orphans from an inventory instead of a listing, and the comparison by an engine's workers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ from local_stack.moto_server import MotoServer
 from support.maintained_table import MaintainedTable, grow_old, new_table
 from support.moments import Moment, at
 
-# Orphans from a list instead of a listing: S3 Inventory in its three formats, CSV by hand, plain text.
+# Orphans from an inventory instead of a listing: S3 Inventory in its three formats, handwritten CSV, plain text.
 
 OLD = datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC)
 OLD_MS = int(OLD.timestamp() * 1000)
 LOCATION = "s3://lake/ns/t"
-# Bucket, key, version, latest, delete marker, size, modified: as a report has them.
+# The columns of a report: bucket, key, version, latest, delete marker, size, modified.
 ROWS: list[tuple[str, str, str, bool, bool, int | None, datetime]] = [
     ("lake", "ns/t/data/a b+c%41.parquet", "v1", True, False, 7, OLD),
     ("lake", "ns/t/data/old version.parquet", "v0", False, False, 7, OLD),
@@ -64,7 +64,7 @@ def arrow() -> pa.Table:
 
 
 def csv_lines(*, header: bool) -> bytes:
-    """Keys URL-encoded, as reports have them in CSV."""
+    """The lines of a CSV report, with URL-encoded keys."""
     lines = [
         f'"{bucket}","{quote_plus(key, safe="/")}","{version}","{str(latest).lower()}","{str(gone).lower()}",'
         f'"{"" if size is None else size}","{modified:%Y-%m-%dT%H:%M:%S}.000Z"'
@@ -78,7 +78,7 @@ SCHEMA = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDa
 
 
 def report(folder: Path, kind: str) -> str:
-    """An inventory report brought to this machine: manifest and data as in the bucket."""
+    """A local copy of an inventory report: manifest and data as in the bucket."""
     data, there = folder / "config" / "data", folder / "config" / "2024-01-03T00-00Z"
     data.mkdir(parents=True)
     there.mkdir()
@@ -110,16 +110,16 @@ def read(address: str | Path, location: str = LOCATION) -> list[ListedObject]:
 
 @pytest.mark.parametrize("kind", ["CSV", "Parquet", "ORC"])
 def test_a_report_is_read_by_its_manifest(kind: str, tmp_path: Path) -> None:
-    """Old versions, delete markers and other tables' files are passed over; paths are spelled like the location."""
+    """Old versions, delete markers and other tables' files are skipped; paths are spelled like the location."""
     manifest, location = report(tmp_path, kind), LOCATION.replace("s3://", "s3a://")
     assert read(manifest) == FOUND
     assert [found.path for found in read(manifest, location)] == [f"{location}/data/a b+c%41.parquet"]
-    if kind != "CSV":  # such a data file names its columns itself
+    if kind != "CSV":  # other formats contain their column names
         assert read(next((tmp_path / "config" / "data").iterdir())) == FOUND
 
 
 @pytest.mark.parametrize("name", ["list.csv", "list.csv.gz"])
-def test_csv_by_hand_names_its_columns(name: str, tmp_path: Path) -> None:
+def test_handwritten_csv_names_its_columns(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     data = csv_lines(header=True)
     path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
@@ -152,14 +152,14 @@ def test_a_text_file_has_no_ages(tmp_path: Path) -> None:
         ("manifest.json", b"[", "not a manifest"),
     ],
 )
-def test_a_malformed_inventory_is_an_error_of_one_sentence(name: str, data: bytes, words: str, tmp_path: Path) -> None:
+def test_a_malformed_inventory_fails_with_a_sentence(name: str, data: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(PolicyError, match=words) as refusal:
         read(tmp_path / name)
     assert "orphan_inventory" in str(refusal.value)
 
 
-# -- a table swept by a list
+# -- a sweep by an inventory
 
 
 def sweep(table: MaintainedTable, inventory: Path, **more: Any) -> OperationOutcome:
@@ -173,7 +173,7 @@ def write_list(folder: Path, paths: Sequence[str], moment: datetime = OLD) -> Pa
     return path
 
 
-def test_the_list_names_the_files_to_look_at(
+def test_the_inventory_names_the_candidate_files(
     old_table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = old_table
@@ -185,7 +185,7 @@ def test_the_list_names_the_files_to_look_at(
     assert outcome.metrics["remove_orphans.files_listed"] == len(table.files())
     assert unnamed in table.files()
 
-    # A file created again since the list stays; a file that is gone is no orphan.
+    # A file created again since the inventory is kept; a missing file is not an orphan.
     again, gone = table.plant("data/again.parquet"), table.plant("data/gone.parquet")
     inventory = write_list(tmp_path, [*table.files() - {unnamed}])
     table.plant("data/again.parquet", days_old=0)
@@ -194,7 +194,7 @@ def test_the_list_names_the_files_to_look_at(
     assert outcome.files_planned == ()
     assert again in table.files()
 
-    # Also a file created again just before its batch.
+    # A file created again just before its batch is kept, too.
     again, orphan = table.plant("data/again.parquet"), table.plant("data/orphan.parquet")
     inventory = write_list(tmp_path, [*table.files() - {unnamed}])
     status: Callable[..., Any] = Storage.status
@@ -214,8 +214,8 @@ def test_the_list_names_the_files_to_look_at(
     assert again in table.files()
 
 
-def test_a_list_that_is_no_evidence_deletes_nothing(old_table: MaintainedTable, tmp_path: Path) -> None:
-    """A list without times, of another place, broken, or missing."""
+def test_an_unusable_inventory_deletes_nothing(old_table: MaintainedTable, tmp_path: Path) -> None:
+    """An inventory without times, of another location, malformed, or missing."""
     orphan, text = old_table.plant("data/orphan.parquet"), tmp_path / "files.txt"
     text.write_text("\n".join(f"file://{path}" for path in old_table.files()))
     outcome = sweep(old_table, text)
@@ -247,7 +247,7 @@ def test_a_report_in_a_bucket_names_its_files_there(moto_server: MotoServer) -> 
     assert [found for part in source.parts() for found in part()] == FOUND
 
 
-# The comparison by an engine's workers is that of one process, on both engines; failures keep their names.
+# Workers of both engines find the same candidates as a single process; failures keep their names.
 
 HOME, LIMIT_MS = "s3://b/t", 1000
 NAMES = st.sampled_from(["a", "a b", "a%20b", "%41", "A", "b/c", "b//c", "x.metadata.json", "y.metadata.json"])
@@ -259,7 +259,7 @@ REFERENCES = st.builds(str.__add__, st.sampled_from(["s3://b/t/", "s3a://b/t/", 
 
 @dataclass(frozen=True)
 class Given:
-    """A source of files at hand."""
+    """A source with a given list of files."""
 
     listed: Sequence[ListedObject]
     is_current: bool = True
@@ -299,7 +299,7 @@ def test_workers_find_the_same_candidates(listed: list[ListedObject], references
 
 @pytest.fixture
 def table_in_parts(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaintainedTable:
-    """Four appends, old; every comparison goes through the engine, in several parts and tasks."""
+    """Four old appends; the engine makes every comparison, in several parts and tasks."""
     made = new_table(local_catalog, tmp_path)
     made.fill(4)
     grow_old(Path(path) for path in made.files())
@@ -324,12 +324,12 @@ def test_workers_find_the_orphans(table_in_parts: MaintainedTable, kind: str, re
     assert before < table_in_parts.files()
 
 
-def test_workers_references_are_counted_read_again_and_needed(table_in_parts: MaintainedTable) -> None:
+def test_references_found_by_workers_are_counted_and_read_again(table_in_parts: MaintainedTable) -> None:
     table, reader = table_in_parts, table_in_parts.reader
     manifests = References().listed(reader, reader.metadata.snapshots.values())
     assert live_files(manifests.values()) == len(table.data_files())
 
-    # A file that a commit adds while workers compare is no orphan.
+    # A file that a commit adds while workers compare is not an orphan.
     source = Path(normalise(table.data_files()[0].file_path))
     adopted = Path(table.plant("data/adopted.parquet", source.read_bytes()))
     with at(Moment.AFTER_EXCHANGE, lambda: table.table.add_files([adopted.as_uri()])):
@@ -337,7 +337,7 @@ def test_workers_references_are_counted_read_again_and_needed(table_in_parts: Ma
     assert outcome.files_planned == ()
     assert adopted.exists()
 
-    # A manifest that a worker cannot read is a refusal.
+    # A manifest that a worker cannot read refuses the sweep.
     oldest = next(iter(table.metadata.snapshots.values()))
     manifest = Path(normalise(reader.manifests(oldest)[0].manifest_path))
     manifest.unlink()
@@ -357,7 +357,7 @@ class Torn(Given):
         return [*super().parts(), fail]
 
 
-def test_a_listing_that_fails_in_a_worker_fails() -> None:
+def test_a_listing_that_fails_in_a_worker_fails_the_comparison() -> None:
     with pytest.raises(StorageError, match="cannot be listed") as caught:
         by_engine(LocalEngine(1), Torn([]), [])
     assert not isinstance(caught.value, MetadataUnreadable)

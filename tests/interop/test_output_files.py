@@ -1,4 +1,4 @@
-"""Output files lie, prune and measure as Iceberg-Java would have it."""
+"""Output files have the paths, bounds and metrics that Iceberg-Java gives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.maintained_table import local_path, registered_table
 from support.rewrites import rewritten, rows, struct, written
 from support.tables import new_document
 
-# Paths, metrics modes and metrics of what compaction writes are Iceberg-Java's.
+# Paths, metrics modes and metrics of output files equal those of Iceberg-Java.
 
 PARTITIONED = struct(
     (1, "text", "string"),
@@ -74,7 +74,7 @@ def metadata(location: str, schema: dict[str, Any], **properties: str) -> TableM
 
 
 def java_location(java: IcebergJava, table: TableMetadata, spec_id: int, name: str) -> str:
-    """Where Java's location provider puts a file of that name."""
+    """The path that Java's location provider gives to a file of this name."""
     jvm: Any = java.session._jvm
     iceberg = jvm.org.apache.iceberg
     schema = iceberg.SchemaParser.fromJson(json.dumps(table.current_schema))
@@ -98,7 +98,7 @@ def java_value(jvm: Any, kind: str, value: PartitionValue) -> Any:
         return jvm.java.math.BigDecimal(jvm.java.math.BigInteger(value), 2)
     if isinstance(value, bytes):
         return jvm.java.nio.ByteBuffer.wrap(value)
-    return value  # py4j makes an Integer of what fits: long values here do not
+    return value  # py4j converts small numbers to Integer; long values here are larger
 
 
 @pytest.mark.parametrize("spec_id", [0, 1], ids=["partitioned", "unpartitioned"])
@@ -118,7 +118,7 @@ def java_value(jvm: Any, kind: str, value: PartitionValue) -> Any:
     ],
     ids=["plain", "data-path", "hashed", "hashed-elsewhere", "flat", "flat-elsewhere"],
 )
-def test_files_go_where_java_would_put_them(
+def test_files_have_the_paths_that_java_gives(
     properties: dict[str, str], spec_id: int, iceberg_java: IcebergJava
 ) -> None:
     table = metadata("s3://bucket/db/t", PARTITIONED, **properties)
@@ -127,7 +127,7 @@ def test_files_go_where_java_would_put_them(
     for number in (0, 7):
         name = f"compact-1-00000-x-{number:05d}.parquet"
         there = java_location(iceberg_java, table, spec_id, name)
-        # Under the hash of the name without the attempt, so that the files of all attempts lie together.
+        # The hash omits the attempt, so that the files of all attempts share a folder.
         assert names.path(number) == there.removesuffix(".parquet") + "-a0.parquet"
         assert replace(names, attempt=3).path(number) == there.removesuffix(".parquet") + "-a3.parquet"
 
@@ -170,10 +170,10 @@ NESTED = struct(
     ],
     ids=lambda settings: ",".join(f"{key}={value}" for key, value in settings.items()) or "none",
 )
-def test_modes_are_inherited_as_in_java(
+def test_metrics_modes_are_inherited_as_in_java(
     settings: dict[str, str], is_sorted: bool, iceberg_java: IcebergJava, tmp_path: Path
 ) -> None:
-    """By nested columns, by columns beyond the limit, by columns that the table is sorted by."""
+    """This covers nested columns, columns beyond the limit, and sort columns."""
     document = dict(metadata(tmp_path.as_uri(), NESTED).document)
     document["partition-specs"] = [{"spec-id": 0, "fields": []}]
     document["properties"] = {f"write.metadata.metrics.{key}": value for key, value in settings.items()}
@@ -206,8 +206,8 @@ TIMED = struct(
 )
 
 
-def test_metrics_of_nanoseconds_are_those_that_java_finds(iceberg_java: IcebergJava, tmp_path: Path) -> None:
-    """Bounds of times that no other type holds: Spark cannot read such tables, Iceberg's own classes can."""
+def test_metrics_of_nanoseconds_equal_those_of_java(iceberg_java: IcebergJava, tmp_path: Path) -> None:
+    """Spark cannot read tables with nanoseconds, but Iceberg's own classes read their bounds."""
     values: dict[str, list[Any]] = {
         "local": [-(2**63), 1, None],
         "zoned": [2**63 - 1, -1, None],
@@ -237,12 +237,12 @@ def java_bounds(jvm: Any, bounds: Any) -> dict[int, bytes]:
     return {key: bytes(to_bytes(value)) for key, value in dict(bounds).items()}
 
 
-# Column metrics of what compaction writes: exact, containing every value, and those that Iceberg-Java finds.
+# Column metrics of output files: exact, containing every value, and equal to those of Iceberg-Java.
 
 _T = TypeVar("_T")
 
 
-def test_metrics_are_those_that_java_reads_from_the_file(compacted: Compacted, iceberg_java: IcebergJava) -> None:
+def test_metrics_equal_those_that_java_reads_from_the_file(compacted: Compacted, iceberg_java: IcebergJava) -> None:
     for file in compacted.outputs().values():
         assert metrics_of(file) == java_metrics(iceberg_java, compacted.after, file)
 
@@ -251,7 +251,7 @@ def test_metrics_are_those_that_java_reads_from_the_file(compacted: Compacted, i
 def test_metrics_follow_the_settings_as_in_java(
     compacted: Compacted, tmp_path: Path, iceberg_java: IcebergJava
 ) -> None:
-    """A column of each mode, in a file of several row groups, one for each input file."""
+    """A column of each mode, in a file with a row group per input file."""
     columns = {"column.id": "none", "column.label_text": "full", "column.point.label": "counts"}
     settings = {"default": "truncate(3)", **columns}
     document = json.loads(local_path(compacted.before).read_text())
@@ -275,8 +275,8 @@ def metrics_of(file: DataFile) -> dict[str, Any]:
 
 
 def java_metrics(java: IcebergJava, metadata_location: str, file: DataFile) -> dict[str, Any]:
-    """What Iceberg-Java's ``ParquetUtil.fileMetrics`` makes of the file's footer and the table's settings; besides,
-    our own metrics of columns without statistics in the footer (``property/test_row_proof`` proves these)."""
+    """The metrics of Iceberg-Java's ``ParquetUtil.fileMetrics`` for the footer and the table's settings, and our own
+    metrics of columns without footer statistics (``property/test_row_proof`` proves these)."""
     jvm: Any = java.session._jvm
     hadoop = java.session._jsc.hadoopConfiguration()
     operations = jvm.org.apache.iceberg.StaticTableOperations(

@@ -1,4 +1,4 @@
-"""Format v3 between Iceberg-Java and us: rows keep their ids and their last change, deletion vectors are applied."""
+"""Format v3 between Iceberg-Java and us: rows keep their lineage, and deletion vectors are applied."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def create(session: SparkSession, folder: Path, version: int) -> JavaTable:
 
 
 def insert(table: JavaTable, start: int, end: int) -> None:
-    """Rows of both partitions, one file in each."""
+    """Insert rows into both partitions, a file in each."""
     table.sql(
         "INSERT INTO {table} SELECT /*+ COALESCE(1) */ id, IF(id % 2 = 0, 'even', 'odd'), CONCAT('n', id) FROM RANGE("
         f"{start}, {end})"
@@ -40,14 +40,14 @@ def insert(table: JavaTable, start: int, end: int) -> None:
 
 
 def lineage(java: IcebergJava, location: str) -> Lineage:
-    """Every row's id column, name, row id and last change, as Java reads them."""
+    """The id column, name, row id and last updated sequence number of every row, as Java reads them."""
     frame = java.session.read.format("iceberg").load(location)
     found = frame.select("id", "name", "_row_id", "_last_updated_sequence_number").collect()
     return sorted((tuple(row) for row in found), key=lambda row: (row[0], row[1]))
 
 
 def maintained(location: str, folder: Path, **settings: Any) -> MaintainedTable:
-    """The table after a pass of ours, found whole."""
+    """The verified table after a pass."""
     folder.mkdir()
     table = registered_table(location, folder)
     outcome = table.maintain(**settings)
@@ -79,7 +79,7 @@ def rows_agree(location: str, java: IcebergJava) -> None:
 
 @pytest.fixture
 def changed(spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
-    """Three files per partition; updates, deletes and a merge left rows with ids of their own, and deletion vectors."""
+    """Three files per partition, with stored row ids and deletion vectors from updates, deletes and a merge."""
     table = create(spark_session, tmp_path, 3)
     for start in range(0, 30, 10):
         insert(table, start, start + 10)
@@ -93,10 +93,8 @@ def changed(spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
     table.drop()
 
 
-def test_rows_keep_their_ids_and_their_last_change(
-    changed: JavaTable, iceberg_java: IcebergJava, tmp_path: Path
-) -> None:
-    """Before and after, read by Java: the same multiset of rows, row ids and numbers; and both may go on from there."""
+def test_rows_keep_their_lineage(changed: JavaTable, iceberg_java: IcebergJava, tmp_path: Path) -> None:
+    """Java reads the same multiset of rows, row ids and numbers before and after; both sides can then continue."""
     before = lineage(iceberg_java, changed.metadata_location)
     assert len({row_id for _, _, row_id, _ in before}) == len(before) == 33
     assert len({number for _, _, _, number in before}) == 5
@@ -117,7 +115,7 @@ def test_rows_keep_their_ids_and_their_last_change(
             "cardinality": str(file.record_count),
         }
 
-    # Data and delete manifests first: rewritten, they keep row ids and vectors.
+    # First data and delete manifests: rewritten manifests keep row ids and vectors.
     deletes = sorted(map(repr, vectors))
     rewritten = maintained(changed.metadata_location, tmp_path / "manifests", operations="rewrite_manifests")
     _, listed_now = manifests(rewritten)
@@ -152,8 +150,8 @@ def test_rows_keep_their_ids_and_their_last_change(
 def test_rows_of_an_upgraded_table_get_their_ids_from_the_commit(
     spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
 ) -> None:
-    """They have none before; outputs hold no column of lineage, and untouched files get ids in the same commit, those
-    in manifests of v1, too."""
+    """They have none before; outputs have no lineage columns, and unchanged files get ids in the same commit, also in
+    v1 manifests."""
     table = create(spark_session, tmp_path, 1)
     insert(table, 0, 10)
     table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('format-version' = '2')")
@@ -183,7 +181,7 @@ def test_rows_of_an_upgraded_table_get_their_ids_from_the_commit(
     assert max(i for i in ids if i is not None) < metadata.next_row_id
     rows_agree(ours.metadata_location, iceberg_java)
 
-    # From now on they keep them.
+    # After that, rows keep their ids.
     table.take_over(ours.metadata_location)
     table.sql("DELETE FROM {table} WHERE id = 21")
     again = maintained(table.metadata_location, tmp_path / "second", rewrite_all="true")
@@ -192,10 +190,10 @@ def test_rows_of_an_upgraded_table_get_their_ids_from_the_commit(
     table.drop()
 
 
-def test_a_vector_stands_for_the_position_deletes_it_absorbed(
+def test_a_vector_replaces_the_position_deletes_it_absorbed(
     spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
 ) -> None:
-    """A table upgraded between two deletes has both kinds; both are applied once, and none is left."""
+    """A table upgraded between two deletes has both kinds; both are applied once, and neither is left."""
     table = create(spark_session, tmp_path, 2)
     insert(table, 0, 20)
     table.sql("ALTER TABLE {table} SET TBLPROPERTIES ('write.delete.granularity' = 'partition')")
@@ -217,7 +215,7 @@ def test_a_vector_stands_for_the_position_deletes_it_absorbed(
 def test_java_reads_the_position_deletes_that_we_merged(
     spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path, version: int
 ) -> None:
-    """Merged into a file per partition, or into deletion vectors; Java then continues."""
+    """They are merged into a file per partition, or into deletion vectors; Java then continues."""
     table = create(spark_session, tmp_path, 2)
     insert(table, 0, 20)
     insert(table, 20, 40)
@@ -228,7 +226,7 @@ def test_java_reads_the_position_deletes_that_we_merged(
     assert len(before) == 36
     ours = maintained(table.metadata_location, tmp_path / "first", operations="rewrite_position_deletes")
     merged = live(ours, ManifestContent.DELETES)
-    # In v2 the only delete file of the other partition stays as it is.
+    # In v2 the only delete file of the other partition is unchanged.
     assert sorted(file.record_count for file in merged) == ([1, 3] if version == 2 else [1, 1, 2])
     assert canonical(iceberg_java.rows(ours.metadata_location)) == before
     rows_agree(ours.metadata_location, iceberg_java)

@@ -1,4 +1,4 @@
-"""Whose file is this? Tables that share files under any rules, and passes over them."""
+"""Tables that share files under any rules, and passes over them: no needed file is deleted."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from support.model.truth import Rows
 from support.readers import pyiceberg_rows
 from support.served import files_of
 
-# Whose file is this?  Tables that nest, share, are registered twice, renamed and restored; and passes over them.
+# Tables that nest, share files, are registered twice, renamed and restored; and passes over them.
 #
-# After every step each table is complete through its newest metadata file, as PyIceberg reads it, and so are pins and
-# pending loads.  Forty cases in every run, always the same ones; two thousand new ones with ``make nightly``,
-# where DuckDB reads each table in the end.
+# After every step PyIceberg reads each table completely through its newest metadata file, and pins and pending loads
+# are complete.  Every run has the same forty cases; ``make nightly`` has two thousand new cases, where DuckDB reads
+# each table in the end.
 
 CASES = settings(
     derandomize=not NIGHTLY,
@@ -50,7 +50,7 @@ CASES = settings(
 
 @pytest.mark.slow
 def test_no_pass_deletes_a_file_that_is_needed(tmp_path_factory: pytest.TempPathFactory, duckdb: DuckDB) -> None:
-    """And passes that could always refuse would show nothing: most do their work, and files do go."""
+    """Passes that always refuse would prove nothing: most passes succeed, and files are deleted."""
     folder, tally = tmp_path_factory.mktemp("ownership"), Counter[str]()
 
     def read_again(metadata_location: str) -> Rows | None:
@@ -66,7 +66,7 @@ def test_no_pass_deletes_a_file_that_is_needed(tmp_path_factory: pytest.TempPath
     assert tally["files deleted"] > done
 
 
-# Whatever rules an operator writes: no pass deletes what a table that can be read names, or was seen to have.
+# Under any rules of an operator, no pass deletes a file that a readable table names or that is recorded for a table.
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 FOLDERS = {
@@ -83,7 +83,7 @@ DATA_PATHS = (None, "", "victim", "victim/t", "victim/t/data", "tenant/elsewhere
 
 @dataclass(frozen=True)
 class Case:
-    """What a tenant does with a table beside a victim's, and what the operator has written."""
+    """What a tenant does with a table beside a victim's table, and the rules of the operator."""
 
     victim_rule: str
     tenant_rule: str
@@ -105,7 +105,7 @@ RULES_TRIED = st.builds(
 
 
 class World:
-    """A victim, a tenant whose table may break, and a readable guest that has taken in the victim's files."""
+    """A victim, a tenant whose table may break, and a readable guest that added the victim's files."""
 
     def __init__(self, folder: Path, case: Case) -> None:
         self.folder, self.home, self.case = folder, folder / "warehouse", case
@@ -140,7 +140,7 @@ class World:
         return path
 
     def sweep(self) -> Counter[Status]:
-        """A pass over the victim."""
+        """Run a pass over the victim; return the statuses."""
         grow_old(path for path in self.home.rglob("*") if path.is_file())
         environment = {ALLOWED_PREFIXES: self.rules}
         catalog = open_catalog("C", {**self.properties, "type": "sql"}, environment)
@@ -163,9 +163,7 @@ def rows(location: str) -> list[int]:
 @pytest.mark.slow
 @settings(derandomize=not NIGHTLY, database=None, max_examples=examples(8), suppress_health_check=list(HealthCheck))
 @given(case=RULES_TRIED)
-def test_a_readable_table_and_a_table_that_a_pass_has_seen_keep_their_files(
-    tmp_path_factory: pytest.TempPathFactory, case: Case
-) -> None:
+def test_readable_and_recorded_tables_keep_their_files(tmp_path_factory: pytest.TempPathFactory, case: Case) -> None:
     check(tmp_path_factory.mktemp("apart"), case)
 
 
@@ -187,7 +185,7 @@ def test_a_broken_table_stops_no_deletion_of_a_table_that_rules_keep_apart(tmp_p
 
 
 def check(folder: Path, case: Case) -> None:
-    """Run passes over the victim before and after the tenant's table breaks; judge what is left."""
+    """Run passes over the victim before and after the tenant's table breaks; check the remaining files."""
     world = World(folder, case)
     with closing(world.catalog):
         if case.data_path is not None:
@@ -211,7 +209,7 @@ def check(folder: Path, case: Case) -> None:
         assert rows(world.victim.refresh().metadata_location) == [1, 2, 3]
         location, expected = tables["guest", "t"]
         assert rows(location) == expected
-        can_be_read = case.tenant_rule != "other"  # else its rule forbids reading its metadata
+        can_be_read = case.tenant_rule != "other"  # otherwise its rule forbids reading its metadata
         if can_be_read and (case.is_seen or case.broken == "readable"):
             location, expected = tables["tenant", "t"]
             assert rows(location) == expected

@@ -1,4 +1,4 @@
-"""Work that detection does not see by what came is found after a day, and no pass looks without a reason."""
+"""Detection finds work that new files do not show after a day, and no pass looks without a reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOW_MS = HEAD_MS + HOUR_MS
 DAY_MS = 24 * HOUR_MS
 
 partitions = st.sampled_from(["a", "a", "a", "b", None])
-# Each many times the previous size, so that files of a partition often differ too much to be merged.
+# Each size is a multiple of the previous, so that files of a partition often differ too much to be merged.
 sizes = st.one_of(
     st.builds(lambda power, tenths: MB * 3**power * tenths // 40, st.integers(0, 4), st.integers(8, 12)),
     st.integers(0, 3 * MB),
@@ -48,7 +48,7 @@ policies = st.builds(
 
 @st.composite
 def uneven(draw: st.DrawFn) -> list[list[tuple[int, Any]]]:
-    """One partition whose files each outweigh those before, more or less, so that merging waits."""
+    """A partition whose files each roughly outweigh the files before, so that the merge waits."""
     total, history = draw(st.integers(1, MB)), []
     for growth in draw(st.lists(st.sampled_from([0.35, 0.45, 0.65, 1.1, 3.1]), min_size=1, max_size=7)):
         size = int(total * growth)
@@ -62,7 +62,7 @@ rewrites = st.sets(st.integers(0, 7), max_size=6)
 
 
 def grown(history: list[list[tuple[int, Any]]], rewrites: set[int], *, hours: int = 1) -> GrowingTable:
-    """A table with these commits, some of them rewrites, so many hours apart, the last just now."""
+    """A table with these commits ``hours`` apart, some of them rewrites; the last commit is new."""
     found = GrowingTable()
     for number, added in enumerate(history):
         time_ms = HEAD_MS - (len(history) - 1 - number) * hours * HOUR_MS
@@ -86,7 +86,7 @@ def is_proposed(
     st.integers(1, 100),
     st.integers(0, 100),
 )
-def test_no_work_is_missed_for_more_than_a_day_and_none_that_enough_files_made(
+def test_work_waits_at_most_a_day_and_not_if_enough_files_came(
     history: list[list[tuple[int, Any]]],
     written_anew: set[int],
     resolved: ResolvedPolicy,
@@ -94,7 +94,7 @@ def test_no_work_is_missed_for_more_than_a_day_and_none_that_enough_files_made(
     looked_hours: int,
     hours: int,
 ) -> None:
-    """Files are added and removed, hours pass; without commits the bound is the age of the head at the look."""
+    """Files are added and removed over hours; without commits the bound is the age of the head at the look."""
     found = grown(history, written_anew, hours=3)
     looked_ms = now_ms = HEAD_MS + looked_hours * HOUR_MS
     assume(isinstance(found.plan(resolved.policy, now_ms=looked_ms), Nothing))
@@ -118,7 +118,7 @@ def test_no_work_is_missed_for_more_than_a_day_and_none_that_enough_files_made(
 
 @settings(max_examples=examples(25))
 @given(histories, rewrites, policies, st.lists(few, max_size=4), st.integers(0, 30))
-def test_a_pass_that_did_its_work_is_followed_by_none_until_enough_came(
+def test_after_a_complete_pass_no_pass_runs_until_enough_files_came(
     history: list[list[tuple[int, Any]]],
     written_anew: set[int],
     resolved: ResolvedPolicy,
@@ -162,13 +162,13 @@ def test_a_pass_that_did_its_work_is_followed_by_none_until_enough_came(
     st.lists(st.tuples(few, st.sets(st.integers(0, 30), max_size=1)), max_size=5),
     st.integers(0, 50),
 )
-def test_files_to_cluster_wait_no_longer(
+def test_files_to_cluster_wait_as_long_as_others(
     history: list[tuple[list[tuple[int, Any]], bool]],
     resolved: ResolvedPolicy,
     later: list[tuple[list[tuple[int, Any]], set[int]]],
     hours: int,
 ) -> None:
-    """Some commits came clustered; all files overlap, because they have no bounds."""
+    """Some commits are clustered; all files overlap, because they have no bounds."""
     found = grown([added for added, _ in history], set())
     recipe = choose_recipe(found.metadata, resolved.policy)
     assert recipe is not None

@@ -1,4 +1,4 @@
-"""Paths that name one file compare equal, and no path is taken for ours that is not."""
+"""Paths of the same file compare equal, and no foreign path counts as the table's."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from icekeeper.storage.paths import PathSet, authority, is_under, leads_out, may_be_under, normalise, split_path
 
 SEGMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1), min_size=1, max_size=5)
-# The characters that mean something, so that they meet each other often.
+# Characters with a special meaning, so that they often meet.
 AWKWARD = st.text(st.sampled_from("/.:%2Ffiles3a\\x\u00e9e\u0301"), max_size=20)
 PLAIN = st.lists(st.from_regex(r"[a-z0-9_=-]{1,8}", fullmatch=True), min_size=1, max_size=5)
 
 
-# A scheme and little else.
+# A scheme and little more.
 STORES = st.from_regex(r"(s3|s3a|gs|a|file):/{0,4}[b./%2F]{0,4}", fullmatch=True)
 
 
@@ -56,7 +56,7 @@ def test_a_child_is_under_its_location_and_a_sibling_is_not(location: list[str],
 
 
 @given(st.one_of(AWKWARD, st.text()), st.one_of(AWKWARD, st.text()))
-def test_a_path_surely_under_is_also_possibly_under(path: str, location: str) -> None:
+def test_a_path_certainly_under_is_also_possibly_under(path: str, location: str) -> None:
     if is_under(path, location):
         assert may_be_under(path, location)
 
@@ -66,7 +66,7 @@ def test_a_path_surely_under_is_also_possibly_under(path: str, location: str) ->
     st.one_of(AWKWARD, st.text(), PLAIN.map("/".join)),
     st.lists(st.one_of(AWKWARD, st.text(), PLAIN.map(lambda parts: "/".join(parts[:1]))), max_size=4),
 )
-def test_a_set_of_paths_says_what_its_members_say(path: str, locations: list[str]) -> None:
+def test_a_set_of_paths_agrees_with_its_members(path: str, locations: list[str]) -> None:
     members = PathSet(locations)
     assert members.may_contain(path) == any(may_be_under(path, location) for location in locations)
     below = f"/{path}"
@@ -89,7 +89,7 @@ def test_a_set_of_paths_says_what_its_members_say(path: str, locations: list[str
         "s3:/b/t/f",
     ],
 )
-def test_a_path_that_may_name_another_object_is_not_surely_under(path: str) -> None:
+def test_a_path_that_may_name_another_object_is_not_certainly_under(path: str) -> None:
     assert not is_under(path, "s3://b/t")
 
 
@@ -104,11 +104,11 @@ def test_a_path_that_may_name_another_object_is_not_surely_under(path: str) -> N
         ("s3://b/f", "s3://b"),
     ],
 )
-def test_spellings_that_name_the_same_object_are_under(path: str, location: str) -> None:
+def test_spellings_of_the_same_object_are_under(path: str, location: str) -> None:
     assert is_under(path, location)
 
 
-def test_different_objects_may_normalise_alike_so_that_both_are_protected() -> None:
+def test_objects_that_a_client_may_confuse_normalise_alike() -> None:
     assert normalise("s3://b/t/a%2520b") == normalise("s3://b/t/a%20b") == normalise("s3://b/t/a b")
     assert may_be_under("s3://b/t%2Ff", "s3://b/t")
 
@@ -136,7 +136,7 @@ def test_splitting_is_literal(path: str, expected: tuple[str, str, str]) -> None
     ("path", "expected"),
     [("s3n://b/x", "s3://b"), ("file:/x", "file://"), ("/x", "file://"), ("gs://b/x", "gs://b")],
 )
-def test_authority(path: str, expected: str) -> None:
+def test_the_authority_is_extracted(path: str, expected: str) -> None:
     assert authority(path) == expected
 
 
@@ -145,7 +145,7 @@ def test_authority(path: str, expected: str) -> None:
 
 @pytest.mark.parametrize("spelled", [str, Path.as_uri, "file:{}".format, "/{}".format])
 @pytest.mark.parametrize("name", ["link", "l nk", "l%41nk"])
-def test_a_folder_reached_by_a_link_is_one_place(tmp_path: Path, name: str, spelled: Callable[[Path], str]) -> None:
+def test_a_folder_and_a_link_to_it_are_equal(tmp_path: Path, name: str, spelled: Callable[[Path], str]) -> None:
     real, link = tmp_path / "real" / "wh", tmp_path / name
     (real / "t/data/k=%2F").mkdir(parents=True)
     link.symlink_to("real")
@@ -155,18 +155,18 @@ def test_a_folder_reached_by_a_link_is_one_place(tmp_path: Path, name: str, spel
         assert (may_be_under(item, spelled(link)), may_be_under(other, str(real))) == (True, True)
         assert PathSet([spelled(link / "wh/t")]).may_contain(item)
         assert PathSet([str(real / "t")]).may_contain(other)
-    if "%" not in spelled(link):  # encoded, the literal path names another file, which is what would be deleted
+    if "%" not in spelled(link):  # the literal path, if encoded, names another file
         assert (is_under(other, str(real)), is_under(item, spelled(link))) == (True, True)
 
 
-def test_a_link_to_a_file_is_its_target(tmp_path: Path) -> None:
+def test_a_link_to_a_file_resolves_to_its_target(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
     (tmp_path / "b").symlink_to("a")
     (tmp_path / "c").symlink_to("b")
     assert normalise(str(tmp_path / "c")) == str(tmp_path / "a")
 
 
-def test_a_path_that_a_link_leads_outside_is_not_surely_under(tmp_path: Path) -> None:
+def test_a_path_through_a_link_to_the_outside_is_not_certainly_under(tmp_path: Path) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "t/data").symlink_to(tmp_path / "elsewhere")
@@ -177,13 +177,13 @@ def test_a_path_that_a_link_leads_outside_is_not_surely_under(tmp_path: Path) ->
     assert not leads_out(str(tmp_path / "elsewhere/f"), str(tmp_path / "t"))
 
 
-def test_a_link_in_a_circle_and_a_path_that_cannot_be_one_keep_their_text(tmp_path: Path) -> None:
+def test_circular_links_and_invalid_paths_keep_their_text(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert normalise(str(tmp_path / "loop/f")) == str(tmp_path / "loop/f")
     assert normalise("/a/\0/f") == "/a/\0/f"
 
 
-def test_a_relative_path_is_the_absolute_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_equals_its_absolute_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert normalise("file://./wh/f") == normalise("wh/f") == normalise(str(tmp_path / "wh/f"))
     assert is_under(str(tmp_path / "wh/f"), "file://./wh")

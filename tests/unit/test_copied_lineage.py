@@ -1,4 +1,4 @@
-"""Rows of copied row groups keep their ids and their last change
+"""Rows of copied row groups keep their row ids and last updated sequence numbers
 (rule: rows-keep-their-lineage)."""
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from support.copied import (
     with_metadata,
 )
 
-# Rows of copied row groups keep their ids and their last change, in columns of their own
+# Rows of copied row groups keep their lineage in two additional columns
 # (rule: rows-keep-their-lineage).
 
 NAMES = ["_row_id", "_last_updated_sequence_number"]
@@ -65,7 +65,7 @@ def bytes_of(path: str | Path, chunk: ColumnChunk) -> bytes:
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> list[Input]:
-    """Files without the columns, with all values, and with nulls in the second and third row group."""
+    """A file without the columns, a file with all values, and a file with nulls in the second and third row group."""
     ids: list[int | None] = list(range(900, 960))
     changes: list[int | None] = [3 + n % 2 for n in range(60)]
     some = [None if n in (30, 31, 59) else value for n, value in enumerate(ids)]
@@ -78,7 +78,7 @@ def inputs(tmp_path: Path) -> list[Input]:
     ]
 
 
-def test_only_lineage_columns_with_nulls_are_encoded_anew(inputs: list[Input], tmp_path: Path) -> None:
+def test_only_lineage_columns_with_nulls_are_encoded_again(inputs: list[Input], tmp_path: Path) -> None:
     made = made_of(inputs, tmp_path / "copy.parquet")
     before = [(item.entry.file_path, group) for item in inputs for group in groups_of(item.entry.file_path)]
     after = groups_of(made.file_path)
@@ -92,8 +92,8 @@ def test_only_lineage_columns_with_nulls_are_encoded_anew(inputs: list[Input], t
     assert kept == [[]] * 3 + [[True, True]] * 4 + [[False, False]] * 2 + [[]] * 3
 
 
-def test_rows_without_ids_share_no_file_with_rows_that_have_some(tmp_path: Path) -> None:
-    """They get theirs from the commit (rule: rows-keep-their-lineage)."""
+def test_rows_with_and_without_ids_share_no_file(tmp_path: Path) -> None:
+    """Such rows get ids from the commit (rule: rows-keep-their-lineage)."""
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
     refused = copyable_file(entry_of(path), lineage_target(), STORAGE, 3)
     assert str(refused) == f"{path} has rows without ids, which will get ids from a commit"
@@ -101,7 +101,7 @@ def test_rows_without_ids_share_no_file_with_rows_that_have_some(tmp_path: Path)
         copyable_file(entry_of(path, first_row_id=0), lineage_target(), STORAGE)
 
 
-def test_a_file_with_one_of_the_columns_is_refused(tmp_path: Path) -> None:
+def test_a_file_with_only_one_lineage_column_is_refused(tmp_path: Path) -> None:
     whole = lineage_file(tmp_path / "whole.parquet", 0, ([1], [2]))
     table = pq.read_table(whole.entry.file_path)
     for gone in NAMES:
@@ -114,7 +114,7 @@ def test_a_file_with_one_of_the_columns_is_refused(tmp_path: Path) -> None:
     assert str(refused) == f"{path} does not have the table's current columns"
 
 
-def test_icebergs_schema_in_a_footer_is_left_out_where_columns_are_added(tmp_path: Path) -> None:
+def test_the_iceberg_schema_of_a_footer_is_omitted_if_columns_are_added(tmp_path: Path) -> None:
     def annotate(metadata: FileMetaData) -> None:
         metadata.key_value_metadata = [KeyValue(b"iceberg.schema", b"{}")]
 
@@ -127,7 +127,7 @@ def test_icebergs_schema_in_a_footer_is_left_out_where_columns_are_added(tmp_pat
 
 
 def test_stored_ids_with_poor_statistics_are_decoded(tmp_path: Path) -> None:
-    """Without counts of nulls, or with bounds that no row has."""
+    """The statistics lack null counts, or have bounds that no row has."""
     stored = lineage_file(tmp_path / "none.parquet", 0, ([1, None, 3], [4, 5, None]), (50, 9), write_statistics=False)
     made = made_of([stored], tmp_path / "copy.parquet")
     assert row_ids(made.file_path) == [(0, 1, 4), (1, 51, 5), (2, 3, 9)]
@@ -147,8 +147,8 @@ def test_stored_ids_with_poor_statistics_are_decoded(tmp_path: Path) -> None:
     assert (found.min, found.max) == (1, 3)
 
 
-def test_a_file_whose_lineage_another_writer_encoded_names_several_writers(tmp_path: Path) -> None:
-    """Readers work around faults of a writer by its name, which must not stand for pages of others
+def test_a_file_with_lineage_by_another_writer_names_several_writers(tmp_path: Path) -> None:
+    """Readers work around faults of a writer by its name, which must not apply to pages of others
     (rule: copy-only-checked-footers)."""
 
     def by_java(metadata: FileMetaData) -> None:
@@ -162,7 +162,7 @@ def test_a_file_whose_lineage_another_writer_encoded_names_several_writers(tmp_p
     assert pq.read_metadata(without_ids.file_path).created_by.startswith("parquet-mr version 1.13.1")
 
 
-# The proof sees wrong row ids of a copy, whichever step makes them
+# The proof detects wrong row ids of a copy, whatever step causes them
 # (rule: prove-before-commit, rows-keep-their-lineage).
 
 Patch = pytest.MonkeyPatch
@@ -206,7 +206,7 @@ def wrong_values(patch: Patch) -> None:
 
 
 def exchanged(patch: Patch) -> None:
-    """The chunks of two row groups change places; so do checksums, so that only the values differ."""
+    """The chunks and checksums of two row groups are exchanged, so that only the values differ."""
 
     def written(original: Any, *arguments: Any) -> Any:
         first, second, *rest = original(*arguments)
@@ -244,16 +244,16 @@ FAULTS: dict[str, tuple[Callable[[Patch], None], str]] = {
 }
 
 
-# What stored values were resolved to is known by checksums only; what is inherited, by what the entry says.
+# Stored values are proven by checksums, inherited values by the entry.
 _INHERITED_ONLY = ("row ids from another row on", "another last change")
 CASES = [(fault, 0) for fault in FAULTS] + [(fault, 1) for fault in FAULTS if fault not in _INHERITED_ONLY]
 
 
 @pytest.mark.parametrize(("fault", "which"), CASES)
-def test_other_row_ids_than_before_are_seen(
+def test_changed_row_ids_are_detected(
     fault: str, which: int, two_inputs: list[Input], tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """Of files without the columns, and of files where some values are null."""
+    """This holds for files without the columns and for files with some null values."""
     spoil, sentence = FAULTS[fault]
     spoil(monkeypatch)
     to = tmp_path / "copy.parquet"
@@ -272,8 +272,8 @@ def claiming(nulls: int) -> Callable[[FileMetaData], None]:
     return change
 
 
-def test_nulls_that_a_footer_denies_are_seen(two_inputs: list[Input], tmp_path: Path) -> None:
-    """By its statistics the columns can be copied as they are; every null would then inherit another id."""
+def test_nulls_that_a_footer_denies_are_detected(two_inputs: list[Input], tmp_path: Path) -> None:
+    """The statistics would allow a copy of the columns; every null would then inherit another id."""
     path = Path(two_inputs[1].entry.file_path)
     false = with_metadata(path, claiming(0))
     claimed = Input(entry_of(false, first_row_id=8000), 9)
@@ -282,7 +282,7 @@ def test_nulls_that_a_footer_denies_are_seen(two_inputs: list[Input], tmp_path: 
 
 
 def test_row_ids_are_proven_in_every_batch(two_inputs: list[Input], tmp_path: Path, monkeypatch: Patch) -> None:
-    """Batches that end within row groups, and row groups that are read alone or together."""
+    """Batches may end within row groups, and row groups are read alone or together."""
     for batch, together in ((1, 1), (7, 10**6), (10**6, 300)):
         monkeypatch.setattr("icekeeper.row_group_copy.copy_proof._BATCH_ROWS", batch)
         monkeypatch.setattr("icekeeper.row_group_copy.copy_proof._READ_BYTES", together)
@@ -294,11 +294,11 @@ def test_row_ids_are_proven_in_every_batch(two_inputs: list[Input], tmp_path: Pa
         assert found[60:64] == [(60, 8000, 9), (61, 101, 101), (62, 102, 102), (63, 103, 103)]
 
 
-def test_of_every_input_another_column_is_decoded_too(tmp_path: Path) -> None:
-    """Lineage columns are smaller than all others; that they decode says nothing of what was copied."""
+def test_another_column_of_every_input_is_decoded_too(tmp_path: Path) -> None:
+    """Lineage columns are smaller than all others, but decoding them does not prove the copied columns."""
     source = plain_file(tmp_path / "in.parquet", 0, 5000, 7, rows=25, use_dictionary=False)
     path = Path(source.entry.file_path)
-    data = path.read_bytes().replace(b"\x28\xb5\x2f\xfd", b"\xd7\x4a\xd0\x02")  # where Zstandard's frames begin
+    data = path.read_bytes().replace(b"\x28\xb5\x2f\xfd", b"\xd7\x4a\xd0\x02")  # the magic of Zstandard frames
     path.write_bytes(data)
     with pytest.raises(StorageError, match="rows were not kept: it cannot be read back: "):
         merged([source], tmp_path / "copy.parquet")
@@ -307,7 +307,7 @@ def test_of_every_input_another_column_is_decoded_too(tmp_path: Path) -> None:
 def test_row_ids_of_another_number_of_rows_are_refused(
     two_inputs: list[Input], tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    """Fewer than the other columns have, or more than Arrow puts into a row group."""
+    """There are fewer than rows, or more than Arrow writes into a row group."""
     original = write_lineage._stored_values
     monkeypatch.setattr(write_lineage, "_stored_values", lambda file, number: original(file, number).slice(1))
     path = two_inputs[1].entry.file_path

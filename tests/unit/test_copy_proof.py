@@ -1,4 +1,4 @@
-"""The proof of a copy: what differs is seen, and a failing store disproves nothing
+"""The proof of a copy detects every difference, and a failing store is not evidence of a difference
 (rule: prove-before-commit)."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from icekeeper.storage.storage import Storage
 from support.copied import MIXED, copied, mixed_rows, parquet_file, with_metadata
 from support.rewrites import input_file, rows, struct, task
 
-# The proof sees any difference between the row groups read and the file written
+# The proof detects any difference between the row groups read and the file written
 # (rule: prove-before-commit).
 
 
@@ -56,7 +56,7 @@ def flipped(path: Path) -> None:
 
 
 def exchanged_bytes(path: Path) -> None:
-    """The same bytes in the other order, as if two inputs had been mixed up."""
+    """The same bytes in another order, as if two inputs were mixed up."""
     data = path.read_bytes()
     path.write_bytes(data[:4] + data[104:204] + data[4:104] + data[204:])
 
@@ -95,10 +95,10 @@ SPOILT: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("what", SPOILT)
-def test_what_is_not_as_it_was_read_is_seen(
+def test_every_change_of_the_written_file_is_detected(
     what: str, inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The written size is kept, so that not it, but what was changed, is found."""
+    """The size is unchanged, so that the proof must find the change itself."""
     change, sentence = SPOILT[what]
     to = tmp_path / "copy.parquet"
 
@@ -116,11 +116,11 @@ def test_what_is_not_as_it_was_read_is_seen(
 
 
 def _of_size(original: Any, path: str, size: int) -> Any:
-    """An ``open_input`` whose stream has that size if it is of that path: a footer may have become shorter."""
+    """An ``open_input`` that pads the stream of this path to this size, because a footer may be shorter."""
 
-    def opened(storage: Storage, asked: str) -> Any:
-        stream = original(storage, asked)
-        if asked != path or stream.size() == size:
+    def opened(storage: Storage, requested: str) -> Any:
+        stream = original(storage, requested)
+        if requested != path or stream.size() == size:
             return stream
         data = stream.read()
         # Fill up before the footer, where no offset points.
@@ -130,14 +130,14 @@ def _of_size(original: Any, path: str, size: int) -> Any:
     return opened
 
 
-def test_a_file_of_another_size_is_seen(inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_file_size_is_detected(inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to = tmp_path / "copy.parquet"
     after_writing(monkeypatch, lambda path: path.write_bytes(path.read_bytes()[:-9]))
     with pytest.raises(StorageError, match=r"\d+ bytes were written, but the file has \d+"):
         copied(inputs, to)
 
 
-def test_nothing_is_left_when_an_input_goes_away(
+def test_nothing_is_left_when_an_input_disappears(
     inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
@@ -154,7 +154,7 @@ def test_nothing_is_left_when_an_input_goes_away(
     assert not (tmp_path / "copy.parquet").exists()
 
 
-def test_an_input_that_was_exchanged_after_it_was_judged_is_refused(
+def test_an_input_replaced_after_its_check_is_refused(
     inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def exchanging(files: Any) -> Any:
@@ -179,7 +179,7 @@ def test_blocks_may_end_anywhere(inputs: list[Path], tmp_path: Path, monkeypatch
         assert (tmp_path / "parts.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
 
 
-# A store that fails while an output is read back disproves nothing: the error says so, nothing is committed
+# If a store fails while an output is read back, the output is unproved, not wrong, and nothing is committed
 # (rule: prove-before-commit).
 
 SCHEMA = struct((1, "id", "long"))
@@ -222,7 +222,7 @@ def _raised_from(error: Exception) -> Exception:
 
 
 def failing(error: Exception, ending: str, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same method of a storage, which fails for some paths."""
+    """The same method of a storage, which fails for paths with this ending."""
 
     def fails(self: Storage, path: str, *more: Any) -> Any:
         with self.translated(path):
@@ -234,7 +234,7 @@ def failing(error: Exception, ending: str, call: Callable[..., Any]) -> Callable
 
 
 @pytest.mark.parametrize(("level", "method"), [("counts", "read_end"), ("full", "open_input")])
-def test_rows_that_could_not_be_read_back_are_not_called_lost(
+def test_rows_that_cannot_be_read_back_do_not_count_as_lost(
     level: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = task(SCHEMA, [input_file(tmp_path / "in.parquet", rows(SCHEMA, {"id": [1, 2]}))], tmp_path, proof=level)
@@ -247,7 +247,7 @@ def test_rows_that_could_not_be_read_back_are_not_called_lost(
 
 
 def assembled(layout: Layout, path: str, schema: Any, storage: Storage) -> WrittenCopy:
-    """As if a store had put the file together."""
+    """A write as if a store had assembled the file."""
     written = write_copy(layout, path, schema, storage)
     assert not isinstance(written, NotCopyable)
     return replace(written, assembled=AssembledObject("etag", (), {}))
@@ -257,7 +257,7 @@ def assembled(layout: Layout, path: str, schema: Any, storage: Storage) -> Writt
 @pytest.mark.parametrize(
     ("error", "expected"), [(OF_A_STORE[-1], OutputUnproved), (OF_A_FILE[3], RowsNotKept)], ids=["store", "file"]
 )
-def test_a_copy_that_could_not_be_read_back_is_unproved(
+def test_a_copy_that_cannot_be_read_back_is_unproved(
     by_store: bool, error: Exception, expected: type[StorageError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
@@ -272,8 +272,8 @@ def test_a_copy_that_could_not_be_read_back_is_unproved(
         copied([source], tmp_path / "copy.parquet")
 
 
-def test_an_input_is_not_called_damaged_when_its_store_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a rewrite would start again without the file, and report it as damaged
+def test_an_input_is_not_damaged_because_its_store_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a rewrite would start again without the file and report it as damaged
     (rule: leave-out-unreadable-files)."""
     path = parquet_file(tmp_path / "in.parquet", mixed_rows(0))
 

@@ -1,4 +1,4 @@
-"""Which unreferenced files go: a set of refusals."""
+"""Which unreferenced files are deleted, and which sweeps are refused."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def plan(
     metadata: TableMetadata | None = None,
     swept: Iterable[str] = (LOCATION,),
 ) -> OrphanPlan:
-    """What the operation does: drop what is referenced or young, plan the rest."""
+    """Plan as the operation does: leave out referenced and young files, plan the rest."""
     left = candidates(listed, referenced)
     return plan_orphans(
         metadata or table(),
@@ -80,14 +80,14 @@ def test_old_and_unreferenced_files_are_orphans_in_order_of_path() -> None:
 @pytest.mark.parametrize(
     ("modified_ms", "young"), [(None, True), (LIMIT_MS, True), (LIMIT_MS + 1, True), (LIMIT_MS - 1, False)]
 )
-def test_the_limit_itself_is_young_and_so_is_an_unknown_age(modified_ms: int | None, young: bool) -> None:
+def test_a_file_at_the_limit_or_of_unknown_age_is_young(modified_ms: int | None, young: bool) -> None:
     left = candidates([found(f"{LOCATION}/data/a", modified_ms)])
     assert (left.too_young, len(left.unreferenced)) == ((1, 0) if young else (0, 1))
 
 
 @pytest.mark.parametrize("reference", ["s3://other/t/data/f", "gs://b/t/data/f", "hdfs://host:8020/t/data/f"])
-def test_the_same_path_under_another_authority_is_noticed(reference: str) -> None:
-    """Even of a young file, because another spelling of the table's files concerns all of them."""
+def test_the_same_path_under_another_authority_is_detected(reference: str) -> None:
+    """This includes young files, because another spelling of the table's files affects all of them."""
     for modified_ms in (1, None, LIMIT_MS):
         listed = [found("s3://b/t/data/f", modified_ms), found("s3://b/t/data/g", modified_ms)]
         assert candidates(listed, [reference]).prefix_mismatches == ["s3://b/t/data/f"]
@@ -97,13 +97,13 @@ def test_the_same_path_under_another_authority_is_noticed(reference: str) -> Non
         )
 
 
-def test_a_named_folder_is_swept_in_this_spelling_only() -> None:
+def test_a_named_folder_is_swept_only_in_this_spelling() -> None:
     named, other = (f"{LOCATION}/{name}/f.orc" for name in ("k=\u00e9", "k=e\u0301"))
     planned = plan([found(named), found(other)], swept=[f"{LOCATION}/k=\u00e9"])
     assert (planned.paths, planned.in_other_folders) == ((named,), (other,))
 
 
-def test_a_path_is_no_twin_of_itself() -> None:
+def test_a_path_is_not_its_own_twin() -> None:
     assert candidates([found("s3://b/t/data/f")], ["s3a://b/t/data/g"]).prefix_mismatches == []
     assert find_prefix_mismatch(["s3://b/t/data/f"], ["s3a://b/t//data/f", "s3://b/u/data/f"]) is None
 
@@ -116,14 +116,14 @@ def test_files_outside_the_location_are_never_planned() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["s3://b/t/keep", "s3a://b/t/keep/", "s3://b//t/keep", "s3://b/t/ke%65p"])
-def test_protected_prefixes_hold_in_every_spelling(prefix: str) -> None:
+def test_protected_prefixes_apply_in_every_spelling(prefix: str) -> None:
     planned = plan([found(f"{LOCATION}/keep/a.avro"), found(f"{LOCATION}/keeper.avro")], protected=[prefix])
     assert planned.paths == (f"{LOCATION}/keeper.avro",)
     assert planned.protected == 1
 
 
 @pytest.mark.parametrize("name", ["v3.metadata.json", "00003-x.gz.metadata.json", "v3.metadata.json.gz"])
-def test_metadata_files_newer_than_the_oldest_snapshot_stay(name: str) -> None:
+def test_metadata_files_newer_than_the_oldest_snapshot_are_kept(name: str) -> None:
     """Some catalogs keep an incomplete metadata log."""
     assert is_metadata_file(f"{LOCATION}/metadata/{name}")
     newer = found(f"{LOCATION}/metadata/{name}", OLDEST_SNAPSHOT_MS)
@@ -132,7 +132,7 @@ def test_metadata_files_newer_than_the_oldest_snapshot_stay(name: str) -> None:
     assert plan([older]).orphans == (older,)
 
 
-def test_thousands_of_branches_without_main_are_walked_once() -> None:
+def test_thousands_of_branches_without_main_are_visited_once() -> None:
     count = 3_000
     snapshots = [
         snapshot(n, format_version=2, timestamp_ms=500_000 + n, parent_id=n - 1 or None) for n in range(1, count + 1)
@@ -148,7 +148,7 @@ def test_thousands_of_branches_without_main_are_walked_once() -> None:
 @pytest.mark.parametrize("branch", ["main", "other"])
 @pytest.mark.parametrize(("parent", "goes"), [(1, False), (99, True)])
 def test_an_old_tag_keeps_no_metadata_files(branch: str, parent: int, goes: bool) -> None:
-    """Its snapshot is no part of main's history any more, nor of a branch's, where there is no main."""
+    """Its snapshot is no longer in the history of main, or of a branch if there is no main."""
     of_history = ((1, 100_000, None), (2, 500_000, parent), (3, 600_000, 2))
     snapshots = [snapshot(n, format_version=2, timestamp_ms=ms, parent_id=before) for n, ms, before in of_history]
     refs = {branch: {"type": "branch", "snapshot-id": 3}, "audit": {"type": "tag", "snapshot-id": 1}}
@@ -157,13 +157,13 @@ def test_an_old_tag_keeps_no_metadata_files(branch: str, parent: int, goes: bool
     assert planned.orphans == ((older,) if goes else ())
 
 
-def test_tags_alone_keep_what_is_newer_than_their_oldest_snapshot() -> None:
+def test_tags_alone_keep_metadata_files_newer_than_their_oldest_snapshot() -> None:
     names = {n: found(f"{LOCATION}/metadata/v{n}.metadata.json", OLDEST_SNAPSHOT_MS + n) for n in (-1, 0)}
     planned = plan(names.values(), metadata=table(refs={"audit": {"type": "tag", "snapshot-id": 1}}))
     assert planned.orphans == (names[-1],)
 
 
-def test_without_snapshots_metadata_files_newer_than_the_table_stay() -> None:
+def test_without_snapshots_metadata_files_newer_than_the_table_are_kept() -> None:
     empty = table(snapshots=[], **{"last-updated-ms": 700_000})
     planned = plan([found(f"{LOCATION}/metadata/v1.metadata.json", 700_000)], metadata=empty)
     assert planned.protected == 1
@@ -185,7 +185,7 @@ def test_unparsable_metadata_is_refused_with_a_remedy() -> None:
         refuse_foreign([torn])
 
 
-def test_files_below_another_tables_folder_are_counted_and_stay() -> None:
+def test_files_below_another_tables_folder_are_counted_and_kept() -> None:
     planned = plan([found(f"{LOCATION}/{of}/f.orc") for of in ("sub", "subway")], others=["s3a://b/t/sub/"])
     assert planned.paths == (f"{LOCATION}/subway/f.orc",)
     assert (planned.of_other_tables, planned.protected) == (1, 0)
@@ -205,13 +205,13 @@ def test_files_below_another_tables_folder_are_counted_and_stay() -> None:
         ("data/_region=1/_temporary/f.parquet", True),
         ("data/_regions=1/f.parquet", True),
         ("data/_region/f.parquet", True),
-        ("data/_part=1/f.parquet", True),  # no partition field is called so
+        ("data/_part=1/f.parquet", True),  # no partition field has this name
         ("data/.f.parquet.crc", False),
         ("data/_region=1/_f.parquet", False),
         ("a_b/f.parquet", False),
     ],
 )
-def test_hidden_files_of_other_formats_and_engines_stay(key: str, stays: bool) -> None:
+def test_hidden_files_of_other_formats_and_engines_are_kept(key: str, stays: bool) -> None:
     fields = [{"name": name, "source-id": 1, "field-id": 1000, "transform": "identity"} for name in ("p", "_region")]
     specs = [{"spec-id": 0, "fields": fields[1:]}, {"spec-id": 1, "fields": fields[:1]}]
     planned = plan([found(f"{LOCATION}/{key}")], metadata=table(**{"partition-specs": specs, "default-spec-id": 1}))
@@ -228,14 +228,14 @@ OF_ICEBERG = (
     *("5d4b-0_0_data.0.parq", "00000-0-6f1c-deletes.puffin", "20240101_000000_00001_abcde-6f1c.stats"),
     *("000000_0", "000012_0_copy_3", "0000000123_14", "snap-1-1-6f1c.avro", "6f1c-m0.avro", "version-hint.text"),
     *("00001-6f1c.metadata.json", "00001-6f1c.gz.metadata.json", "v1.metadata.json.gz", "6f1c-version-hint.temp"),
-    ".00001-6f1c.metadata.json.0123456789abcdef0123456789abcdef.unfinished",  # ours
+    ".00001-6f1c.metadata.json.0123456789abcdef0123456789abcdef.unfinished",  # written by Icekeeper
 )
 OF_OTHERS = {
     "1011.lance": ".lance",
     "1.manifest": ".manifest",
     "00000.parquet.tmp": ".tmp",
     "f.PARQUET": ".PARQUET",
-    "f.parquet.crc": ".crc",  # Hadoop's begins with a dot
+    "f.parquet.crc": ".crc",  # Hadoop's file begins with a dot
     ".f.lance.crc": ".crc",
     ".f.parquet.0123.unfinished": ".unfinished",
     "model.bin": ".bin",
@@ -253,8 +253,8 @@ OF_OTHERS = {
 }
 
 
-def test_only_names_that_writers_of_iceberg_tables_give_are_swept() -> None:
-    """What Lance or a person keeps beside a table stays, and is counted (rule: sweep-iceberg-tables-only)."""
+def test_only_files_named_by_iceberg_writers_are_swept() -> None:
+    """Files that Lance or a person keeps beside a table are kept and counted (rule: sweep-iceberg-tables-only)."""
     assert [name for name in OF_ICEBERG if not is_of_iceberg(name)] == []
     assert [name for name in OF_OTHERS if is_of_iceberg(name)] == []
     assert {name: ending_of(f"{LOCATION}/a.b/{name}") for name in OF_OTHERS} == OF_OTHERS
@@ -269,7 +269,7 @@ def test_only_names_that_writers_of_iceberg_tables_give_are_swept() -> None:
     st.text(),
     st.lists(st.sampled_from(["bin", ".lance", "tar.gz"])),
 )
-def test_the_name_alone_decides_and_further_endings_only_add(name: str, folder: str, further: list[str]) -> None:
+def test_only_the_name_decides_and_further_endings_only_add(name: str, folder: str, further: list[str]) -> None:
     permitted = is_of_iceberg(name)
     assert is_of_iceberg(f"{folder}/{name}") == permitted
     assert name.endswith((".crc", ".unfinished")) or is_of_iceberg(f"{folder}/.{name}.crc") == permitted
@@ -280,7 +280,7 @@ def test_the_name_alone_decides_and_further_endings_only_add(name: str, folder: 
 
 @pytest.mark.parametrize("key", ["table_type", "TABLE_TYPE", "table-type", "tableType", "Table Type"])
 def test_a_table_of_another_type_is_not_swept(key: str) -> None:
-    """In whatever spelling (rule: sweep-iceberg-tables-only)."""
+    """This holds for any spelling of the type (rule: sweep-iceberg-tables-only)."""
     for value in ("iceberg", "ICEBERG", " Iceberg "):
         refuse_other_type(table(properties={key: value}), ())
     for value in ("lance", "Lance", "fact", "", "iceberg2", "EXTERNAL_TABLE"):
@@ -293,7 +293,7 @@ def test_a_table_of_another_type_is_not_swept(key: str) -> None:
 @pytest.mark.parametrize(
     ("orphans", "listed", "limit", "source", "refused"),
     [
-        (1000, 1000, Fraction(1, 2), "default", False),  # so few may be a failed job's beside a small table
+        (1000, 1000, Fraction(1, 2), "default", False),  # so few may come from a failed job beside a small table
         (1001, 2001, Fraction(1, 2), "default", True),
         (1001, 2002, Fraction(1, 2), "default", False),
         (2, 3, Fraction(1, 2), "--set", True),  # set on purpose
@@ -305,7 +305,7 @@ def test_a_table_of_another_type_is_not_swept(key: str) -> None:
     ],
 )
 def test_too_large_a_share_is_refused(orphans: int, listed: int, limit: Fraction, source: str, refused: bool) -> None:
-    """Too many orphans at once are refused."""
+    """The sweep is refused if the share of orphans exceeds the limit."""
     source, _, missing = source.partition(", ")
     if not refused:
         refuse_mass_deletion(orphans, listed, limit, source, any_missing=bool(missing))
@@ -358,6 +358,6 @@ def test_orphans_and_references_never_meet(
     ],
     ids=str,
 )
-def test_the_first_bytes_of_a_metadata_file_have_its_uuid_or_none(beginning: bytes, uuid: str | None) -> None:
-    """A UUID that belongs to something inside the document must never pass for the table's."""
+def test_the_uuid_is_read_from_the_first_bytes_of_a_metadata_file(beginning: bytes, uuid: str | None) -> None:
+    """The UUID of an object inside the document must not be taken for the table's."""
     assert leading_uuid(beginning) == uuid

@@ -1,4 +1,4 @@
-"""When partitions end, and how long they are left alone after that."""
+"""When partitions end, and how long they are left alone afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from icekeeper.policy.partition_time import NO_TIME_FIELD, partition_times
 from icekeeper.policy.relative_time import end_by_pattern, parse_partition_time
 from support.plans import HEAD_MS, MB, data_file, live_file, ms, partitioned, policy, spec, times
 
-# When partitions end: by transforms of time, by calendar columns, by text that is read with a pattern.
+# When partitions end: by time transforms, by calendar columns, by text with a pattern.
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_partition_ends_where_the_next_one_begins(
 
 
 def test_of_several_time_fields_the_earliest_end_counts() -> None:
-    """After evolution every file is judged by its own spec; a spec with both a day and its hours by the hour."""
+    """After evolution every file is judged by its own spec; a spec with a day and an hour is judged by the hour."""
     found = times(
         partitioned(
             spec(0),
@@ -75,11 +75,11 @@ def test_of_several_time_fields_the_earliest_end_counts() -> None:
 @pytest.mark.parametrize(
     "fields", [(), (("id", "bucket[4]"),), (("dt", "truncate[7]"),), (("ts", "void"),), (("dt", "identity"),)]
 )
-def test_other_partitions_have_no_time(fields: tuple[tuple[str, str], ...]) -> None:
+def test_partitions_without_time_fields_have_no_end(fields: tuple[tuple[str, str], ...]) -> None:
     assert partition_times(partitioned(spec(0, *fields)), policy()) == Nothing(NO_TIME_FIELD)
 
 
-def test_the_first_time_of_the_current_spec_is_taken_unless_one_is_named() -> None:
+def test_the_first_time_field_of_the_current_spec_is_used_unless_a_field_is_named() -> None:
     metadata = partitioned(spec(0, ("day", "identity")), spec(1, ("dt", "identity"), ("ts", "day"), ("day", "month")))
     assert times(metadata).end_ms(1, ("x", 19782, 0)) == ms(2024, 3, 1)
     assert times(metadata).end_ms(0, (19782,)) is None
@@ -137,7 +137,7 @@ def test_a_field_that_the_table_is_not_partitioned_by_is_an_error(settings: dict
         ("%Y", "__HIVE_DEFAULT_PARTITION__", None),
     ],
 )
-def test_text_is_read_as_a_whole_or_not_at_all(pattern: str, value: str, end: int | None) -> None:
+def test_text_is_parsed_as_a_whole_or_not_at_all(pattern: str, value: str, end: int | None) -> None:
     _, expressions = parse_partition_time(f"dt={pattern}")
     assert end_by_pattern(expressions, [value]) == end
 
@@ -170,7 +170,7 @@ def test_a_pattern_may_read_several_fields() -> None:
         ("year=", "write FIELD=PATTERN"),
     ],
 )
-def test_a_pattern_that_names_no_moment_is_bad_usage(text: str, complaint: str) -> None:
+def test_a_pattern_without_a_time_is_bad_usage(text: str, complaint: str) -> None:
     with pytest.raises(PolicyError, match=re.escape(f"partition_time cannot be '{text}' (from") + ".*") as found:
         policy(partition_time=text)
     assert complaint in str(found.value)
@@ -189,7 +189,7 @@ def test_ends_agree_with_the_calendar(moment: dt.datetime, finest: str) -> None:
     assert end_by_pattern(expressions, [text]) == since // dt.timedelta(milliseconds=1)
 
 
-# ``min_partition_age_hours``: a partition is left alone until so long after its end, to the millisecond.
+# ``min_partition_age_hours``: a partition is left alone for this time after its end, to the millisecond.
 
 ONE_DAY, END_MS = 20_454, ms(2026, 1, 2)
 BY_DAY = partitioned(spec(1), spec(0, ("id", "bucket[4]"), ("ts", "day")))
@@ -200,14 +200,14 @@ def of_day(day: int | None, name: str = "f", **more: Any) -> DataFile:
 
 
 @pytest.mark.parametrize("hours", ["0", "1", "36.5"])
-def test_a_partition_is_rewritten_from_its_end_and_age_on(hours: str) -> None:
+def test_a_partition_is_rewritten_once_its_end_has_the_minimum_age(hours: str) -> None:
     settings, edge_ms = policy(min_partition_age_hours=hours), END_MS + int(float(hours) * HOUR_MS)
     assert file_scope(settings, BY_DAY, edge_ms)(of_day(ONE_DAY), 0)
     assert not file_scope(settings, BY_DAY, edge_ms - 1)(of_day(ONE_DAY), 0)
 
 
 def test_without_the_key_or_a_time_every_partition_is_rewritten() -> None:
-    """A null has no time, nor has an earlier spec without the field, nor a table without fields of time."""
+    """A null, an earlier spec without the field, and a table without time fields have no time."""
     assert file_scope(policy(), BY_DAY, HEAD_MS)(of_day(40_000), 0)
     settings = policy(min_partition_age_hours="100000")
     in_scope = file_scope(settings, BY_DAY, HEAD_MS)
@@ -217,7 +217,7 @@ def test_without_the_key_or_a_time_every_partition_is_rewritten() -> None:
     assert file_scope(settings, text, HEAD_MS)(data_file("f", 1, ("2100-01-01",)), 0)
 
 
-def test_the_named_field_and_the_pattern_decide_about_files_too() -> None:
+def test_the_named_field_and_the_pattern_also_apply_to_files() -> None:
     text = policy(min_partition_age_hours="24", partition_time="dt=%Y-%m-%d")
     in_scope = file_scope(text, partitioned(spec(0, ("dt", "identity"))), ms(2026, 3, 12))
     found = {text: in_scope(data_file("f", 1, (text,)), 0) for text in ("2026-03-10", "2026-03-11", "unknown")}
@@ -226,7 +226,7 @@ def test_the_named_field_and_the_pattern_decide_about_files_too() -> None:
         file_scope(policy(min_partition_age_hours="1", partition_time="nothing"), BY_DAY, 0)
 
 
-def test_a_plan_leaves_young_partitions_and_files_outside_the_filter_alone() -> None:
+def test_a_plan_leaves_out_young_partitions_and_files_outside_the_filter() -> None:
     settings = policy(min_partition_age_hours="24", min_input_files=2, where="id > 5")
     counts: dict[str, Any] = {"value_counts": {1: 10}, "null_value_counts": {1: 0}}
     few: dict[str, Any] = {"lower_bounds": {1: struct.pack("<q", 1)}, "upper_bounds": {1: struct.pack("<q", 5)}}

@@ -1,4 +1,4 @@
-"""Which position delete files are merged with which, and which of their rows remain."""
+"""Which position delete files are merged together, and which of their rows remain."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def groups(planned: PositionDeletePlan | Nothing) -> list[list[str]]:
     return [] if isinstance(planned, Nothing) else [[e.file.file_path for e in g.deletes] for g in planned.groups]
 
 
-def test_small_files_of_one_partition_in_order_of_age() -> None:
+def test_small_files_of_a_partition_are_grouped_by_age() -> None:
     given = [delete("b", number=7), delete("a"), delete("large", 48 * MB), delete("x", partition=("b",))]
     assert groups(plan(given)) == [["b", "a"]]
     assert groups(plan(given, rewrite_all=True)) == [["b", "a", "large"], ["x"]]
@@ -73,14 +73,14 @@ def test_a_group_is_closed_at_the_target_size() -> None:
     assert groups(plan([*given, delete("f", 45 * MB)], properties=small)) == [["a", "b"], ["c", "d"]]
 
 
-def test_a_group_fits_into_memory_whatever_the_table_asks_for() -> None:
-    """Its positions are merged there."""
+def test_a_group_fits_into_memory_for_any_target_size() -> None:
+    """Its positions are merged in memory."""
     given = [delete(name, 200 * MB, number=number) for number, name in enumerate("abcdef")]
     large = {"write.delete.target-file-size-bytes": str(2**62)}
     assert groups(plan(given, properties=large)) == [["a", "b", "c"], ["d", "e", "f"]]
 
 
-def test_what_cannot_be_read_is_left_alone_and_in_v3_with_all_its_partition() -> None:
+def test_unreadable_files_are_left_alone_in_v3_with_their_whole_partition() -> None:
     for lacking in (delete("x", file_format="LANCE"), delete("x", key_metadata=b"k")):
         assert groups(plan([delete("a"), delete("b"), lacking])) == [["a", "b"]]
         assert groups(plan([delete("a"), delete("b"), lacking], version=3)) == []
@@ -108,9 +108,9 @@ def bounds(path: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("name", [{"referenced_data_file": "d2"}, bounds("d2")], ids=["field", "bounds"])
-def test_a_delete_counts_to_the_partition_of_the_file_that_it_names(version: int, name: dict[str, Any]) -> None:
-    """Readers believe it; merged into its own partition it would reach nothing any more, and in v3 the vector of its
-    file would stand for it without holding its rows."""
+def test_a_delete_belongs_to_the_partition_of_the_file_that_it_names(version: int, name: dict[str, Any]) -> None:
+    """Readers go by the name; merged into its own partition the delete would no longer apply, and in v3 the vector of
+    its data file would replace it without its rows."""
     astray = delete("x", **name)
     given = [delete("a"), astray, delete("e", partition=("b",)), delete("f", partition=("b",))]
     found = [data("d1"), data("d2", ("b",))]
@@ -121,8 +121,8 @@ def test_a_delete_counts_to_the_partition_of_the_file_that_it_names(version: int
     assert planned.groups[0].targets == (target("d2", 5),)
 
 
-def test_deletes_that_all_stand_elsewhere_go_to_the_files_that_they_name() -> None:
-    """With what reaches that partition without naming a file, for which all of its data files are targets."""
+def test_misplaced_deletes_are_merged_with_those_of_their_data_files() -> None:
+    """They are merged with deletes of that partition without a file name, whose targets are all of its data files."""
     given = [delete("a"), delete("b"), *(delete(path, referenced_data_file="d2") for path in "xy")]
     found = [data("d1"), data("d2", ("b",)), data("d3", ("b",))]
     planned = plan(given, found)
@@ -136,8 +136,8 @@ def test_deletes_that_all_stand_elsewhere_go_to_the_files_that_they_name() -> No
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_one_delete_that_stands_elsewhere_is_reason_enough(version: int) -> None:
-    """However large it is; and a table that has one place only is not looked at for it
+def test_a_single_misplaced_delete_is_reason_enough(version: int) -> None:
+    """Its size does not matter; a table with a single spec and partition is not searched for misplaced deletes
     (rule: named-deletes-reach-anywhere)."""
     found = [data("d1"), data("d2", ("b",))]
     astray = delete("x", 60 * MB, referenced_data_file="d2")
@@ -152,13 +152,13 @@ def test_one_delete_that_stands_elsewhere_is_reason_enough(version: int) -> None
     assert [(g.partition, g.targets, g.moved) for g in moved.groups] == [(("b",), (target("d2", 5),), 1)]
 
 
-def test_a_delete_whose_file_is_gone_stays_in_its_own_partition() -> None:
+def test_a_delete_of_a_missing_file_keeps_its_own_partition() -> None:
     assert groups(plan([delete("a"), delete("x", referenced_data_file="gone")], [data("d1")])) == [["a", "x"]]
 
 
 @pytest.mark.parametrize("partition", ["a", "b"])
 def test_deletes_of_a_file_that_is_listed_twice_are_left_alone(partition: str) -> None:
-    """Under the output's higher sequence number a row would reach the entry that it did not reach."""
+    """With the output's higher sequence number, a delete would apply to an entry that it did not apply to before."""
     found = [data("d1"), data("d1", (partition,), number=8)]
     named = [delete(path, number=7, referenced_data_file="d1") for path in "xy"]
     assert groups(plan(named, found)) == []
@@ -166,7 +166,7 @@ def test_deletes_of_a_file_that_is_listed_twice_are_left_alone(partition: str) -
     assert groups(plan(by_partition, found)) == ([] if partition == "a" else [["a", "b"]])
 
 
-def test_per_data_file_when_the_table_wants_it() -> None:
+def test_deletes_are_grouped_per_data_file_if_the_table_asks_for_it() -> None:
     given = [
         delete("a", **bounds("d1")),
         delete("b", referenced_data_file="d1"),
@@ -180,8 +180,8 @@ def test_per_data_file_when_the_table_wants_it() -> None:
 
 
 def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
-    """It reaches nothing (rule: deletes-reach-by-sequence-number, drop-deletes-only-when-dangling), and must not
-    begin to under the output's higher sequence number."""
+    """It deletes nothing (rule: deletes-reach-by-sequence-number, drop-deletes-only-when-dangling), and must not start
+    to with the output's higher sequence number."""
     inputs = []
     for number, rows in ((3, [("d5", 1), ("d3", 2)]), (7, [("d5", 4), ("gone", 1), (None, 3)])):
         path = str(tmp_path / f"{number}.parquet")
@@ -202,7 +202,7 @@ def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
     assert pq.read_table(task.path).to_pylist() == [{"file_path": "d3", "pos": 2}, {"file_path": "d5", "pos": 4}]
     assert merge_deletes(replace(task, targets={}, output=PlannedFile(str(tmp_path / "none"), "parquet"))).written == ()
     assert not list(tmp_path.glob("none*"))
-    astray = replace(inputs[1], named_file="d3")  # no reader looks into it for d5
+    astray = replace(inputs[1], named_file="d3")  # no reader applies it to d5
     elsewhere = PlannedFile(str(tmp_path / "astray"), "parquet")
     assert merge_deletes(replace(task, deletes=(astray,), output=elsewhere)).written == ()
     wrong = replace(
@@ -211,7 +211,7 @@ def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
     assert "has 2 rows, but its manifest says 9" in (merge_deletes(wrong).error or "")
 
 
-# A conversion reads the equality deletes once for each of its tasks.
+# Each task of a conversion reads the equality deletes once.
 
 
 @pytest.mark.parametrize(("keys", "tasks"), [(1, [2, 2, 2]), (30_000_000, [3, 3]), (900_000_000, [6])])

@@ -47,12 +47,12 @@ def projected(
 
 
 def added(field: tuple[Any, ...], identity: Mapping[int, Any] | None = None) -> pa.Array:
-    """What two rows of a file without the column have in it."""
+    """The column's values in two rows of a file without the column."""
     return projected(pa.RecordBatch.from_pydict({"id": [7, 8]}, OLD), struct(ID, field), identity).column(1)
 
 
 def unlike(kind: str, raws: list[Any], value: Any, *, stored: str | None = None, nested: bool = False) -> str | None:
-    """The column of a file that is not its identity partition value; the file has type ``stored``."""
+    """The difference between a column of a file and its identity partition value; the file has type ``stored``."""
     fields = [(2, "n", kind)]
     schema = struct(ID, (9, "s", struct(*fields))) if nested else struct(ID, *fields)
     of_file = struct(ID, (9, "s", struct((2, "n", stored or kind)))) if nested else struct(ID, (2, "n", stored or kind))
@@ -81,7 +81,7 @@ def unlike(kind: str, raws: list[Any], value: Any, *, stored: str | None = None,
     ],
 )
 @pytest.mark.parametrize("nested", [False, True])
-def test_a_column_is_like_its_partition_only_with_the_same_value_in_every_row(
+def test_a_column_equals_its_partition_only_with_the_same_value_in_every_row(
     kind: str, value: Any, other: Any, nested: bool
 ) -> None:
     """(rule: leave-identity-only-with-equal-values)"""
@@ -92,7 +92,7 @@ def test_a_column_is_like_its_partition_only_with_the_same_value_in_every_row(
         assert unlike(kind, raws, partition, nested=nested) == name
 
 
-def test_a_promoted_column_is_like_its_partition_and_a_missing_one_does_not_count() -> None:
+def test_a_promoted_column_equals_its_partition_and_a_missing_column_is_ignored() -> None:
     assert unlike("long", [5, 5], 5, stored="int") is None
     assert unlike("long", [5, 6], 5, stored="int") == "n"
     projection = Projection(OLD, struct(ID, (2, "n", "long")), {2: 5}, None)
@@ -123,16 +123,16 @@ def test_a_promoted_column_is_like_its_partition_and_a_missing_one_does_not_coun
         ("binary", "0102", b"\x01\x02", b"\x01\x02"),
     ],
 )
-def test_a_missing_column_is_its_initial_default(kind: str, default: Any, raw: Any, seen: Any) -> None:
-    """Of every type, in the specification's JSON form; being required is no obstacle."""
+def test_a_missing_column_has_its_initial_default(kind: str, default: Any, raw: Any, seen: Any) -> None:
+    """This holds for every type, in the specification's JSON form, and for required columns."""
     assert raw_from_json(kind, default) == raw
     found = added((2, "n", kind, {"initial-default": default, "required": True}))
     found = found.storage if isinstance(found, pa.ExtensionArray) else found
     assert (found.view(pa.int64()) if kind.endswith("_ns") else found).to_pylist() == [seen, seen]
 
 
-def test_a_partition_value_goes_before_a_default_and_a_default_before_null() -> None:
-    """Also where the partition value is null (specification, "Column Projection")."""
+def test_a_partition_value_precedes_a_default_and_a_default_precedes_null() -> None:
+    """A null partition value also has precedence (specification, "Column Projection")."""
     field = (2, "n", "int", {"initial-default": 5})
     assert added(field, {2: 9}).to_pylist() == [9, 9]
     assert added(field, {2: None}).to_pylist() == [None, None]
@@ -150,8 +150,8 @@ def test_a_default_of_another_type_and_a_required_column_without_a_default_are_r
         added((2, "n", "int", {"required": True}))
 
 
-def test_nested_columns_have_defaults_and_partition_values_too() -> None:
-    """Where the struct is there; a null struct stays null."""
+def test_nested_columns_also_have_defaults_and_partition_values() -> None:
+    """They apply if the struct is not null; a null struct remains null."""
     old = pa.schema(
         [
             pa.field(
@@ -204,7 +204,7 @@ def test_a_missing_struct_list_or_map_is_null_or_its_default() -> None:
     ],
     ids=str,
 )
-def test_promotions_and_other_writers_types(old: pa.DataType, new: str, values: list[Any], seen: Any) -> None:
+def test_promotions_and_types_of_other_writers(old: pa.DataType, new: str, values: list[Any], seen: Any) -> None:
     batch = pa.RecordBatch.from_arrays(
         [pa.array(values, old)], schema=pa.schema([pa.field("v", old, metadata={b"PARQUET:field_id": b"1"})])
     )
@@ -215,7 +215,7 @@ def test_promotions_and_other_writers_types(old: pa.DataType, new: str, values: 
 @pytest.mark.parametrize("kind", ["fixed_size_list", "large_list", "list_view"])
 @pytest.mark.parametrize("element", ["int", "long"])
 def test_every_kind_of_list_is_read(kind: str, element: str) -> None:
-    """A Parquet file may carry its writer's Arrow schema; elements are promoted on the way."""
+    """A Parquet file may contain its writer's Arrow schema; elements are promoted when read."""
     inner = pa.field("item", pa.int32(), metadata={b"PARQUET:field_id": b"2"})
     made = {
         "fixed_size_list": pa.list_(inner, 2),
@@ -226,7 +226,7 @@ def test_every_kind_of_list_is_read(kind: str, element: str) -> None:
     schema = pa.schema([pa.field("l", made, metadata={b"PARQUET:field_id": b"1"})])
     batch = pa.RecordBatch.from_arrays([pa.array(values, made)], schema=schema)
     new = struct((1, "l", {"type": "list", "element-id": 2, "element": element, "element-required": False}))
-    if kind == "list_view":  # Arrow's cast of them loses elements
+    if kind == "list_view":  # Arrow's cast of list views loses elements
         with pytest.raises(TableUnsupported, match="column l is list_view"):
             projected(batch, new)
         return
@@ -249,7 +249,7 @@ def test_every_kind_of_list_is_read(kind: str, element: str) -> None:
     ],
     ids=str,
 )
-def test_types_that_cannot_be_carried_are_refused_by_name(field: tuple[Any, ...], message: str) -> None:
+def test_unsupported_types_are_refused_by_name(field: tuple[Any, ...], message: str) -> None:
     """Unknown columns are in no file, and a reader of a file without them reads null (specification, "Parquet")."""
     with pytest.raises(TableUnsupported) as caught:
         stored_schema(struct(field))
@@ -261,7 +261,7 @@ def test_types_that_cannot_be_carried_are_refused_by_name(field: tuple[Any, ...]
 
 @pytest.mark.parametrize("name", ["im_v3_default_value", "im_v3_all_types"])
 def test_impalas_files_with_defaults_read_as_expected(name: str) -> None:
-    """Data files that were written before columns with defaults were added, in use as Impala left them."""
+    """Data files by Impala from before columns with defaults were added."""
     folder = require_corpus() / "tables" / name
     document = json.loads((folder / expected(name)["metadata"]).read_text())
     (schema,) = (s for s in document["schemas"] if s["schema-id"] == document["current-schema-id"])
@@ -273,8 +273,8 @@ def test_impalas_files_with_defaults_read_as_expected(name: str) -> None:
     assert digest(found) == (expected(name)["rows"], expected(name)["sha"])
 
 
-def test_a_column_that_a_file_must_hold_is_not_made_up(tmp_path: Path) -> None:
-    """The key of an equality delete: nothing may stand in for it, no default either."""
+def test_a_missing_key_column_is_not_replaced(tmp_path: Path) -> None:
+    """Nothing may replace the key of an equality delete, not even a default."""
     path = tmp_path / "f.parquet"
     pq.write_table(pa.table({"id": [1]}, schema=OLD), path)
     schema = struct(ID, (2, "s", struct((3, "n", "int", {"initial-default": 1})), {"initial-default": {}}))
@@ -284,7 +284,7 @@ def test_a_column_that_a_file_must_hold_is_not_made_up(tmp_path: Path) -> None:
         list(projected_rows(ReadableFile(str(path)), schema, Storage({}), must_hold=[1, 3]))
 
 
-# Which column of a file is which of the table: by field id, or by name mapping, never by name alone
+# Columns of a file are matched with the table's by field id, or by name mapping, never by name alone
 # (rule: columns-by-field-id).
 
 
@@ -303,7 +303,7 @@ ROWS = [[1, 2], ["a", "b"], [{"c": "x", "d": "p"}, {"c": "y", "d": "q"}]]
 
 
 def test_renamed_moved_and_reused_names_do_not_matter() -> None:
-    """``id`` and ``name`` have changed places; ``old`` was dropped, and another column has its name now."""
+    """``id`` and ``name`` have exchanged places; ``old`` was dropped, and another column now has its name."""
     inside = pa.struct([with_id("c", pa.string(), 4), with_id("d", pa.string(), 5)])
     schema = pa.schema(
         [
@@ -346,7 +346,7 @@ MAPPING = [
 
 
 def test_a_file_without_ids_is_read_by_the_name_mapping() -> None:
-    """Any of several names, nested names by their own place; an unmapped column is ignored."""
+    """Any of several names matches, nested names match at their level; an unmapped column is ignored."""
     inside = pa.struct([("c", pa.string()), ("d", pa.string())])
     schema = pa.schema([("id", pa.int64()), ("label", pa.string()), ("place", inside)])
     batch = pa.RecordBatch.from_arrays([pa.array(v, f.type) for v, f in zip(ROWS, schema, strict=True)], schema=schema)
@@ -358,14 +358,14 @@ def test_a_file_without_ids_is_read_by_the_name_mapping() -> None:
 
 
 def read_task_of(mapping: str | None) -> ReadTask:
-    """The task of one file in a table with this text as its name mapping."""
+    """The task for a file of a table with this name mapping."""
     planned = candidate(data_file("f0", 1))
     properties = {} if mapping is None else {"schema.name-mapping.default": mapping}
     metadata = TableMetadata({**new_document("s3://b/t", 2), "properties": properties})
     return make_read_task(metadata, [planned], struct((1, "id", "long")), {})
 
 
-def test_a_task_carries_the_name_mapping() -> None:
+def test_a_task_contains_the_name_mapping() -> None:
     mappings: list[tuple[str | None, Any]] = [(None, None), ("null", None), ("[]", []), (json.dumps(MAPPING), MAPPING)]
     assert [read_task_of(text).name_mapping for text, _ in mappings] == [mapping for _, mapping in mappings]
 
@@ -389,7 +389,7 @@ def test_a_malformed_name_mapping_stops_the_read(text: str, why: str) -> None:
         read_task_of(text)
 
 
-def test_ids_of_a_file_go_before_the_name_mapping() -> None:
+def test_ids_of_a_file_precede_the_name_mapping() -> None:
     schema = pa.schema([with_id("name", pa.int64(), 1)])
     batch = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int64())], schema=schema)
     table = struct((1, "id", "long"), (2, "name", "string"))
@@ -414,7 +414,7 @@ BY_POSITION = struct((1, "id", "long"), (2, "name", "string"), (3, "s", NESTED),
 def test_a_file_without_ids_is_read_by_position(
     columns: list[tuple[str, pa.DataType]], wanted: tuple[Any, ...]
 ) -> None:
-    """Where its columns are those of the schema, as Iceberg-Java reads it; also if not all of them are wanted."""
+    """This holds if its columns equal the schema, as in Iceberg-Java, also if only some columns are read."""
     rows = pa.RecordBatch.from_pylist([{"id": 7, "name": "x"}], schema=pa.schema(columns))
     found = Projection(rows.schema, struct(wanted), {}, None, (), BY_POSITION).apply(rows)
     value = {"id": 7, "name": "x" if len(columns) == 2 else None}[wanted[1]]
@@ -441,7 +441,7 @@ def test_a_file_whose_positions_do_not_match_is_left_alone(columns: list[tuple[s
 
 
 def test_positions_count_only_in_data_files_and_without_a_name_mapping() -> None:
-    """The columns of a delete file are the keys alone: their positions are none of the schema's."""
+    """A delete file contains only the key columns, so their positions are not those of the schema."""
     with pytest.raises(TableUnsupported, match="no field ids"):
         Projection(pa.schema([("id", pa.int64())]), struct((1, "id", "long")), {}, None)
     rows = pa.RecordBatch.from_pylist([{"id": 7}])
@@ -450,7 +450,7 @@ def test_positions_count_only_in_data_files_and_without_a_name_mapping() -> None
     assert projection.apply(rows).to_pylist() == [{"id": None, "b": 7}]
 
 
-# A column of another type than the table's is read only where its values are the same in it
+# A column of another type than the table's is read only if its values are the same in the table's type
 # (rule: read-faithfully-or-not-at-all).
 
 OTHER_VALUES = [
@@ -488,21 +488,21 @@ def projection(source: pa.DataType, kind: str) -> Projection:
 
 
 @pytest.mark.parametrize(("source", "value", "kind"), OTHER_VALUES, ids=str)
-def test_what_arrow_would_cast_to_another_value_is_refused(source: pa.DataType, value: Any, kind: str) -> None:
+def test_a_type_that_arrow_would_cast_to_another_value_is_refused(source: pa.DataType, value: Any, kind: str) -> None:
     assert pa.scalar(value, source).is_valid
     with pytest.raises(TableUnsupported, match=r"column c is .* in a file, which cannot be read as"):
         projection(source, kind)
 
 
 @pytest.mark.parametrize(("source", "value", "kind"), SAME_VALUES, ids=str)
-def test_what_has_the_same_values_is_read(source: pa.DataType, value: Any, kind: str) -> None:
+def test_a_type_with_the_same_values_is_read(source: pa.DataType, value: Any, kind: str) -> None:
     column = pa.array([value], source) if not pa.types.is_dictionary(source) else pa.array([value]).cast(source)
     (read,) = projection(source, kind).apply(pa.record_batch([column], ["c"])).columns
     assert read.is_valid().to_pylist() == [value is not None]
 
 
 def test_a_key_of_another_type_deletes_no_row(tmp_path: Path) -> None:
-    """``true`` is no 1: Iceberg-Java deletes nothing by it, and we touch nothing."""
+    """``true`` is not 1: Iceberg-Java deletes no row, and neither do we."""
     with maintained_table(tmp_path) as table:
         table.create(properties={"format-version": "2"})
         table.fill(2)

@@ -1,4 +1,4 @@
-"""The tables of Iceberg's types and transforms, and that no other module lists them again."""
+"""The tables of Iceberg's types and transforms, which no other module repeats."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ SOURCE = Path(icekeeper.__file__).parent
 
 
 @pytest.mark.parametrize("kind", [*PRIMITIVES, *PARAMETRIC])
-def test_every_type_has_an_arrow_type_an_avro_type_and_one_of_pyiceberg(kind: str) -> None:
+def test_every_type_has_an_arrow_type_an_avro_type_and_a_pyiceberg_type(kind: str) -> None:
     assert is_primitive(kind)
     arrow_type(kind)
     assert str(TypeAdapter(IcebergType).validate_python(kind)).replace(" ", "") == kind.replace(" ", "")
@@ -32,7 +32,7 @@ def test_every_type_has_an_arrow_type_an_avro_type_and_one_of_pyiceberg(kind: st
     assert field["type"][0] == "null"
 
 
-def test_parameters_of_types() -> None:
+def test_parameters_of_types_are_parsed() -> None:
     assert decimal_of("decimal( 9 , 2 )") == (9, 2)
     assert decimal_of("decimal") is None
     assert fixed_length("fixed[16]") == 16
@@ -44,7 +44,7 @@ def test_parameters_of_types() -> None:
 
 
 @pytest.mark.parametrize("transform", ["identity", "void", "year", "month", "day", "hour", "bucket[16]", "truncate[3]"])
-def test_known_transforms_are_those_of_pyiceberg(transform: str) -> None:
+def test_known_transforms_equal_those_of_pyiceberg(transform: str) -> None:
     assert is_known(transform)
     assert str(parsed_by_pyiceberg(transform)) == transform
 
@@ -58,7 +58,7 @@ def test_other_transforms_are_unknown(transform: str) -> None:
         partition_type(schemas, {"name": "p", "source-id": 1, "transform": transform})
 
 
-def test_parts_of_a_transform() -> None:
+def test_parameters_of_transforms_are_parsed() -> None:
     assert parse_transform("bucket[16]") == ("bucket", 16)
     assert parse_transform("day") == ("day", None)
 
@@ -73,11 +73,11 @@ def test_parts_of_a_transform() -> None:
         ("day", ("date", "timestamp", "timestamp_ns"), ("time", "long", "string")),
     ],
 )
-def test_types_that_a_transform_takes(transform: str, takes: tuple[str, ...], refuses: tuple[str, ...]) -> None:
+def test_a_transform_accepts_its_types_only(transform: str, takes: tuple[str, ...], refuses: tuple[str, ...]) -> None:
     assert [kind for kind in takes if not applies(transform, kind)] == []
     assert [kind for kind in refuses if applies(transform, kind)] == []
 
 
-def test_a_new_type_touches_the_table_and_the_arrow_types_only() -> None:
+def test_types_are_listed_only_in_the_table_and_the_arrow_types() -> None:
     listed = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if '"timestamp_ns"' in path.read_text()}
     assert listed == {"metadata/types.py", "rows/arrow_schema.py"}
