@@ -18,7 +18,7 @@ from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.storage import Storage
 from support.maintained_table import MaintainedTable, maintained_table, new_table
 
-# Settings that are new to a table: files that lack them are named, and rewritten once where that is asked for.
+# New settings of a table: files that lack them are named, and rewritten once on request.
 
 LARGE = {"target_file_size_mb": "0.0001", "min_input_files": "5"}
 """Every file is large enough to be left alone."""
@@ -76,7 +76,7 @@ def test_a_new_bloom_filter_reaches_old_files(table: MaintainedTable) -> None:
     assert compacted(table, rewrite_reason="bloom").status is Status.SKIPPED
 
 
-def test_files_of_an_old_spec_move_where_their_rows_have_one_partition(table: MaintainedTable) -> None:
+def test_files_of_an_old_spec_move_if_their_rows_have_a_single_partition(table: MaintainedTable) -> None:
     with table.table.update_spec() as update:
         update.add_identity("part")
     assert compacted(table).status is Status.SKIPPED
@@ -86,7 +86,7 @@ def test_files_of_an_old_spec_move_where_their_rows_have_one_partition(table: Ma
     assert compacted(table, rewrite_reason="spec").status is Status.SKIPPED
 
 
-def test_a_footer_that_cannot_be_read_leaves_its_file_alone(table: MaintainedTable) -> None:
+def test_a_file_with_an_unreadable_footer_is_left_alone(table: MaintainedTable) -> None:
     with table.table.transaction() as change:
         change.set_properties({BLOOM: "true"})
     gone = Path(table.data_files()[0].file_path.removeprefix("file://"))
@@ -96,10 +96,10 @@ def test_a_footer_that_cannot_be_read_leaves_its_file_alone(table: MaintainedTab
     assert outcome.metrics["compact.files_merged"] == 1
 
 
-# ``rewrite_reason`` looks at footers before the plan; no manifest is read once more for it.
+# ``rewrite_reason`` reads footers before the plan, but no manifest again.
 
 
-def test_a_plan_by_footers_reads_no_manifest_more_often(
+def test_a_plan_by_footers_reads_no_manifest_twice(
     local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = new_table(local_catalog, tmp_path)
@@ -114,7 +114,7 @@ def test_a_plan_by_footers_reads_no_manifest_more_often(
         return read(self, path)
 
     monkeypatch.setattr(Storage, "read", counted)
-    for _ in range(2):  # the first pass over a table also records where it has files
+    for _ in range(2):  # the first pass over a table also records its folders
         reads.clear()
         table.run(Operation.COMPACT, dry_run=True, min_input_files="9")
     without = dict(reads)
@@ -124,12 +124,12 @@ def test_a_plan_by_footers_reads_no_manifest_more_often(
     assert {path: count for path, count in reads.items() if count} == {p: n for p, n in without.items() if n}
 
 
-# A dry run names a sort order that no file of the table has yet, and what it would cost to sort what is there.
+# A dry run names a sort order that no file of the table has yet, and the cost of sorting the existing files.
 
 
 @pytest.fixture
 def table_to_sort(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Two files that were written before the table got its sort order: too few to be merged and sorted."""
+    """Two files from before the table had its sort order: too few to be merged and sorted."""
     with maintained_table(tmp_path) as made:
         made.create()
         made.fill(2)
@@ -162,10 +162,10 @@ def test_a_new_sort_order_is_named_with_its_cost(table_to_sort: MaintainedTable,
     assert line.startswith(f"2 of 2 sampled file(s) lack the table's sort order: {how} would rewrite about ")
 
 
-def test_it_is_not_named_once_files_are_sorted_or_about_to_be(table_to_sort: MaintainedTable) -> None:
+def test_a_sort_order_is_not_named_once_files_are_sorted_or_will_be(table_to_sort: MaintainedTable) -> None:
     assert settings(table_to_sort, rewrite_all="true") == []  # this plan sorts them
     assert settings(table_to_sort, strategy="zorder", sort_order="id,part") == []  # another order is wanted
     table_to_sort.run(Operation.COMPACT, rewrite_all="true")
     assert settings(table_to_sort) == []
     table_to_sort.append(99)
-    assert settings(table_to_sort) == []  # it waits for others, as every new file does
+    assert settings(table_to_sort) == []  # the new file waits for others, like every new file

@@ -1,4 +1,4 @@
-"""What permits a sweep: the table is surely Iceberg's, and each file has a name that its writers give.
+"""A sweep requires that the table is certainly an Iceberg table, and that its writers give such file names.
 
 Lance Namespace registers a dataset as an Iceberg table without snapshots: property ``table_type=lance``, location at
 the dataset's root ("Apache Iceberg REST Catalog", "Table Definition").
@@ -43,7 +43,7 @@ SWEEPS = {
 def command(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Command]:
-    """With two catalogs over the same tables; the chosen catalog is ``C``."""
+    """The command with two catalogs over the same tables; the chosen catalog is ``C``."""
     made = Command(tmp_path, monkeypatch, capsys)
     with hostile_rest(open_catalog("C", made.properties)) if request.param == "rest" else nullcontext() as server:
         if server is not None:
@@ -53,7 +53,7 @@ def command(
 
 
 def put(table: Table, *names: str) -> set[str]:
-    """Old files below the location."""
+    """Write old files below the location; return their paths."""
     paths = [local_path(table.location()) / name for name in names]
     for path in paths:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def put(table: Table, *names: str) -> set[str]:
 
 
 def swept(command: Command, kind: str, *more: str) -> tuple[set[str], dict[str, Any]]:
-    """The files that are gone, and the outcome of the sweep of ``ns.t``."""
+    """The deleted files and the outcome of a sweep of ``ns.t``."""
     before = command.contents().keys()
     bucket = ("--bucket", command.warehouse.as_uri()) if kind == "orphans" else ()
     answer = command(*SWEEPS[kind], *bucket, "--json", *more).json
@@ -75,7 +75,7 @@ def swept(command: Command, kind: str, *more: str) -> tuple[set[str], dict[str, 
 
 
 @pytest.mark.parametrize("kind", SWEEPS)
-def test_a_lance_dataset_that_is_registered_as_an_iceberg_table_keeps_its_files(command: Command, kind: str) -> None:
+def test_a_lance_dataset_registered_as_an_iceberg_table_keeps_its_files(command: Command, kind: str) -> None:
     table = command.table(appends=0, properties={"table_type": "lance", "managed_by": "storage"})
     put(table, *DATASET)
     for more in (["--dry-run"], []):
@@ -85,10 +85,8 @@ def test_a_lance_dataset_that_is_registered_as_an_iceberg_table_keeps_its_files(
 
 
 @pytest.mark.parametrize("kind", SWEEPS)
-def test_a_table_without_history_is_swept_only_for_a_person_who_names_it_and_the_operation(
-    command: Command, kind: str
-) -> None:
-    """Files may have been there before the table (rule: sweep-iceberg-tables-only)."""
+def test_a_table_without_history_is_swept_only_on_an_explicit_request(command: Command, kind: str) -> None:
+    """Files may be older than the table (rule: sweep-iceberg-tables-only)."""
     files = put(command.table(appends=0), "data/a.parquet", "metadata/b.avro")
     gone, outcome = swept(command, kind)
     if kind == "maintain by name":
@@ -101,7 +99,7 @@ def test_a_table_without_history_is_swept_only_for_a_person_who_names_it_and_the
 
 
 @pytest.mark.parametrize("kind", SWEEPS)
-def test_names_that_no_iceberg_writer_gives_stay_and_are_counted(command: Command, kind: str) -> None:
+def test_files_not_named_by_an_iceberg_writer_are_kept_and_counted(command: Command, kind: str) -> None:
     table = command.table(appends=1)
     put(table, "data/a.lance", "data/b.lance", "data/model.bin", "metadata/README")
     orphan = put(table, "data/orphan.parquet")
@@ -134,7 +132,7 @@ def test_only_the_operator_waives_another_type_and_adds_endings(table: Maintaine
     set_type(table, **own)
     assert_refused(table, "table property Table-Type is 'fact'")
     kept = table.plant("data/a.bin")
-    assert len(sweep(table, orphan_table_types="fact").files_deleted) == 1  # the bait
+    assert len(sweep(table, orphan_table_types="fact").files_deleted) == 1  # the planted orphan
     assert kept in table.files()
 
 

@@ -1,4 +1,4 @@
-"""This machine's clock is wrong: ages are those of the store, and no file in flight is deleted."""
+"""If this machine's clock is wrong, ages come from the store's clock, and no staged file is deleted."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     return made
 
 
-def test_a_file_in_flight_stays_when_our_clock_is_days_ahead(table: MaintainedTable) -> None:
-    """By more than the grace period: no file is judged, and the sentence names a remedy."""
+def test_a_staged_file_is_kept_when_our_clock_is_days_ahead(table: MaintainedTable) -> None:
+    """If the difference exceeds the grace period, no file is judged, and the sentence names a remedy."""
     in_flight = table.plant("data/in-flight.parquet", days_old=0)
     table.plant("data/old.parquet")
     outcome = table.maintain("remove_orphans", clock=ahead(HOURS_4_DAYS), store_clock=store_now_ms, **GRACE)
@@ -55,7 +55,7 @@ def test_a_file_in_flight_stays_when_our_clock_is_days_ahead(table: MaintainedTa
 
 
 @pytest.mark.parametrize("hours", [-48, 48])
-def test_ages_are_those_of_the_store_and_the_difference_is_reported(table: MaintainedTable, hours: float) -> None:
+def test_ages_come_from_the_store_and_the_difference_is_reported(table: MaintainedTable, hours: float) -> None:
     in_flight, old = table.plant("data/in-flight.parquet", days_old=2), table.plant("data/old.parquet", days_old=4)
     for dry_run in (True, False):
         outcome = table.maintain(
@@ -83,7 +83,7 @@ def test_a_correct_clock_is_not_reported_and_leaves_no_trace(table: MaintainedTa
 
 
 def test_snapshots_expire_by_the_clock_of_the_store(table: MaintainedTable) -> None:
-    """By which both are two days old, and stay; by ours they are past their three days."""
+    """By the store both are two days old and are kept; by our clock they would be older than three days."""
     settings: dict[str, Any] = {"snapshot_retention_hours": "72", "max_snapshots_to_keep": "1"}
     outcome = table.run(Operation.EXPIRE_SNAPSHOTS, clock=ahead(96), store_clock=store_at(ahead(48)), **settings)
     assert outcome.status is Status.SKIPPED
@@ -118,7 +118,7 @@ def test_a_failed_load_waits_by_the_clock_of_the_store(table: MaintainedTable) -
 
 
 def test_a_load_is_declared_by_the_clock_of_the_store(table: MaintainedTable) -> None:
-    """A writer's machine that is days behind would have its load cleaned at once."""
+    """Otherwise the load of a writer whose clock is days behind would be cleaned at once."""
     handle = TableHandle(table.catalog, NAME, table.state, ahead(-HOURS_4_DAYS))
     staged = table.plant("data/staged.parquet", days_old=0)
     load = stage_load(handle, "load", [f"file://{staged}"], ())
@@ -128,7 +128,7 @@ def test_a_load_is_declared_by_the_clock_of_the_store(table: MaintainedTable) ->
 def test_our_commits_have_the_time_of_the_store(
     table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Writers with a right clock would be refused until then."""
+    """Otherwise writers with a correct clock would be refused until then."""
     properties = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": (tmp_path / "warehouse").as_uri()}
     monkeypatch.setattr("icekeeper.catalogs.pointer.system_clock", ahead(HOURS_4_DAYS))
     catalog = SqlPointers(ConfiguredCatalog("local", CatalogKind.SQL, properties))
@@ -143,7 +143,7 @@ def test_our_commits_have_the_time_of_the_store(
 
 
 def test_a_bucket_is_swept_by_the_clock_of_the_store(table_bucket: dict[str, str], tmp_path: Path) -> None:
-    """S3 sends the time with each answer; passes over a table and over a bucket need no request for it."""
+    """S3 sends the time with each response, so passes over a table or a bucket need no request for it."""
     rows = pa.table({"id": pa.array(range(5), pa.int64())})
     writer = load_catalog("writer", **table_bucket)
     writer.create_namespace("ns")
@@ -172,7 +172,7 @@ def test_a_bucket_is_swept_by_the_clock_of_the_store(table_bucket: dict[str, str
 
 @pytest.mark.parametrize("hours", [48, 240])
 def test_a_clock_that_is_set_during_a_pass_is_compared_again(table: MaintainedTable, hours: float) -> None:
-    """The difference at the beginning of the pass was that of another clock of this machine."""
+    """The difference from the beginning of the pass is then outdated."""
     in_flight, wrong_by = table.plant("data/in-flight.parquet", days_old=1.5), [0.0]
     catalog = ScriptedCatalog(table.catalog, after_commit=once(lambda: wrong_by.__setitem__(0, hours)))
     outcome = table.maintain(

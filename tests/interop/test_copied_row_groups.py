@@ -53,7 +53,7 @@ INSERT INTO {{table}} SELECT id, IF(id % 5 = 0, NULL, concat('text ', id)), id /
     CAST(concat('r', id) AS BINARY), id % 2 = 0, transform(sequence(0, id % 3), x -> concat('t', x)),
     map('k', CAST(id AS INT)), named_struct('x', CAST(id AS INT), 'y', CAST(id AS FLOAT)) FROM range({}, {}, 1, 1)
 """
-# Page indexes and Bloom filters leave most rows out.
+# Page indexes and Bloom filters exclude most rows.
 FILTERS: dict[str, Callable[[Any], bool]] = {
     "id = 731 OR point.x = 17": lambda row: row.id == 731 or row.point.x == 17,
     "text = 'text 203'": lambda row: row.text == "text 203",
@@ -71,7 +71,7 @@ def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path
         table.sql(ROWS.format(first, first + 400))
     metadata = parse_document(STORAGE.read(table.metadata_location), table.name)
     theirs = sorted((table.folder / "data").glob("*.parquet"), key=lambda path: pq.read_table(path)["id"][0].as_py())
-    # Arrow writes the same rows again, as compaction does: a file has row groups of both writers.
+    # Arrow writes the same rows again, like compaction: the file has row groups of both writers.
     ours = pq.read_table(theirs[0])
     ours = ours.set_column(0, ours.schema.field(0), pa.array([row.as_py() + 800 for row in ours["id"]], pa.int64()))
     again = parquet_file(tmp_path / "again.parquet", ours, row_group_size=200, store_schema=False)
@@ -87,7 +87,7 @@ def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path
 
     copy = session.read.parquet(made.file_path)
     rows = copy.collect()
-    # Collected without an order: the rows come as they lie in the file.
+    # Collected without an order: the rows have the order of the file.
     assert [row.id for row in rows] == [n for path in inputs for n in pq.read_table(path)["id"].to_pylist()]
     assert sorted(map(str, rows)) == sorted(map(str, session.read.parquet(*map(str, inputs)).collect()))
     for condition, wanted in FILTERS.items():
@@ -97,7 +97,7 @@ def test_parquet_mr_reads_the_rows_of_a_copy(iceberg_java: IcebergJava, tmp_path
     table.drop()
 
 
-# Commits a file in the place of all data files of a table, as compaction commits its outputs.
+# A commit of a file in place of all data files of a table, like a commit of compaction.
 
 
 def replace_all(table: MaintainedTable, file: DataFile) -> None:
@@ -117,13 +117,13 @@ def replace_all(table: MaintainedTable, file: DataFile) -> None:
     table.catalog.inner.commit(loaded, prepared.requirements, prepared.updates)
 
 
-# Row groups of a v3 table are copied with their lineage; Iceberg-Java finds the same ids and last changes of rows.
+# Row groups of a v3 table are copied with their lineage; Iceberg-Java reads the same lineage.
 
 LINEAGE_DDL = """CREATE TABLE {table} (id BIGINT, name STRING) USING iceberg TBLPROPERTIES (
     'format-version' = '3', 'write.parquet.compression-codec' = 'zstd', 'write.parquet.page-row-limit' = '20',
     'write.parquet.row-group-size-bytes' = '600', 'write.parquet.row-group-check-min-record-count' = '50',
     'write.parquet.row-group-check-max-record-count' = '50')"""
-# Spark makes columns required in files that cannot be null in a query; those that an update writes could be.
+# Spark makes columns required in files that cannot be null in a query; columns written by an update can be null.
 INSERT = """INSERT INTO {{table}} SELECT /*+ COALESCE(1) */ IF(id < 0, NULL, id), IF(id < 0, NULL, CONCAT('n', id))
     FROM RANGE({}, {})"""
 
@@ -137,7 +137,7 @@ def lineage(java: IcebergJava, location: str, where: str = "true") -> list[Row]:
 
 
 def copy_of_all(table: MaintainedTable) -> DataFile:
-    """Commit a copy in the place of all data files; return its entry."""
+    """Commit a copy in place of all data files; return its entry."""
     metadata = table.loaded.metadata
     inputs = [Input(entry.file, entry.sequence_number or 0) for _, entry in live(table)]
     path = local_path(f"{metadata.data_location}/copied.parquet")
@@ -147,10 +147,10 @@ def copy_of_all(table: MaintainedTable) -> DataFile:
     return made
 
 
-def test_java_finds_the_lineage_that_it_found_before(
+def test_java_reads_the_same_lineage_from_a_copy(
     spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
 ) -> None:
-    """Files without the columns, and files that updates left, where some rows inherit and others do not."""
+    """Files without the columns, and files of updates, where some rows inherit their lineage."""
     table = JavaTable.create(spark_session, "copied_lineage", LINEAGE_DDL)
     for first in range(0, 600, 200):
         table.sql(INSERT.format(first, first + 200))
@@ -167,7 +167,7 @@ def test_java_finds_the_lineage_that_it_found_before(
     location = ours.loaded.metadata_location
     assert lineage(iceberg_java, location) == before
     assert canonical(duckdb_rows(location)) == canonical(iceberg_java.rows(location))
-    # By page indexes, statistics and bounds of these columns most rows are left out.
+    # Page indexes, statistics and bounds of these columns exclude most rows.
     changed = before[201][3]
     filters: dict[str, Callable[[Row], bool]] = {
         f"_row_id = {before[401][2]}": lambda row: row[2] == before[401][2],
@@ -198,7 +198,7 @@ def _columns(file: DataFile) -> list[str]:
         ]
 
 
-# A file that holds some row groups of another has bounds of its own, for Iceberg-Java takes bounds for values.
+# A file with some row groups of another file has its own bounds, because Iceberg-Java treats bounds as values.
 
 PARTS_DDL = """CREATE TABLE {table} (id BIGINT NOT NULL, price DECIMAL(12, 2), at TIMESTAMP, ratio DOUBLE, name STRING)
     USING iceberg TBLPROPERTIES ('format-version' = '2', 'write.parquet.compression-codec' = 'zstd',
@@ -206,12 +206,12 @@ PARTS_DDL = """CREATE TABLE {table} (id BIGINT NOT NULL, price DECIMAL(12, 2), a
     'write.parquet.row-group-check-max-record-count' = '50')"""
 PARTS_INSERT = """INSERT INTO {table} SELECT /*+ COALESCE(1) */ id, CAST(id AS DECIMAL(12, 2)), timestamp_seconds(id),
     id / 8D, CONCAT('n', id) FROM RANGE(0, 300)"""
-# Bounds of texts may be truncated: Java then reads all rows.
+# Bounds of texts may be truncated; Java then reads all rows.
 COLUMNS = ("id", "price", "at", "ratio")
 
 
 def extremes(java: IcebergJava, location: str) -> dict[str, object]:
-    """What Java answers, from bounds where it can."""
+    """Java's results, from bounds where possible."""
     frame = java.session.read.format("iceberg").load(location)
     frame.createOrReplaceTempView("copied_parts")
     asked = [f"{what}({column}) AS {what}_{column}" for column in COLUMNS for what in ("min", "max", "count")]
@@ -226,10 +226,10 @@ def committed(location: str, folder: Path, made: DataFile) -> MaintainedTable:
     return table
 
 
-def test_java_answers_least_and_greatest_values_of_the_rows_that_were_copied(
+def test_java_returns_the_minimum_and_maximum_of_the_copied_rows(
     spark_session: SparkSession, iceberg_java: IcebergJava, tmp_path: Path
 ) -> None:
-    """With the bounds of the whole file it answers values that are gone (platform: java-min-max-from-bounds)."""
+    """With the bounds of the whole file it would return removed values (platform: java-min-max-from-bounds)."""
     table = JavaTable.create(spark_session, "copied_parts", PARTS_DDL)
     table.sql(PARTS_INSERT)
     (tmp_path / "planned").mkdir()

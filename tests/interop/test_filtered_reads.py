@@ -1,4 +1,4 @@
-"""What we write about files hides no row from filters: bounds, footers, Bloom filters, manifest lists."""
+"""Bounds, footers, Bloom filters and manifest lists that we write hide no row from filters."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from support.maintained_table import registered_table
 from support.readers import duckdb_rows
 from support.rewrites import rewritten, rows, struct, written
 
-# What we write about files hides no row from filters: neither column bounds, nor footers, nor manifest lists do.
+# Column bounds, footers and manifest lists that we write hide no row from filters.
 #
-# A digest of the whole table cannot see that.  ``tests/nightly`` asks more, after each operation.
+# A digest of the whole table cannot show that.  ``tests/nightly`` runs more queries, after each operation.
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from support.rewrites import rewritten, rows, struct, written
     [(2, "rewrite_position_deletes,rewrite_manifests"), (3, "compact")],
     ids=["v2", "v3"],
 )
-def test_filters_find_what_they_found_before(
+def test_filters_find_the_same_rows_as_before(
     format_version: int,
     operations: str,
     spark_session: object,
@@ -38,7 +38,7 @@ def test_filters_find_what_they_found_before(
     duckdb: DuckDB,
     tmp_path: Path,
 ) -> None:
-    """Or what they should have found: readers err on tables of others, too."""
+    """They find the correct rows even if a reader missed some before: readers err on tables of others, too."""
     java = made_table(java_tables, format_version, tmp_path / "table")
     before = java.metadata_location
     table = registered_table(before, tmp_path)
@@ -48,7 +48,7 @@ def test_filters_find_what_they_found_before(
     assert reads.problems(before, table.metadata_location) == []
 
 
-# Bloom filters that we write, as parquet-mr and DuckDB read them.
+# parquet-mr and DuckDB read the Bloom filters that we write.
 
 BLOOMED = struct(
     (1, "id", "long"),
@@ -64,7 +64,7 @@ LARGE = 2**40
 
 
 def test_bloom_filters_are_read_by_parquet_mr_and_duckdb(iceberg_java: IcebergJava, tmp_path: Path) -> None:
-    """Every value is found, most others are not; columns without the setting, and booleans, have no filter."""
+    """Every value is found, most other values are not; columns without the setting, and booleans, have no filter."""
     count = 5000
     values: dict[str, list[Any]] = {
         "id": [LARGE + n * 3 for n in range(count)],
@@ -131,25 +131,25 @@ def test_a_bloom_filter_is_no_larger_than_the_table_allows(tmp_path: Path) -> No
         }
         file = written(rewritten(schema, [table], folder, table_properties=properties))
         sizes.append(pq.read_metadata(file.file_path).row_group(0).column(0).bloom_filter_length)
-    # A filter and its header of a few bytes.
+    # A filter and its header, which has a few bytes.
     assert [size // 1024 for size in sizes] == [1, 2, 32]
 
 
 # Copied row groups hide no row from filters either: their footers, bounds and page indexes are those of others.
 #
-# ``rewrite_all`` copies nothing, so :mod:`test_filtered_reads` sees only what we have encoded.  ``tests/nightly`` asks
-# more.
+# ``rewrite_all`` copies nothing, so the tests above see only files that we encoded.  ``tests/nightly`` runs more
+# queries.
 
 
-def test_filters_find_in_copies_what_they_found_before(
+def test_filters_find_the_same_rows_in_copies(
     spark_session: object, java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
 ) -> None:
     assert problems_of_copies(3, java_tables, duckdb, tmp_path, step=90) == []
 
 
-# Rows that have a column's default are found by it once they are rewritten, in files that are copied from others too.
+# Filters find rows with a column's default once they are rewritten, also in copied files.
 #
-# Iceberg-Java finds fewer of them before: to its filters of row groups a column that a file lacks is null
+# Before, Iceberg-Java finds fewer of them: its row group filters treat a missing column as null
 # (platform: java-cannot-read).
 
 SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "id", "type": "int", "required": True}]}
@@ -175,7 +175,7 @@ def test_java_finds_rows_by_a_default(java_tables: JavaTables, tmp_path: Path) -
 
 
 def append(java: JavaTable, ids: range, values: dict[str, Any] | None = None) -> None:
-    """A file for each row."""
+    """Append a file for each row."""
     java.append(java.data_file([{"1": i, **(values or {})}], 0, [], "parquet") for i in ids)
 
 

@@ -1,4 +1,4 @@
-"""Which recorded loads are settled in a pass, and which paths can be recorded at all."""
+"""Which recorded loads a pass settles, and which paths can be recorded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOME = "s3://bucket/ns/t"
 
 
 def load(name: str, state: LoadState, age_ms: int, *, lease_ms: int | None = None, files: int = 1) -> StagedLoad:
-    """A load that changed so long ago; a job's lease ends so long after now."""
+    """A load that changed ``age_ms`` ago; a job's lease ends ``lease_ms`` from now."""
     return StagedLoad(
         identity=IDENTITY,
         name=name,
@@ -45,18 +45,18 @@ def settled(*loads: StagedLoad) -> tuple[list[str], list[str]]:
         (load("L", LoadState.ADOPTED, GRACE_MS), ([], ["L"])),
         (load("L", LoadState.ADOPTED, GRACE_MS - 1), ([], [])),
         (load("L", LoadState.PENDING, 100 * GRACE_MS), ([], [])),
-        # A job's grace begins where its lease ended, not where it began.
+        # A job's grace period begins at the end of its lease, not at its start.
         (load("L", LoadState.PENDING, 100 * GRACE_MS, lease_ms=1), ([], [])),
         (load("L", LoadState.PENDING, 100 * GRACE_MS, lease_ms=1 - GRACE_MS), ([], [])),
         (load("L", LoadState.PENDING, 100 * GRACE_MS, lease_ms=-GRACE_MS), (["L"], [])),
         (load("L", LoadState.FAILED, 0, lease_ms=-GRACE_MS), ([], [])),
     ],
 )
-def test_grace_counts_from_the_failure(found: StagedLoad, expected: tuple[list[str], list[str]]) -> None:
+def test_the_grace_period_counts_from_the_failure(found: StagedLoad, expected: tuple[list[str], list[str]]) -> None:
     assert settled(found) == expected
 
 
-def test_a_pass_takes_the_longest_failed_first_and_never_divides_a_load() -> None:
+def test_a_pass_cleans_the_oldest_failures_first_and_never_divides_a_load() -> None:
     loads = [
         load("c", LoadState.FAILED, 3 * GRACE_MS, files=2),
         load("b", LoadState.FAILED, 4 * GRACE_MS, files=MAX_FILES - 1),
@@ -97,7 +97,7 @@ def test_only_files_below_the_tables_own_locations_can_be_staged(path: str, allo
 
 
 @pytest.mark.parametrize("prefix", [HOME, f"{HOME}/", "s3://bucket/ns", f"{HOME}/a/../.."])
-def test_a_prefix_must_lie_below_the_location_too(prefix: str) -> None:
+def test_a_prefix_must_also_be_below_the_location(prefix: str) -> None:
     metadata = TableMetadata({"format-version": 2, "location": HOME})
     require_stageable(metadata, [], [f"{HOME}/data/", f"{HOME}/data/load"])
     with pytest.raises(PolicyError):
@@ -107,7 +107,7 @@ def test_a_prefix_must_lie_below_the_location_too(prefix: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90s", 90), ("30m", 1800), ("6h", 21_600), (" 7d ", 604_800), ("366d", 31_622_400)]
 )
-def test_times_to_live(text: str, seconds: int) -> None:
+def test_times_to_live_are_parsed(text: str, seconds: int) -> None:
     assert time_ms(text, "--ttl") == seconds * 1000
 
 
@@ -117,5 +117,5 @@ def test_a_malformed_time_to_live_is_bad_usage(text: str) -> None:
         time_ms(text, "--ttl")
 
 
-def test_moments_are_utc_to_the_second() -> None:
+def test_times_are_printed_in_utc_to_the_second() -> None:
     assert iso_utc(1_769_860_800_999) == "2026-01-31T12:00:00Z"

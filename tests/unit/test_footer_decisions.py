@@ -1,4 +1,4 @@
-"""A new footer is uniform: every optional field has a decision, and every decision holds."""
+"""A new footer is uniform: every optional field has a decision, and every decision is applied."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLAT = struct((1, "id", "long"), (2, "price", "double"), (3, "text", "string"))
 
 
 class Field(NamedTuple):
-    """A field as the format defines it."""
+    """A field of the format."""
 
     structure: str
     number: int
@@ -56,7 +56,7 @@ def test_every_optional_field_of_the_format_has_a_decision() -> None:
 
 
 def test_structures_have_the_fields_of_the_format() -> None:
-    """Files with any other field are refused, because they would not be written as they were read
+    """Files with any other field are refused, because a copy would lose the field
     (rule: copy-only-checked-footers)."""
     for field in FIELDS:
         known = getattr(footer_structs, field.structure).thrift_spec
@@ -74,7 +74,7 @@ def flat_file(path: Path, first: int, price: Callable[[int], float | None] = flo
 
 
 def merged_footer(inputs: Sequence[Path | DataFile], folder: Path) -> FileMetaData:
-    """The footer of a copy, which can be copied itself."""
+    """The footer of a copy, which can itself be copied."""
     made = copied(inputs, folder / "copy.parquet", target_of(FLAT))
     assert isinstance(made, DataFile), str(made)
     footer = read_footer(made.file_path, STORAGE)
@@ -84,7 +84,7 @@ def merged_footer(inputs: Sequence[Path | DataFile], folder: Path) -> FileMetaDa
 
 
 def structures(metadata: FileMetaData, name: str, group: RowGroup) -> list[Any]:
-    """The structures of that name in a row group."""
+    """The structures of this name in a row group."""
     if name == "FileMetaData":
         return [metadata]
     if name == "RowGroup":
@@ -115,7 +115,7 @@ KNOWN = [field for field in OPTIONAL if field.name in getattr(footer_structs, fi
 
 
 @pytest.mark.parametrize("field", KNOWN, ids=lambda field: f"{field.structure}.{field.name}")
-def test_inputs_that_disagree_about_a_field_make_a_file_that_does_not(field: Field, tmp_path: Path) -> None:
+def test_inputs_that_disagree_about_a_field_become_a_uniform_file(field: Field, tmp_path: Path) -> None:
     """The first of two files has a field that the second lacks."""
     paths = [flat_file(tmp_path / f"{n}.parquet", 50 * n) for n in range(2)]
 
@@ -150,14 +150,14 @@ def test_inputs_that_disagree_about_a_field_make_a_file_that_does_not(field: Fie
         assert after
         assert not any(after)
     elif decision is Decision.AGREED:
-        assert not any(after)  # the first input has none, and Arrow wrote it to all of the second
+        assert not any(after)  # the first input has no such field, the second has it everywhere
         assert all(before[1]) or field.name == "key_value_metadata"
     else:
         assert after == before[0] + before[1]
 
 
 def _without(metadata: FileMetaData, index: str) -> None:
-    """No page index of a kind, which is named by two fields."""
+    """Remove a kind of page index, which has two fields."""
     for group in metadata.row_groups:
         for chunk in group.columns:
             setattr(chunk, f"{index}_offset", None)
@@ -174,7 +174,7 @@ def _there(metadata: FileMetaData, field: Field) -> list[bool]:
 
 
 def stated(metadata: FileMetaData, column: int) -> list[tuple[bool, bool, bool]]:
-    """Of each row group whether it states a column's bounds, those of its pages, and its nulls."""
+    """Per row group: whether it states a column's bounds (also of pages), and its null count."""
     return [
         (
             chunk.meta_data.statistics is not None and chunk.meta_data.statistics.min_value is not None,
@@ -191,11 +191,11 @@ HIDDEN, STATED = (False, False, True), (True, True, True)
 @pytest.mark.parametrize(
     ("value", "counts", "expected"),
     [
-        # DataFusion took the bounds of the others for the file's, and found no row with the value of this row group.
+        # DataFusion takes the bounds of the others for the file's, and finds no row with the value of this row group.
         (0.0, None, [HIDDEN] * 4),
         (1.5, None, [HIDDEN] * 4),
         (math.nan, None, [HIDDEN] * 4),
-        # The manifest counts no NaN.
+        # The manifest does not count NaN.
         (1.5, {2: 0}, [STATED] * 4),
         (None, None, [(False, True, True)] * 2 + [STATED] * 2),
     ],
@@ -210,16 +210,16 @@ def test_no_row_group_states_bounds_that_another_must_hide(
 
 
 @pytest.mark.parametrize("columns", [False, ["id", "price"]])
-def test_statistics_that_an_input_lacks_are_dropped_from_all(columns: Any, tmp_path: Path) -> None:
-    """Without them ``IS NULL`` and ``=`` missed rows of the input that has none."""
+def test_statistics_missing_in_an_input_are_dropped_from_all(columns: Any, tmp_path: Path) -> None:
+    """Otherwise ``IS NULL`` and ``=`` would miss rows of the input without statistics."""
     paths = [flat_file(tmp_path / "a.parquet", 0, write_statistics=columns), flat_file(tmp_path / "b.parquet", 50)]
     footer = merged_footer(paths, tmp_path)
     assert stated(footer, 2) == [(False, False, False)] * 4
     assert stated(footer, 0) == [(bool(columns),) * 3] * 4
 
 
-def test_a_page_index_that_a_column_chunk_lacks_is_dropped_from_all(tmp_path: Path) -> None:
-    """iceberg-rust reads none unless every column chunk has an offset index."""
+def test_a_page_index_missing_for_a_column_chunk_is_dropped_from_all(tmp_path: Path) -> None:
+    """iceberg-rust reads a page index only if every column chunk has an offset index."""
     paths = [flat_file(tmp_path / f"{n}.parquet", 50 * n) for n in range(2)]
 
     def lose(metadata: FileMetaData) -> None:

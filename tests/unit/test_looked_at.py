@@ -1,4 +1,4 @@
-"""A table that a pass has looked at is left alone until enough came or a day has passed; the reasons, in words."""
+"""After a look, a table is left alone until enough files were added or a day has passed; and the reasons in words."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def of(*megabytes: float, partition: PartitionValue = "p") -> list[tuple[int, Pa
 def answer_of(
     found: GrowingTable, last: SeenTable | None, resolved: ResolvedPolicy, now_ms: int = NOW_MS, **more: Any
 ) -> tuple[str, ...] | str:
-    """The reasons for a pass, or why there is none."""
+    """The reasons for a pass, or the reason against it."""
     answer = assess("ns.t", found.metadata, resolved, now_ms=now_ms, expirable=0, seen=last, **more)
     return answer.reasons if isinstance(answer, Proposal) else answer.reason
 
 
-def test_a_pass_looks_again_when_min_input_files_data_files_came() -> None:
+def test_a_pass_looks_again_after_min_input_files_new_data_files() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
     assert answer_of(found, None, resolved) == ("no pass under these settings has looked at the 6 data files",)
@@ -50,7 +50,7 @@ def test_a_pass_looks_again_when_min_input_files_data_files_came() -> None:
     assert answer_of(found, last, resolved) == ("5 data files came since the last pass",)
 
 
-def test_delete_files_count_as_data_files_do() -> None:
+def test_delete_files_count_like_data_files() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
     last = idle(found, resolved)
@@ -73,7 +73,7 @@ def test_position_delete_files_are_counted_for_the_operation_that_merges_them() 
     assert answer_of(found, last, resolved) == ("7 delete files with 0 deletes",)
 
 
-def test_manifests_are_looked_at_when_as_many_commits_came() -> None:
+def test_a_pass_looks_at_manifests_after_enough_commits() -> None:
     resolved, found = policy(operations="rewrite_manifests"), GrowingTable()
     listed = {"manifests-created": "1", "manifests-kept": "8"}
     found.commit(of(300), more=listed)
@@ -87,7 +87,7 @@ def test_manifests_are_looked_at_when_as_many_commits_came() -> None:
 
 
 @pytest.mark.parametrize("run_id", ["that of the pass", "of another rhythm"])
-def test_our_own_rewrites_are_nothing_new(run_id: str) -> None:
+def test_our_own_rewrites_do_not_count_as_new_work(run_id: str) -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
     last = idle(found, resolved)
@@ -100,7 +100,7 @@ def test_our_own_rewrites_are_nothing_new(run_id: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "looked_hours", "now_hours", "expected"),
     [
-        # At rest after a day; without commits, then when the head is twice as old as at the last look.
+        # After a day at rest; without commits, when the head is twice as old as at the last look.
         ({}, 1, 23.9, False),
         ({}, 1, 24, True),
         ({}, 24, 47.9, False),
@@ -112,11 +112,11 @@ def test_our_own_rewrites_are_nothing_new(run_id: str) -> None:
         ({"partition_rest_hours": "7"}, 7, 30.9, False),
         ({"partition_rest_hours": "700"}, 1, 24.9, False),
         ({"partition_rest_hours": "700"}, 1, 25, True),
-        # Partitions may come of age, and ``where`` may take more.
+        # Partitions may reach the minimum age, and ``where`` may match more.
         ({"min_partition_age_hours": "100"}, 25, 49.9, False),
         ({"min_partition_age_hours": "100"}, 25, 50, True),
         ({"where": "ts < now() - interval '30 hours'"}, 25, 50, True),
-        # A commit came after the look: a day, however old the head was then.
+        # After a commit since the look: a day, for any age of the head.
         ({}, -1000, 0, True),
         ({}, -20, 3.9, False),
         ({}, -20, 4, True),
@@ -131,7 +131,7 @@ def test_time_alone_is_a_reason_to_look_again(
     assert time_has_come(found.head, policy(**settings).policy, looked_ms, now_ms) is expected
 
 
-def test_after_a_day_a_pass_looks_whatever_was_counted() -> None:
+def test_after_a_day_a_pass_looks_regardless_of_counts() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
     last = idle(found, resolved)
@@ -143,7 +143,7 @@ def test_after_a_day_a_pass_looks_whatever_was_counted() -> None:
 
 
 @pytest.mark.parametrize("omitted", ["total-data-files", "all"])
-def test_a_summary_without_counts_is_looked_at(omitted: str) -> None:
+def test_a_summary_without_counts_causes_a_look(omitted: str) -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(1))
     last = idle(found, resolved)
@@ -154,19 +154,19 @@ def test_a_summary_without_counts_is_looked_at(omitted: str) -> None:
     assert answer_of(found, last, resolved) == UNKNOWN
 
 
-def test_expired_history_is_looked_at() -> None:
+def test_expired_history_causes_a_look() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(1))
     last = idle(found, resolved)
     for _ in range(3):
         found.commit(of(1))
-    del found.snapshots[0]  # the snapshot that the pass looked at; all later snapshots are there
+    del found.snapshots[0]  # the snapshot of the look; all later snapshots remain
     assert isinstance(answer_of(found, last, resolved), str)
     del found.snapshots[0]
     assert answer_of(found, last, resolved) == UNKNOWN
 
 
-def test_new_settings_of_the_table_are_looked_at() -> None:
+def test_new_settings_of_the_table_cause_a_look() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
     last = idle(found, resolved)
@@ -177,7 +177,7 @@ def test_new_settings_of_the_table_are_looked_at() -> None:
 @pytest.mark.parametrize(
     "settings", [{"rewrite_all": "true"}, {"rewrite_reason": "codec"}], ids=lambda settings: next(iter(settings))
 )
-def test_one_file_is_enough_where_every_file_is_rewritten(settings: dict[str, str]) -> None:
+def test_a_single_file_is_enough_if_every_file_is_rewritten(settings: dict[str, str]) -> None:
     resolved, found = policy(**ONLY_COMPACTION, **settings), GrowingTable()
     found.commit(of(*[300] * 6))
     last = idle(found, resolved)
@@ -195,8 +195,8 @@ def test_disabled_work_is_not_counted() -> None:
     assert answer_of(found, last, resolved) == UNCHANGED
 
 
-def test_each_digest_of_settings_looks_for_itself() -> None:
-    """Files that were clustered before are no news; what other settings ask of them is not known."""
+def test_each_digest_of_settings_has_its_own_look() -> None:
+    """Clustered files are not new work; whether other settings would rewrite them is unknown."""
     settings = {**ONLY_COMPACTION, "sort_order": "id"}
     before, after = policy(**settings), policy(**settings, min_input_files=3)
     found = GrowingTable()
@@ -211,7 +211,7 @@ def test_each_digest_of_settings_looks_for_itself() -> None:
     assert answer_of(found, both, after, clustering="r") == answer_of(found, both, before, clustering="r") == UNCHANGED
 
 
-def test_a_pass_that_left_work_is_followed_by_another() -> None:
+def test_a_pass_that_left_work_is_followed_by_another_pass() -> None:
     resolved, found = policy(**ONLY_COMPACTION), GrowingTable()
     found.commit(of(*[300] * 6))
     ((digest, seen),) = idle(found, resolved).passes.items()

@@ -25,7 +25,7 @@ from icekeeper.policy.ownership import (
     why_bucket_expires,
 )
 
-# Who does what in a table bucket that maintains its tables itself, and what its settings mean for ours.
+# Which operations a table bucket runs itself, and how its settings affect ours.
 
 COMPACTION, SNAPSHOTS, FILES = BuiltIn
 ALL_ON = BucketMaintenance(dict.fromkeys(BuiltIn, True))
@@ -36,7 +36,7 @@ OPERATIONS = {
 }
 
 
-def test_operations_that_the_bucket_has_enabled_are_the_buckets() -> None:
+def test_operations_that_the_bucket_has_enabled_belong_to_the_bucket() -> None:
     theirs = decide_owners(ALL_ON, Ownership.AUTO)
     assert theirs.owned == dict.fromkeys(set.union(*OPERATIONS.values()), "owned by the table bucket")
     assert theirs.taken_over == {}
@@ -50,7 +50,7 @@ def test_operations_that_the_bucket_has_enabled_are_the_buckets() -> None:
         assert ours.owned == ours.taken_over == {}
 
 
-def test_taking_over_leaves_settings_of_the_whole_bucket() -> None:
+def test_taking_over_keeps_the_settings_of_the_whole_bucket() -> None:
     owners = decide_owners(ALL_ON, Ownership.ICEKEEPER)
     assert owners.taken_over == {
         Operation.COMPACT: COMPACTION,
@@ -63,7 +63,7 @@ def test_taking_over_leaves_settings_of_the_whole_bucket() -> None:
 
 @pytest.mark.parametrize("ownership", Ownership)
 def test_operations_of_unreadable_settings_are_left_to_the_bucket(ownership: Ownership) -> None:
-    """Also with ownership "icekeeper": a job cannot be switched off if it is unknown whether it runs."""
+    """This includes ownership "icekeeper": a job cannot be switched off if it is unknown whether it runs."""
     bucket = BucketMaintenance({COMPACTION: False, SNAPSHOTS: False}, {FILES: "S3 Tables failed with 500"})
     assert decide_owners(bucket, ownership).owned == {
         Operation.REMOVE_ORPHANS: "it is unknown whether the table bucket does this itself (S3 Tables failed with "
@@ -72,7 +72,7 @@ def test_operations_of_unreadable_settings_are_left_to_the_bucket(ownership: Own
     assert set(decide_owners(BucketMaintenance(), ownership).owned) == set(decide_owners(ALL_ON, Ownership.AUTO).owned)
 
 
-def test_operations_of_the_bucket_do_not_run_until_they_are_ours_again() -> None:
+def test_operations_of_the_bucket_do_not_run_until_they_belong_to_us_again() -> None:
     ours = resolve([])
     theirs = replace(ours, owners=decide_owners(ALL_ON, Ownership.AUTO))
     assert [operation for operation in Operation if theirs.runs(operation)] == [Operation.REWRITE_MANIFESTS]
@@ -82,7 +82,7 @@ def test_operations_of_the_bucket_do_not_run_until_they_are_ours_again() -> None
 
 
 def stated(**settings: object) -> BucketMaintenance:
-    """Settings by the API's names."""
+    """The settings of a bucket by the API's names."""
     of = {
         COMPACTION: ("targetFileSizeMB", "strategy"),
         SNAPSHOTS: ("minSnapshotsToKeep", "maxSnapshotAgeHours"),
@@ -112,12 +112,12 @@ def stated(**settings: object) -> BucketMaintenance:
 )
 def test_stated_settings_are_a_layer(bucket: BucketMaintenance, has_order: bool, values: dict[str, object]) -> None:
     assert bucket_layers(bucket, has_order=has_order) == [Layer(BUCKET_SOURCE, values)]
-    resolve(bucket_layers(bucket, has_order=has_order))  # in the types of our keys
+    resolve(bucket_layers(bucket, has_order=has_order))  # with the types of our keys
 
 
 @pytest.mark.parametrize("bucket", [ALL_ON, BucketMaintenance(), stated(strategy="sort"), stated(strategy="z-order")])
-def test_settings_that_are_not_stated_are_no_layer(bucket: BucketMaintenance) -> None:
-    """AWS's own five days must not expire what a deployment keeps for weeks."""
+def test_default_settings_are_not_a_layer(bucket: BucketMaintenance) -> None:
+    """AWS's default of five days must not expire snapshots that a deployment keeps for weeks."""
     assert bucket_layers(bucket, has_order=False) == []
 
 
@@ -125,7 +125,7 @@ ARN = "arn:aws:s3tables:eu-west-1:123456789012:bucket/lake"
 
 
 class Service:
-    """The S3 Tables API, as far as it is about maintenance."""
+    """The maintenance part of the S3 Tables API."""
 
     def __init__(self) -> None:
         self.of_bucket: dict[str, Any] = {"icebergUnreferencedFileRemoval": {"status": "disabled"}}
@@ -145,8 +145,8 @@ class Service:
         self.puts.append(value)
 
 
-def test_a_warm_function_sees_that_the_bucket_began_to_do_it_itself() -> None:
-    """It knew less than the next function, so that every plan of its was stale, and no table maintained any more."""
+def test_a_warm_function_sees_that_the_bucket_switched_a_job_on() -> None:
+    """Otherwise its plans would differ from those of the next function, and no table would be maintained."""
     service, now_s = Service(), [1000.0]
     maintenance = TableBucketMaintenance(ARN, lambda: service, {}, lambda: now_s[0])
 
@@ -160,8 +160,8 @@ def test_a_warm_function_sees_that_the_bucket_began_to_do_it_itself() -> None:
     assert is_enabled()
 
 
-def test_the_bucket_keeps_the_settings_of_what_is_switched_off() -> None:
-    """They say how long snapshots are kept, and hold for us; without them more would expire."""
+def test_the_bucket_keeps_the_settings_of_a_job_that_is_switched_off() -> None:
+    """Its retention applies to our expiry; without it more snapshots would expire."""
     service = Service()
     maintenance = TableBucketMaintenance(ARN, lambda: service, {})
     service.is_throttled = True
@@ -170,8 +170,8 @@ def test_the_bucket_keeps_the_settings_of_what_is_switched_off() -> None:
     assert service.puts == []
 
 
-# Whose an operation is when the bucket's own job failed, is disabled, or has not run, although it is switched on.
-# Amazon S3 user guide, "S3 Tables maintenance job status", word for word.
+# Who runs an operation if the bucket's own job is switched on but failed, is disabled, or has not run.
+# The messages are quoted from the Amazon S3 user guide, "S3 Tables maintenance job status".
 TAGS = "Iceberg Snapshot management does not currently support user defined tags or references."
 PROPERTIES = (
     "Iceberg table maintenance configuration is incompatible with 'history.expire.max-snapshot-age-ms' and"
@@ -191,12 +191,12 @@ PASSING = (
 
 
 def owners(jobs: dict[BuiltIn, tuple[str, str]], ownership: Ownership = Ownership.AUTO) -> Owners:
-    """Of a bucket in which everything is switched on, as AWS begins."""
+    """The owners in a bucket with all jobs switched on, which is the default."""
     return decide_owners(BucketMaintenance(dict.fromkeys(BuiltIn, True), jobs=jobs), ownership)
 
 
 @pytest.mark.parametrize("built_in", BuiltIn)
-def test_jobs_that_run_are_the_buckets_and_disabled_jobs_are_ours(built_in: BuiltIn) -> None:
+def test_running_jobs_belong_to_the_bucket_and_disabled_jobs_to_us(built_in: BuiltIn) -> None:
     """AWS disables snapshot management for a table with a retention of a branch or tag
     (platform: bucket-maintenance-may-stall)."""
     everything = set.union(*OPERATIONS.values())
@@ -209,8 +209,8 @@ def test_jobs_that_run_are_the_buckets_and_disabled_jobs_are_ours(built_in: Buil
 
 
 @pytest.mark.parametrize("message", [TAGS, PROPERTIES, TAGS.upper()])
-def test_a_job_that_fails_for_good_is_ours_and_reported(message: str) -> None:
-    """Otherwise no job ever expires the snapshots of such a table."""
+def test_a_permanently_failing_job_belongs_to_us_and_is_reported(message: str) -> None:
+    """Otherwise nothing would ever expire the snapshots of such a table."""
     found = owners({SNAPSHOTS: ("Failed", message)})
     assert set(found.owned) == {Operation.COMPACT, Operation.REWRITE_POSITION_DELETES, Operation.REMOVE_ORPHANS}
     assert found.warnings == {
@@ -221,21 +221,21 @@ def test_a_job_that_fails_for_good_is_ours_and_reported(message: str) -> None:
 
 @pytest.mark.parametrize("message", [*PASSING, GC])
 @pytest.mark.parametrize("built_in", BuiltIn)
-def test_a_job_that_failed_once_stays_the_buckets_and_is_reported(built_in: BuiltIn, message: str) -> None:
-    """It comes again; and where gc.enabled is false, we may delete nothing either."""
+def test_a_job_that_failed_once_belongs_to_the_bucket_and_is_reported(built_in: BuiltIn, message: str) -> None:
+    """The job runs again; and if gc.enabled is false, we may not delete anything either."""
     found = owners({built_in: ("Failed", message)})
     reason = message or "it does not say why"
     why = f"{OWNED}; the bucket's own last run failed: {reason}"
     assert [found.owned[operation] for operation in OPERATIONS[built_in]] == [why] * len(OPERATIONS[built_in])
     warning = f"the table bucket's own maintenance: {built_in.value} failed: {reason}"
     assert found.warnings == {"bucket_jobs_failed": warning}
-    if built_in is not SNAPSHOTS:  # a message lasts only for what it is about
+    if built_in is not SNAPSHOTS:  # the message is only about snapshots
         assert OPERATIONS[built_in] <= set(owners({built_in: ("Failed", TAGS)}).owned)
 
 
 @pytest.mark.parametrize("job", [("Disabled", ""), ("Failed", TAGS), ("Successful", "")])
 def test_taking_over_also_switches_off_jobs_that_do_not_run(job: tuple[str, str]) -> None:
-    """It begins again when the tag is gone."""
+    """The job would start again once the tag is removed."""
     found = owners({SNAPSHOTS: job}, Ownership.ICEKEEPER)
     assert found.taken_over[Operation.EXPIRE_SNAPSHOTS] is SNAPSHOTS
     assert found.owned == {Operation.REMOVE_ORPHANS: OWNED_FOR_ALL_TABLES}
@@ -267,7 +267,7 @@ def test_unreadable_settings_are_reported_and_jobs_are_assumed_to_run() -> None:
         (False, ("Disabled", ""), False),
     ],
 )
-def test_a_pin_holds_only_where_the_bucket_does_not_expire(
+def test_a_pin_holds_only_if_the_bucket_does_not_expire_snapshots(
     enabled: bool, job: tuple[str, str] | None, expires: bool
 ) -> None:
     jobs = {} if job is None else {SNAPSHOTS: job}

@@ -1,4 +1,4 @@
-"""Which partitions are dropped, and that no other row is."""
+"""Which partitions are dropped; no other row is dropped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from icekeeper.operations.old_partitions import (
 )
 from support.plans import data_file, partitioned, partitioned_by, spec, times
 
-# Which partitions are dropped, and which delete files go with them.
+# Which partitions are dropped, and which delete files with them.
 
 DAILY = times(partitioned(spec(0, ("ts", "day"))))
 TODAY = 20000
@@ -43,7 +43,7 @@ def keys(*days: PartitionValue) -> frozenset[Any]:
 
 
 def test_a_partition_expires_when_its_end_is_older_than_the_retention() -> None:
-    """A day that ended exactly as long ago stays."""
+    """A day that ended exactly one retention ago is kept."""
     assert planned([TODAY, TODAY - 11, TODAY - 12]) == (keys(TODAY - 12), 0)
     assert planned([TODAY, TODAY - 11]) == Nothing("no partitions to expire")
     assert planned([]) == Nothing("no partitions to expire")
@@ -52,7 +52,7 @@ def test_a_partition_expires_when_its_end_is_older_than_the_retention() -> None:
 
 @pytest.mark.parametrize("days", [[3], [3, 4, None]])
 def test_a_plan_that_would_empty_the_table_is_refused(days: list[PartitionValue]) -> None:
-    """Null partitions do not make up for a clock that is wrong."""
+    """Null partitions do not compensate for a wrong clock."""
     with pytest.raises(OperationRefused, match="every partition of the table is past partition_retention_hours 240"):
         planned(days)
     assert planned(days, younger=True) == (keys(*(day for day in days if day)), 0)
@@ -63,28 +63,28 @@ def delete(content: FileContent, day: int, **more: Any) -> DataFile:
 
 
 def test_delete_files_are_dropped_with_all_data_files_that_they_could_apply_to() -> None:
-    """By sequence number, partition and name alike (rule: drop-only-fully-matched-partitions)."""
+    """Sequence number, partition and file name all count (rule: drop-only-fully-matched-partitions)."""
     gone = {"partitions": keys(3), "dropped": frozenset({data_file("a", 1).file_path})}
 
-    def goes(file: DataFile, spec_id: int = 0, is_global: bool = False) -> bool:
+    def is_dropped(file: DataFile, spec_id: int = 0, is_global: bool = False) -> bool:
         return goes_with(file, spec_id, is_global=is_global, **gone)
 
     for content in (FileContent.POSITION_DELETES, FileContent.EQUALITY_DELETES):
-        assert goes(delete(content, 3))
-        assert not goes(delete(content, 4))
-        assert not goes(delete(content, 3), spec_id=1)
-    assert not goes(delete(FileContent.EQUALITY_DELETES, 3), is_global=True)
-    assert goes(delete(FileContent.POSITION_DELETES, 4, referenced_data_file="a"))
-    assert not goes(delete(FileContent.POSITION_DELETES, 3, referenced_data_file="b"))
+        assert is_dropped(delete(content, 3))
+        assert not is_dropped(delete(content, 4))
+        assert not is_dropped(delete(content, 3), spec_id=1)
+    assert not is_dropped(delete(FileContent.EQUALITY_DELETES, 3), is_global=True)
+    assert is_dropped(delete(FileContent.POSITION_DELETES, 4, referenced_data_file="a"))
+    assert not is_dropped(delete(FileContent.POSITION_DELETES, 3, referenced_data_file="b"))
     for path, is_gone in (("a", True), ("b", False)):
         named = {DELETE_FILE_PATH_ID: path.encode()}
         for day in (3, 4):
-            found = goes(delete(FileContent.POSITION_DELETES, day, lower_bounds=named, upper_bounds=named))
+            found = is_dropped(delete(FileContent.POSITION_DELETES, day, lower_bounds=named, upper_bounds=named))
             assert found is is_gone, (path, day)
 
 
-def test_partitions_that_share_a_file_stay() -> None:
-    """The file is listed twice and dropped by its path, so a partition that stays would lose it, too."""
+def test_partitions_that_share_a_file_are_kept() -> None:
+    """The file is listed twice and dropped by its path, so a kept partition would lose it, too."""
     old, older, oldest = ((0, (day,)) for day in (1, 2, 3))
     expired = [(old, "a"), (old, "b"), (older, "c"), (older, "c"), (oldest, "d")]
     assert partitions_sharing_files(expired, [hash("e")]) == frozenset()
@@ -92,7 +92,7 @@ def test_partitions_that_share_a_file_stay() -> None:
     assert partitions_sharing_files([*expired, (oldest, "a")], []) == {old, oldest}
 
 
-# Partitions of which every row matches a filter: none with a single other row, whatever the logic of null.
+# Only partitions all of whose rows match a filter are dropped, also with null values.
 
 COLUMNS = {1: "long", 2: "string", 3: "double", 5: "timestamp", 6: "date"}
 MAY_1 = 19844  # days from 1970 to 2024-05-01
@@ -153,20 +153,20 @@ def table(*fields: tuple[int, str]) -> TableMetadata:
         ([], (), "c2 = 'us'", False),
     ],
 )
-def test_a_partition_matches_only_if_each_of_its_rows_does(
+def test_a_partition_matches_only_if_each_of_its_rows_matches(
     fields: list[tuple[int, str]], partition: tuple[PartitionValue, ...], where: str, matches: bool
 ) -> None:
-    """What a filter drops is gone for good (rule: drop-only-fully-matched-partitions)."""
+    """Dropped rows cannot be restored (rule: drop-only-fully-matched-partitions)."""
     assert whole_partitions(where, table(*fields), MAY_1_MS)(0, partition) is matches
 
 
 def test_partitions_by_a_dropped_column_are_never_dropped_whole() -> None:
-    """The meaning of its values is unknown today, even if the values of the other column match."""
+    """The meaning of its values is unknown, even if the values of the other column match."""
     assert not whole_partitions("c2 = 'us'", table((2, "identity"), (9, "identity")), MAY_1_MS)(0, ("us", 7))
 
 
-def test_a_filter_drops_the_last_partition_only_where_it_is_the_only_one() -> None:
-    """Neither a slip in a filter nor a wrong clock empties a table (rule: drop-only-fully-matched-partitions)."""
+def test_a_filter_drops_the_last_partition_only_if_it_is_the_only_partition() -> None:
+    """Neither a mistake in a filter nor a wrong clock empties a table (rule: drop-only-fully-matched-partitions)."""
 
     def plan(*values: str, where: str = "c2 != 'keep'") -> frozenset[PartitionKey] | Nothing:
         live = ((0, (value,)) for value in values)

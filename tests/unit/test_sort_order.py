@@ -1,4 +1,4 @@
-"""Sort orders as text and as table metadata become recipes; what is wrong is named, with what to write instead."""
+"""Sort orders as text and as table metadata become recipes; errors name the wrong part and the correction."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def ordered(source: int, transform: str = "identity", *, descending: bool = Fals
         ),
     ],
 )
-def test_a_sort_order_is_read_as_iceberg_means_it(text: str, terms: list[SortTerm]) -> None:
+def test_a_sort_order_is_parsed_with_icebergs_defaults(text: str, terms: list[SortTerm]) -> None:
     """Nulls come first when ascending and last when descending unless the text says otherwise."""
     assert list(parse_sort_order(text)) == terms
 
@@ -118,14 +118,14 @@ def test_auto_sorts_a_table_that_has_an_order_and_merges_others() -> None:
     )
 
 
-def test_the_policys_order_comes_before_the_tables_and_is_never_named_by_its_id() -> None:
-    """``sort_order_id`` is the table's own order's alone."""
+def test_the_policys_order_precedes_the_tables_order_and_has_no_id() -> None:
+    """Only the table's own order has a ``sort_order_id``."""
     found = choose_recipe(made(ordered(1)), policy(sort_order="place.city desc"))
     assert found is not None
     assert (found.columns, found.order_id) == ((KeyColumn(21, "identity", True, False),), None)
 
 
-def test_void_terms_order_nothing() -> None:
+def test_void_terms_are_ignored() -> None:
     found = choose_recipe(made(ordered(1, "void"), ordered(2)), policy())
     assert found is not None
     assert found.columns == (KeyColumn(2),)
@@ -175,13 +175,13 @@ def test_an_order_that_cannot_be_applied_is_refused_and_left_alone_by_auto(field
         ({"strategy": "zorder"}, "strategy zorder needs columns and the table has no sort order; set sort_order, for"),
     ],
 )
-def test_a_recipe_that_the_table_cannot_have_is_one_clear_error(settings: dict[str, str], message: str) -> None:
+def test_an_impossible_recipe_raises_a_clear_error(settings: dict[str, str], message: str) -> None:
     with pytest.raises(PolicyError) as caught:
         choose_recipe(made(), policy(**settings))
     assert str(caught.value).startswith(message)
 
 
-def test_a_curve_has_31_columns_at_most() -> None:
+def test_a_curve_has_at_most_31_columns() -> None:
     names = [f"c{number}" for number in range(1, 33)]
     fields = [{"id": i, "name": name, "required": False, "type": "long"} for i, name in enumerate(names, start=1)]
     wide = table(schemas=[{"type": "struct", "schema-id": 0, "fields": fields}])
@@ -191,8 +191,8 @@ def test_a_curve_has_31_columns_at_most() -> None:
         choose_recipe(wide, policy(strategy="zorder", sort_order=",".join(names)))
 
 
-def test_a_curve_goes_through_the_columns_of_the_tables_own_order_unless_the_policy_names_others() -> None:
-    """As in S3 Tables; of a column that is there twice only the place counts."""
+def test_a_curve_uses_the_columns_of_the_tables_order_unless_the_policy_names_others() -> None:
+    """S3 Tables does the same; a repeated column counts once."""
     own = made(ordered(2, descending=True), ordered(1, "bucket[4]"), ordered(2))
     assert [choose_recipe(own, policy(strategy="zorder", **more)) for more in ({}, {"sort_order": "name,id"})] == [
         ClusterRecipe(Strategy.ZORDER, (KeyColumn(2), KeyColumn(1)), 256 * MB, 192 * MB)
@@ -205,8 +205,8 @@ def text_of(**settings: object) -> str:
     return found.text
 
 
-def test_the_text_of_a_recipe_tells_every_layout_apart() -> None:
-    """It names columns by id, so that a rename does not sort a table anew."""
+def test_the_text_of_a_recipe_distinguishes_every_layout() -> None:
+    """It names columns by id, so that a rename does not sort a table again."""
     order = "name desc, bucket(4, id) nulls last"
     assert text_of(strategy="sort", sort_order=order) == (
         f"sort(2 identity desc nulls-last, 1 bucket[4] asc nulls-last) target={256 * MB}"
@@ -221,7 +221,7 @@ def test_the_text_of_a_recipe_tells_every_layout_apart() -> None:
 @pytest.mark.parametrize(
     ("megabytes", "count"), [(1, 1), (149, 1), (150, 2), (249, 2), (251, 3), (1000, 10), (1049, 10), (1051, 11)]
 )
-def test_outputs_are_as_many_as_bring_them_nearest_to_the_target(megabytes: int, count: int) -> None:
+def test_the_number_of_outputs_brings_their_size_closest_to_the_target(megabytes: int, count: int) -> None:
     recipe = ClusterRecipe(Strategy.SORT, (), 100, 75)
     assert recipe.output_count(megabytes) == count
 
@@ -233,14 +233,14 @@ def test_outputs_along_a_curve_are_a_power_of_two(megabytes: int, count: int) ->
     assert ClusterRecipe(Strategy.ZORDER, (), 100, 75).output_count(megabytes) == count
 
 
-def test_outputs_are_never_small_where_that_can_be_helped() -> None:
+def test_outputs_are_small_only_if_unavoidable() -> None:
     """With a small-file limit near the target there are fewer, larger outputs."""
     assert ClusterRecipe(Strategy.SORT, (), 100, 99).output_count(260) == 2
 
 
 @pytest.mark.parametrize("part", ["(", "a(", '"', "`", "a,", ",", " ", "a "])
 def test_a_text_of_a_megabyte_is_refused_at_once(part: str) -> None:
-    """A table's property; brackets took nine minutes."""
+    """The text is a table property; brackets took nine minutes to parse."""
     begun_s = time.process_time()
     with pytest.raises(ValueError, match=r"is not a sort term|a term is missing"):
         parse_sort_order(part * (1_000_000 // len(part)))

@@ -1,4 +1,4 @@
-"""What the time is by a store's answers, and ages that cannot be
+"""The time by a store's responses, and impossible ages
 (rule: age-by-store-clock, orphans-outlive-the-grace-period)."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from icekeeper.machine.clock import ServerClock, ahead_ms, system_clock
 from icekeeper.operations.orphans.inventory import file_rows
 from icekeeper.storage.storage import Storage, store_now_ms
 
-# Odd times of stores: an impossible time is an unknown age, and no file counts as older than it is
+# Unusual times of stores: an impossible time is an unknown age, and no file counts as older than it is
 # (rule: age-by-store-clock, orphans-outlive-the-grace-period).
 
 PROPERTIES = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": "b"}
@@ -31,7 +31,7 @@ LISTED = (
 
 @pytest.fixture(params=["UTC", "JST-9", "PST8"])
 def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """This machine stands east and west of Greenwich."""
+    """The machine's time zone is east and west of Greenwich."""
     monkeypatch.setenv("TZ", request.param)
     time.tzset()
     yield
@@ -80,7 +80,7 @@ def test_a_date_without_a_zone_is_gmt(monkeypatch: pytest.MonkeyPatch) -> None:
         assert clock.now_ms() == THEN_MS
 
 
-def test_a_local_file_or_a_line_of_an_inventory_of_1970_has_no_age(tmp_path: Path) -> None:
+def test_a_local_file_or_an_inventory_line_of_1970_has_no_age(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a")
     storage = Storage({})
     for at_s, age_ms in ((0, None), (-1, None), (1, 1000)):
@@ -93,7 +93,7 @@ def test_a_local_file_or_a_line_of_an_inventory_of_1970_has_no_age(tmp_path: Pat
     assert [item.modified_ms for item in rows] == [None]
 
 
-# What the time is by a server's answers, and how far our clock is ahead of it.
+# The time by a server's responses, and the difference of our clock.
 
 
 def test_a_date_header_sets_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,13 +113,13 @@ def test_a_date_header_sets_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     ("ours_ms", "theirs_ms", "expected"),
     [(10_000, None, 0), (10_000, 8_000, 0), (8_000, 10_000, 0), (10_001, 8_000, 2_001), (8_000, 10_001, -2_001)],
 )
-def test_a_difference_below_the_precision_of_a_date_header_is_none(
+def test_a_difference_below_the_precision_of_a_date_header_is_ignored(
     ours_ms: int, theirs_ms: int | None, expected: int
 ) -> None:
     assert ahead_ms(ours_ms, theirs_ms) == expected
 
 
-def test_a_file_system_shows_the_time_and_keeps_no_file(tmp_path: Path) -> None:
+def test_a_file_system_shows_the_time_without_leaving_a_file(tmp_path: Path) -> None:
     before_ns = tmp_path.stat().st_mtime_ns
     found = store_now_ms(Storage({}), tmp_path.as_uri(), False)
     assert found is not None
@@ -139,7 +139,7 @@ def test_without_nameless_files_the_time_needs_the_right_to_write(
     assert list((tmp_path / "metadata").iterdir()) == []
 
 
-def test_a_store_without_a_clock_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_a_clock_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert store_now_ms(Storage({}), str(tmp_path / "missing"), True) is None
     assert store_now_ms(Storage({}), "gs://bucket/t", True) is None
     monkeypatch.setattr(Storage, "can_list", _unreachable)

@@ -28,7 +28,7 @@ from support.scans import IDLE, PreparedCatalog, names, scanned, with_uuid
 from support.settings import NOW_MS, policy, table
 from support.state_stores import IDENTITY, sweep
 
-# When a table is swept for orphans again: what is remembered of the last sweep decides, and what that is in words.
+# When a table is swept for orphans again, by the records of its last sweeps, and the reasons in words.
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -41,7 +41,7 @@ def remembered(**hours_ago: float) -> SweepMemory:
     return SweepMemory(at_ms.get("swept_ms"), at_ms.get("first_ms"), at_ms.get("tried_ms"))
 
 
-def test_the_memory_is_made_of_the_records_of_sweeps() -> None:
+def test_the_memory_consists_of_the_records_of_sweeps() -> None:
     assert SweepMemory.of({}) == SweepMemory()
     assert SweepMemory.of({}).is_empty
     records = [replace(sweep(SWEPT, 1), finished_ms=5), sweep(FIRST, 2), sweep(TRIED, 3)]
@@ -55,14 +55,14 @@ def test_the_memory_is_made_of_the_records_of_sweeps() -> None:
     [
         ({}, True),
         ({"swept_ms": 21.5}, False),
-        ({"swept_ms": 23.6}, True),  # a daily run may be some minutes early
+        ({"swept_ms": 23.6}, True),  # a daily run may start a few minutes early
         ({"swept_ms": 24}, True),
         ({"swept_ms": 999}, True),
         ({"swept_ms": 1, "first_ms": 30}, False),
         ({"first_ms": -1}, False),
         ({"first_ms": -23.9}, False),
         ({"first_ms": 0}, True),
-        # What only a clock that was ahead can have left.
+        # Times in the future, from a clock that was ahead.
         ({"swept_ms": -1}, True),
         ({"first_ms": -24.1}, True),
     ],
@@ -73,7 +73,7 @@ def test_a_sweep_is_due_an_interval_after_the_last(hours_ago: dict[str, float], 
         assert (sweep_due_ms(memory, DAY_MS, f"key {number}", NOW_MS) <= NOW_MS) is is_due
 
 
-def test_after_a_failed_sweep_a_table_is_proposed_again_later_but_stays_due() -> None:
+def test_a_table_whose_sweep_failed_remains_due_and_is_proposed_again_later() -> None:
     memory = remembered(swept_ms=30, tried_ms=1)
     assert sweep_due_ms(memory, DAY_MS, KEY, NOW_MS) < NOW_MS
     assert next_proposal_ms(memory, DAY_MS, KEY, NOW_MS) == NOW_MS + 5 * HOUR_MS
@@ -81,7 +81,7 @@ def test_after_a_failed_sweep_a_table_is_proposed_again_later_but_stays_due() ->
     assert next_proposal_ms(impossible, DAY_MS, KEY, NOW_MS) == NOW_MS + 7 * DAY_MS - HOUR_MS
     never = remembered(tried_ms=1)
     assert next_proposal_ms(never, DAY_MS, KEY, NOW_MS) == NOW_MS + 5 * HOUR_MS
-    # A failed sweep before the last sweep, or by a clock that was ahead, does not count.
+    # A failed sweep before the last sweep, or with a time in the future, does not count.
     for tried in (31, -1):
         memory = remembered(swept_ms=30, tried_ms=tried)
         assert next_proposal_ms(memory, DAY_MS, KEY, NOW_MS) == sweep_due_ms(memory, DAY_MS, KEY, NOW_MS)
@@ -111,7 +111,7 @@ def test_the_first_sweep_of_a_table_comes_within_an_interval(
     assert len(set(found)) == (1 if hours == (0, 0) else 50)
 
 
-def test_a_table_is_young_for_an_interval_at_least() -> None:
+def test_a_table_is_young_for_at_least_an_interval() -> None:
     settings = policy(orphan_older_than_hours="24", orphan_sweep_interval_hours="48").policy
     assert first_sweep_ms("k", NOW_MS, settings, tables=1, age_ms=2 * DAY_MS - 1) > NOW_MS
     assert first_sweep_ms("k", NOW_MS, settings, tables=1, age_ms=2 * DAY_MS) == NOW_MS
@@ -130,7 +130,7 @@ def test_why_a_pass_leaves_the_sweep_out() -> None:
     assert why_not([sweep(SWEPT, NOW_MS - 90_000)], orphan_sweep_interval_hours="0.5") == (
         "the last sweep was 1 minute ago; orphan_sweep_interval_hours is 0.5"
     )
-    # A sweep that failed since leaves the table as due as it was.
+    # After a later failed sweep the table is as due as before.
     assert why_not([*swept, sweep(TRIED, NOW_MS - HOUR_MS)]) == why_not(swept)
     assert why_not([sweep(TRIED, NOW_MS - HOUR_MS)]) is None
     assert why_not([sweep(FIRST, NOW_MS + 7 * HOUR_MS)]) == (
@@ -138,7 +138,7 @@ def test_why_a_pass_leaves_the_sweep_out() -> None:
     )
 
 
-def test_how_old_a_table_is_at_least() -> None:
+def test_the_history_shows_the_minimum_age_of_a_table() -> None:
     def aged(**more: Any) -> int:
         return known_age_ms(TableMetadata({**table(snapshots=0).document, **more}), NOW_MS) // HOUR_MS
 
@@ -148,7 +148,7 @@ def test_how_old_a_table_is_at_least() -> None:
     assert aged(**{"last-updated-ms": NOW_MS, "metadata-log": hours_ago[:5]}) == 4
     assert aged(**{"last-updated-ms": NOW_MS, "snapshot-log": hours_ago[:7]}) == 6
     assert aged(**{"last-updated-ms": NOW_MS + HOUR_MS}) == 0
-    # Entries that a careless writer left out do not count.
+    # Missing log entries do not count.
     assert aged(**{"snapshot-log": None, "metadata-log": [{"metadata-file": "m"}, {"timestamp-ms": None}]}) == 0
     assert known_age_ms(table(snapshots=3, age_hours=5), NOW_MS) == 7 * HOUR_MS
 
@@ -173,22 +173,22 @@ IN_VAIN = SweepMemory(tried_ms=9)
             skipped(SWEEP, "objects cannot be listed", metrics={"remove_orphans.orphans_known": 0}),
             SweepMemory(tried_ms=9, is_impossible=True),
         ),
-        # These never began.
+        # These sweeps never began.
         (skipped(SWEEP, "orphan_sweep_enabled is false (--set)"), NOTHING),
         (skipped(SWEEP, "the process is about to end"), NOTHING),
         (succeeded(Operation.COMPACT, "compacted"), NOTHING),
     ],
 )
-def test_only_a_whole_sweep_puts_the_next_one_off(
+def test_only_a_complete_sweep_postpones_the_next_sweep(
     tmp_path: Path, outcome: OperationOutcome, memory: SweepMemory
 ) -> None:
     state = SqliteStateStore(tmp_path / "state.db")
-    for finished_ms in (8, 9):  # a report that is repeated
+    for finished_ms in (8, 9):  # a repeated report
         remember_sweep(state, IDENTITY, outcome, 5, finished_ms)
     assert SweepMemory.of(state.sweeps.of_table(IDENTITY)) == memory
 
 
-# Which tables a scan proposes for nothing but a sweep for orphans, and what it records of those that wait.
+# Which tables a scan proposes only for an orphan sweep, and what it records of waiting tables.
 
 NEVER = "the table was never swept for orphans"
 
@@ -207,7 +207,7 @@ def proposals(state: SqliteStateStore, metadata: TableMetadata, **environment: s
     return {item.table: item.reasons for item in report.proposals}
 
 
-def test_a_sweep_that_is_due_is_the_least_of_reasons() -> None:
+def test_a_due_sweep_is_the_weakest_reason() -> None:
     def found(**hours_ago: float) -> list[Signal]:
         at_ms = {name: NOW_MS - int(hours * HOUR_MS) for name, hours in hours_ago.items()}
         memory = SweepMemory(at_ms.get("swept_ms"), at_ms.get("first_ms"), at_ms.get("tried_ms"))
@@ -225,7 +225,7 @@ def test_a_sweep_that_is_due_is_the_least_of_reasons() -> None:
     ("metadata", "environment", "expected"),
     [
         (old(), {}, {"ns.t": (NEVER,)}),
-        (table(snapshots=0), {}, {}),  # nothing is known of its age
+        (table(snapshots=0), {}, {}),  # its age is unknown
         (TableMetadata({**table(snapshots=0).document, "last-updated-ms": NOW_MS - 99 * DAY_MS}), {}, {}),  # no history
         (table(age_hours=50), {}, {}),
         (old(gc_enabled="false"), {}, {}),
@@ -257,7 +257,7 @@ def test_the_first_sweeps_of_a_large_fleet_are_spread_and_decided_once(
     assert {skip.reason for skip in report.skipped} == {IDLE}
     assert len(names(report)) + len(recorded) == 72
     assert len(recorded) >= 70
-    # Within two hours, as 24 an hour take; and it is not decided anew by the next scan.
+    # They take two hours at 24 an hour, and the next scan does not decide again.
     assert {NOW_MS < run.counted_ms < NOW_MS + 2 * HOUR_MS for run in recorded} == {True}
     count = len(recorded)
     assert names(scanned(state, fleet)) == names(report)
@@ -267,7 +267,7 @@ def test_the_first_sweeps_of_a_large_fleet_are_spread_and_decided_once(
     assert len(recorded) == count
 
 
-def test_how_long_a_table_waits_for_a_pass_does_not_count_from_a_sweep_that_is_only_due(
+def test_a_due_sweep_does_not_start_the_waiting_time_of_a_table(
     state: SqliteStateStore,
 ) -> None:
     young = table({"total-data-files": "9", "total-files-size": "900"}, age_hours=5)
