@@ -26,7 +26,7 @@ from support.command import Answer, Command, local_path, one_sentence
 from support.maintained_table import MaintainedTable, grow_old, new_table
 from support.tables import new_document
 
-# ``icekeeper orphans``: one listing of a warehouse against the references of all its tables.
+# ``icekeeper orphans``: a single listing of a warehouse, compared with the references of all its tables.
 
 GRACE = ("--set", "orphan_older_than_hours=72")
 

@@ -128,12 +128,12 @@ def test_commits_of_writers_during_a_conversion_apply(table: MaintainedTable, du
     delete_by_key(table, 3, "us")
     before = region_rows(table)
     gone: Counter[tuple[int, str]] = Counter()
-    come: Counter[tuple[int, str]] = Counter()
+    added: Counter[tuple[int, str]] = Counter()
 
     def commit_delete() -> None:
         if during == "append" and not is_v3:
             table.table.append(rows_of(3, 1, "us"))  # newer than the delete
-            come[3, "us"] += 1
+            added[3, "us"] += 1
         elif during == "key":
             delete_by_key(table, 104, "us")
             gone[104, "us"] += 1
@@ -143,10 +143,10 @@ def test_commits_of_writers_during_a_conversion_apply(table: MaintainedTable, du
 
     table.engine.during = once(commit_delete)
     converted(table)
-    assert region_rows(table) == before - gone + come
+    assert region_rows(table) == before - gone + added
     table.engine.during = lambda: None
     converted(table)
-    assert region_rows(table) == before - gone + come
+    assert region_rows(table) == before - gone + added
     assert "EQUALITY_DELETES" not in kinds(table)
     table.assert_sound()
 

@@ -34,7 +34,7 @@ from support.maintained_table import MaintainedTable, maintained_table, new_tabl
 from support.moments import Moment, at
 from support.v3 import append, data_files, delete_positions, lineage, live, upgrade, vectors
 
-# Partitions past their retention leave the table in one metadata-only commit.
+# A single metadata-only commit removes partitions past their retention.
 
 EXPIRE = Operation.EXPIRE_PARTITIONS
 TEXT = {"partition_retention_hours": "24", "partition_time": "part=%Y-%m-%d"}
@@ -47,7 +47,7 @@ def day(age: int) -> str:
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """A file of each of the last days, two of the oldest, and partitions that are no days."""
+    """A table with a file of each of the last days, two files of the oldest, and partitions that are not days."""
     table = new_table(local_catalog, tmp_path)
     with table.table.update_spec() as update:
         update.add_identity("part")
@@ -68,14 +68,12 @@ def test_a_table_without_the_setting_is_left_alone(table: MaintainedTable) -> No
     outcome = table.run(EXPIRE, partition_retention_hours="24")
     assert outcome.status is Status.SKIPPED
     assert "no partition field of this table has a time" in (outcome.reason or "")
-    assert table.metadata.head("main") != head  # the pass over everything else did its work
+    assert table.metadata.head("main") != head  # the other operations of the pass succeeded
     assert table.ids() == [1, 2, 3, 4, 5, 6]
 
 
-def test_an_old_partition_is_found_behind_a_young_bound_where_text_does_not_sort_by_time(
-    local_catalog: SqlCatalog, tmp_path: Path
-) -> None:
-    """As %d-%m-%Y the least text of a manifest may be of today, and that of an old partition the greatest."""
+def test_an_old_partition_is_found_if_text_does_not_sort_by_time(local_catalog: SqlCatalog, tmp_path: Path) -> None:
+    """With %d-%m-%Y the least text of a manifest may be today, and the greatest may be an old partition."""
     table = new_table(local_catalog, tmp_path)
     with table.table.update_spec() as update:
         update.add_identity("part")
@@ -90,7 +88,7 @@ def test_an_old_partition_is_found_behind_a_young_bound_where_text_does_not_sort
     assert table.ids() == [1]
 
 
-def test_old_partitions_are_dropped_and_nothing_else(table: MaintainedTable) -> None:
+def test_only_old_partitions_are_dropped(table: MaintainedTable) -> None:
     before = {file.file_path: file for file in table.data_files()}
     files = table.files()
     planned = table.run(EXPIRE, dry_run=True, **TEXT)
@@ -140,7 +138,7 @@ def test_old_partitions_are_dropped_and_nothing_else(table: MaintainedTable) -> 
     again = table.run(EXPIRE, **TEXT)
     assert (again.status, again.reason) == (Status.SKIPPED, "no partitions to expire")
 
-    # The bytes leave with the snapshots.
+    # Expiry of the snapshots deletes the files.
     table.run(Operation.EXPIRE_SNAPSHOTS)
     assert not [file for file in gone if Path(file.file_path.removeprefix("file://")).exists()]
     assert table.readers_agree() == [5, 6]
@@ -148,7 +146,7 @@ def test_old_partitions_are_dropped_and_nothing_else(table: MaintainedTable) -> 
 
 
 def test_a_refusal_changes_nothing_and_another_branch_may_be_named(table: MaintainedTable) -> None:
-    """Deleting no file, it may also run where files must not be deleted."""
+    """It deletes no file, so it may also run on tables that forbid deletions."""
     with table.table.transaction() as change:
         change.set_properties({"gc.enabled": "false"})
     location, head = table.loaded.metadata_location, table.metadata.current_snapshot
@@ -172,8 +170,8 @@ def test_a_refusal_changes_nothing_and_another_branch_may_be_named(table: Mainta
     assert table.ids(table.metadata.refs["side"].snapshot_id) == [5, 6]
 
 
-def test_a_table_would_never_be_emptied(table: MaintainedTable) -> None:
-    """Where today's partition is as old as the others, the clock is wrong, or the table is no longer written to."""
+def test_a_table_is_never_emptied(table: MaintainedTable) -> None:
+    """If all partitions are old, the clock is wrong or the table no longer gets rows."""
     table.table.delete(f"part == '{day(0)}'")
     location = table.loaded.metadata_location
     outcome = table.run(EXPIRE, **TEXT)
@@ -183,8 +181,8 @@ def test_a_table_would_never_be_emptied(table: MaintainedTable) -> None:
 
 
 @pytest.mark.parametrize("moment", [Moment.OPERATION_STARTED, Moment.BEFORE_COMMIT])
-def test_commits_of_others_during_the_expiry_are_planned_for(table: MaintainedTable, moment: Moment) -> None:
-    """Late rows of an expired partition are dropped, new partitions stay, and files may be gone already."""
+def test_commits_of_others_during_the_expiry_are_included(table: MaintainedTable, moment: Moment) -> None:
+    """Late rows of an expired partition are dropped, new partitions are kept, and files may already be removed."""
 
     def others() -> None:
         table.append(10, part=day(30))
@@ -200,7 +198,7 @@ def test_commits_of_others_during_the_expiry_are_planned_for(table: MaintainedTa
     assert not [path for path in table.unreferenced() if "/data/" not in path]
 
 
-# Partitions that expire where manifests are shared, rows were deleted or have ids of their own.
+# Partition expiry with shared manifests, deleted rows, or stored row ids.
 
 OLD, LATER, NOW = "2020-01-31", "2020-02-01", TODAY.isoformat()
 YEAR = {
@@ -216,7 +214,7 @@ def expired(table: MaintainedTable, **settings: Any) -> OperationOutcome:
 
 @pytest.fixture
 def days(tmp_path: Path) -> Iterator[MaintainedTable]:
-    """Two files of ten rows of each day, of which two are long ago; the text ``region`` is the day."""
+    """Two files of ten rows for each day, two of them long ago; the text ``region`` is the day."""
     with maintained_table(tmp_path) as table:
         create_by_region(table, 0)
         for number, region in enumerate((OLD, LATER, NOW)):
@@ -230,7 +228,7 @@ def path_of(table: MaintainedTable, region: str) -> str:
 
 
 def test_delete_files_are_dropped_with_their_partitions(days: MaintainedTable) -> None:
-    """Delete files of a partition that stays still apply, and so does a delete file that names a file elsewhere."""
+    """Delete files of a kept partition still apply, and so does a delete file that names a file elsewhere."""
     kept = path_of(days, NOW)
     commit_deletes(
         days,
@@ -264,12 +262,12 @@ def test_delete_files_are_dropped_with_their_partitions(days: MaintainedTable) -
         "total-data-files": "2",
     }
     assert {key: head.summary[key] for key in expected} == expected
-    # As the test made it (rule: named-deletes-reach-anywhere).
+    # This test creates the misplaced delete (rule: named-deletes-reach-anywhere).
     assert [kind for kind, _ in days.problems()] == ["delete_scope"]
 
 
-def test_a_partition_that_shares_a_file_with_a_younger_one_stays(days: MaintainedTable) -> None:
-    """Listed twice, in one manifest: dropped by its path, it would be gone from both."""
+def test_a_partition_that_shares_a_file_with_a_younger_partition_is_kept(days: MaintainedTable) -> None:
+    """A manifest lists the file twice: dropped by its path, it would leave both partitions."""
     shared = path_of(days, OLD)
 
     def listed(entry: ManifestEntry) -> list[ManifestEntry]:
@@ -293,8 +291,8 @@ def test_in_v3_vectors_are_dropped_with_their_files_and_rows_keep_their_ids(days
     days.assert_sound()
 
 
-def test_global_equality_deletes_stay(days: MaintainedTable) -> None:
-    """They were written under a spec without partitions, and may apply to anything."""
+def test_global_equality_deletes_are_kept(days: MaintainedTable) -> None:
+    """They belong to an unpartitioned spec, and may apply to any file."""
     with days.table.update_spec() as update:
         update.remove_field("region")
     spec_id = days.loaded.metadata.default_spec_id
@@ -307,8 +305,8 @@ def test_global_equality_deletes_stay(days: MaintainedTable) -> None:
     days.assert_sound()
 
 
-def test_a_compaction_under_way_yields_to_the_expiry(days: MaintainedTable) -> None:
-    """Its groups of dropped partitions are given up: rows that are gone must not come back."""
+def test_a_concurrent_compaction_yields_to_the_expiry(days: MaintainedTable) -> None:
+    """Its groups of dropped partitions are dropped, because removed rows must not return."""
     days.engine.during = lambda: expired(days)
     with without_leases():
         days.maintain(operations="compact", rewrite_all="true")
@@ -317,7 +315,7 @@ def test_a_compaction_under_way_yields_to_the_expiry(days: MaintainedTable) -> N
 
 
 def test_manifests_that_cannot_hold_an_expired_partition_are_not_read(tmp_path: Path) -> None:
-    """Their summaries show it; the younger partitions keep the plan from being refused."""
+    """Their partition summaries show it; the younger partitions prevent a refusal."""
     with maintained_table(tmp_path) as table:
         table.pyiceberg.create_namespace("ns")
         schema = Schema(NestedField(1, "id", LongType()), NestedField(3, "day", DateType()))
@@ -334,11 +332,11 @@ def test_manifests_that_cannot_hold_an_expired_partition_are_not_read(tmp_path: 
         assert outcome.summary == "expired 1 partition(s): dropped 1 data file(s) with 1 row(s)"
 
 
-# ``where`` narrows what age lets expire, and chooses alone only if it is set for this operation.
+# ``where`` limits the partitions that expire by age, and decides alone only if it is set for this operation.
 
 
-def test_age_and_filter_both_must_let_a_partition_go(table: MaintainedTable) -> None:
-    """Young partitions that match stay, and so do old partitions that do not match."""
+def test_a_partition_expires_only_if_age_and_filter_both_match(table: MaintainedTable) -> None:
+    """Young partitions that match are kept, and so are old partitions that do not match."""
     outcome = table.run(EXPIRE, where=f"part = '{day(30)}' or part = '{day(0)}'", **TEXT)
     assert outcome.status is Status.SUCCEEDED
     assert table.readers_agree() == [4, 5, 6]
@@ -346,8 +344,8 @@ def test_age_and_filter_both_must_let_a_partition_go(table: MaintainedTable) -> 
     assert (again.status, again.reason) == (Status.SKIPPED, "no partitions to expire whose rows all match where")
 
 
-def test_a_filter_set_for_the_operation_chooses_whatever_the_age(table: MaintainedTable) -> None:
-    """Until no partition is left; then the table is readable and empty."""
+def test_a_filter_set_for_the_operation_decides_regardless_of_age(table: MaintainedTable) -> None:
+    """After the last partition, the table is readable and empty."""
     rows = table.run(EXPIRE, where=f"part = '{day(20)}' and id = 4")
     assert (rows.status, rows.reason) == (Status.SKIPPED, "no partitions to expire whose rows all match where")
     assert table.run(EXPIRE, where="part != 'x'").status is Status.REFUSED
@@ -365,8 +363,8 @@ def test_a_filter_set_for_the_operation_chooses_whatever_the_age(table: Maintain
         assert table.readers_agree() == left
 
 
-def test_neither_the_scope_of_rewrites_nor_a_clock_that_runs_ahead_drops_rows(table: MaintainedTable) -> None:
-    """A filter that the table keeps for compaction, or that other operations have beside this one
+def test_neither_the_scope_of_rewrites_nor_a_fast_clock_drops_rows(table: MaintainedTable) -> None:
+    """The filter may be a table property for compaction, or be set for a pass with other operations
     (rule: drop-only-fully-matched-partitions)."""
     beside = table.maintain(operations="expire_partitions,compact", where=f"part = '{day(30)}'")
     with table.table.transaction() as change:
@@ -377,10 +375,10 @@ def test_neither_the_scope_of_rewrites_nor_a_clock_that_runs_ahead_drops_rows(ta
         assert (outcome.reason or "").startswith("no partition_retention_hours is set; without it, where chooses")
     assert table.readers_agree() == [1, 2, 3, 4, 5, 6]
 
-    # Two days ahead, today's partition looks old, but not by the store's clock.
+    # By a clock two days ahead, today's partition is old, but not by the store's clock.
     table.late_ms = 2 * 86_400_000
     outcome = table.run(EXPIRE, where="part < 'x' and part = 'x'", store_clock=store_now_ms)
-    assert outcome.status is Status.SKIPPED  # nothing in it is relative to now
+    assert outcome.status is Status.SKIPPED  # the filter does not depend on the time
     with table.table.update_schema() as update:
         update.add_column("at", TimestampType())
     outcome = table.run(EXPIRE, where="at < now() - interval '1 day' or part != 'x'", store_clock=store_now_ms)

@@ -136,7 +136,7 @@ def test_a_table_that_shares_the_location_is_read_before_each_batch(old_table: M
 
 
 @pytest.mark.parametrize("moment", [Moment.AFTER_LISTING, Moment.DELETION_DECIDED])
-def test_a_table_that_shares_the_location_must_stay_readable(old_table: MaintainedTable, moment: Moment) -> None:
+def test_a_table_that_shares_the_location_must_be_readable(old_table: MaintainedTable, moment: Moment) -> None:
     again = old_table.pyiceberg.register_table("ns.again", old_table.loaded.metadata_location)
     again.append(old_table.new_rows(7))
     orphan = old_table.plant("data/orphan.parquet")

@@ -34,7 +34,7 @@ from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
 from support.plans import data_file
 from support.rewrites import input_file, rewritten, rows, struct, task, written
 
-# Output files as the table's properties ask: codec, pages, row groups of the encoded size, the place they go to.
+# Output files follow the table's properties: codec, pages, encoded size of row groups, and paths.
 
 SCHEMA = struct((1, "id", "long"), (2, "text", "string"))
 LEAVES = leaf_columns(SCHEMA)
@@ -53,8 +53,8 @@ LEAVES = leaf_columns(SCHEMA)
         ("uncompressed", "3", "UNCOMPRESSED"),
     ],
 )
-def test_codecs_and_levels(codec: str | None, level: str | None, found: str, tmp_path: Path) -> None:
-    """A level is only for codecs that have levels; Java writes ``null`` where none is set."""
+def test_files_have_the_codec_of_the_table(codec: str | None, level: str | None, found: str, tmp_path: Path) -> None:
+    """Only some codecs have levels; Java writes ``null`` if no level is set."""
     given = {"compression-codec": codec, "compression-level": level}
     properties = {f"write.parquet.{key}": value for key, value in given.items() if value is not None}
     table = rows(SCHEMA, {"id": list(range(100)), "text": ["x" * 20] * 100})
@@ -81,8 +81,8 @@ def test_a_malformed_property_is_named(key: str, value: str, message: str) -> No
         writer_options(properties, LEAVES, 10)
 
 
-def test_pages_and_dictionaries(tmp_path: Path) -> None:
-    """A page index is always there: readers skip pages by it."""
+def test_pages_and_dictionaries_follow_the_table_properties(tmp_path: Path) -> None:
+    """Files always have a page index, by which readers skip pages."""
     table = rows(SCHEMA, {"id": list(range(10_000)), "text": [f"{n % 10}" * 20 for n in range(10_000)]})
     sizes = {}
     for name, properties in {
@@ -98,11 +98,11 @@ def test_pages_and_dictionaries(tmp_path: Path) -> None:
         assert column.has_offset_index
         sizes[name] = column.total_uncompressed_size
     assert sizes["paged"] > sizes["plain"]  # a header for each of the 100 pages
-    assert sizes["direct"] > 20 * 10_000 > 10 * sizes["plain"]  # all texts as they are; else ten, and places among them
+    assert sizes["direct"] > 20 * 10_000 > 10 * sizes["plain"]  # all texts; a dictionary has ten texts and indexes
 
 
 def many_rows(folder: Path, files: int, *, repeated: bool) -> RewriteResult:
-    """Files of 2 MB as Arrow holds them, of texts that compress well or hardly at all; row groups of 512 KB."""
+    """Files of 2 MB in Arrow, of texts that compress well or hardly; row groups of 512 KB."""
     inputs = []
     for number in range(files):
         ids = range(number * 15_000, (number + 1) * 15_000)
@@ -113,15 +113,15 @@ def many_rows(folder: Path, files: int, *, repeated: bool) -> RewriteResult:
 
 
 @pytest.mark.parametrize("repeated", [True, False], ids=["compressible", "not"])
-def test_row_groups_have_the_encoded_size_that_was_asked_for(repeated: bool, tmp_path: Path) -> None:
-    """By what the row groups before came to: Arrow's size is five times larger here, or two.  Never far above it."""
+def test_row_groups_have_the_configured_encoded_size(repeated: bool, tmp_path: Path) -> None:
+    """The writer estimates from the previous row groups, as sizes in Arrow are two or five times larger here."""
     file = written(many_rows(tmp_path, 8, repeated=repeated))
     footer = pq.read_metadata(file.file_path)
     groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
     encoded = [sum(g.column(c).total_compressed_size for c in range(2)) for g in groups]
     arrow = [g.num_rows * 136 for g in groups]
     assert sum(encoded) / sum(arrow) < 0.6
-    # The first is measured, the last takes what is left.
+    # The first row group is the sample, and the last has the remaining rows.
     if repeated:
         assert len(groups) <= 3
         assert max(arrow) > 5 * 512 * 1024
@@ -130,8 +130,8 @@ def test_row_groups_have_the_encoded_size_that_was_asked_for(repeated: bool, tmp
     assert footer.num_rows == 120_000
 
 
-def test_files_go_where_the_table_says(tmp_path: Path, local_catalog: SqlCatalog) -> None:
-    """And readers find them there.  ``tests/interop`` compares every layout with Iceberg-Java's."""
+def test_files_have_the_paths_that_the_table_configures(tmp_path: Path, local_catalog: SqlCatalog) -> None:
+    """Readers find the files; ``tests/interop`` compares every layout with Iceberg-Java's."""
     elsewhere = (tmp_path / "elsewhere").as_uri()
     table = new_table(local_catalog, tmp_path, allowed=tmp_path)
     table.table.update_spec().add_identity("part").commit()
@@ -146,8 +146,8 @@ def test_files_go_where_the_table_says(tmp_path: Path, local_catalog: SqlCatalog
     assert table.readers_agree() == [0, 1, 2]
 
 
-def test_what_cannot_be_rewritten_leaves_the_table_alone(table_of_five: MaintainedTable) -> None:
-    """A Java class that decides where files go, or a column of a type that we do not write."""
+def test_a_table_that_cannot_be_rewritten_is_left_alone(table_of_five: MaintainedTable) -> None:
+    """The table has a Java class for file locations, or a column of a type that we do not write."""
     table, provider = table_of_five, "write.location-provider.impl"
     table.table.transaction().set_properties({provider: "com.example.Here"}).commit_transaction()
     assert_left_alone(table, "names the Java class com.example.Here")
@@ -158,7 +158,7 @@ def test_what_cannot_be_rewritten_leaves_the_table_alone(table_of_five: Maintain
 
 
 def assert_left_alone(table: MaintainedTable, reason: str) -> None:
-    """No pass has failed, and detection proposes none."""
+    """No pass fails, and detection proposes no pass."""
     before, only = table.loaded.metadata_location, {"operations": "compact"}
     (skip,) = table.runtime.detect(only).skipped
     assert reason in skip.reason
@@ -168,7 +168,7 @@ def assert_left_alone(table: MaintainedTable, reason: str) -> None:
     assert table.loaded.metadata_location == before
 
 
-# What one merge has decoded, no later one decodes again, also where memory has cut its row groups.
+# A merge copies the outputs of earlier merges, also if memory has limited their row groups.
 
 FILES, ROWS = 12, 10_000
 PART = "a text that is always the same, and so takes next to nothing in the file"
@@ -176,7 +176,7 @@ PART = "a text that is always the same, and so takes next to nothing in the file
 
 @pytest.fixture
 def table_of_long_files(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Files of 10,000 rows, each of which takes about 0.85 MB in memory and a fiftieth of that on disk."""
+    """A table with files of 10,000 rows, each of about 0.85 MB in memory and a fiftieth of that on disk."""
     table = new_table(local_catalog, tmp_path)
     for number in range(FILES):
         ids = list(range(number * ROWS, (number + 1) * ROWS))
@@ -192,7 +192,7 @@ def compact(table_of_long_files: MaintainedTable, **settings: str) -> OperationO
 
 
 def in_memory_of(megabytes: float) -> ExitStack:
-    """Have workers use this much memory for a row group."""
+    """Limit the memory of workers for a row group."""
     memory = int(megabytes * 1024 * 1024)
     stack = ExitStack()
     stack.enter_context(patch.object(group_tasks, "RewriteTask", partial(RewriteTask, row_group_memory_bytes=memory)))
@@ -202,7 +202,7 @@ def in_memory_of(megabytes: float) -> ExitStack:
 
 
 def in_two(table_of_long_files: MaintainedTable) -> int:
-    """Have the files merged into two of some row groups each; the bytes of both."""
+    """Merge the files into two files of several row groups; return the bytes of both."""
     size = sum(file.file_size_in_bytes for file in table_of_long_files.data_files())
     half = str(size / 2 / 1024**2)
     with in_memory_of(2):
@@ -218,7 +218,7 @@ def row_groups(path: str) -> int:
     return int(pq.read_metadata(path.removeprefix("file://")).num_row_groups)
 
 
-def test_what_one_merge_decoded_the_next_one_copies(table_of_long_files: MaintainedTable) -> None:
+def test_a_merge_copies_the_outputs_of_the_previous_merge(table_of_long_files: MaintainedTable) -> None:
     before = table_of_long_files.rows()
     size = in_two(table_of_long_files)
     with in_memory_of(2):
@@ -228,7 +228,7 @@ def test_what_one_merge_decoded_the_next_one_copies(table_of_long_files: Maintai
     assert table_of_long_files.rows() == before
 
 
-# Zeros, and NaN beside one value, are found in our files by readers that take equal bounds in a footer for a value.
+# Readers that treat equal bounds in a footer as the only value find zeros, and NaN beside a value, in our files.
 
 NAN = float("nan")
 FLOATS = struct(
@@ -268,7 +268,7 @@ def statistics(path: str, row_group: int = 0) -> list[bool]:
     ],
     ids=str,
 )
-def test_rows_of_one_value_are_found(
+def test_rows_of_a_single_value_are_found(
     values: list[float | None], silent: bool, proof: str, recipe: ClusterRecipe | None, tmp_path: Path
 ) -> None:
     tables = [float_rows(values[:2]), float_rows(values[2:], 2)]
@@ -298,8 +298,8 @@ def test_the_manifest_keeps_their_bounds_and_counts(tmp_path: Path) -> None:
     assert (file.value_counts or {})[4] == 4
 
 
-def test_later_row_groups_are_known_by_the_inputs(tmp_path: Path) -> None:
-    """The first row group shows nothing of the zeros that come after it; their file's manifest entry does."""
+def test_the_inputs_show_the_zeros_of_later_row_groups(tmp_path: Path) -> None:
+    """The first row group does not show the zeros in later row groups; the file's manifest entry does."""
     tables = [float_rows([1.0, 2.0]), float_rows([0.0, -0.0], 2)]
     files = []
     for number, content in enumerate(tables):
@@ -317,7 +317,7 @@ def test_later_row_groups_are_known_by_the_inputs(tmp_path: Path) -> None:
 
 
 def test_bounds_of_a_narrower_type_are_read_by_their_width() -> None:
-    """Manifests keep those of a ``float`` column that became a ``double``; what is no number says nothing."""
+    """Manifests keep ``float`` bounds of a column that became a ``double``; invalid bounds are ignored."""
     leaves = leaf_columns(FLOATS)
     narrow = {2: binary.pack("<f", 0.0), 4: b"?"}
     file = data_file("a", 1, records=1, lower_bounds=narrow, upper_bounds=narrow)
@@ -325,16 +325,16 @@ def test_bounds_of_a_narrower_type_are_read_by_their_width() -> None:
     assert misread_columns([replace(file, lower_bounds=None)], leaves) == frozenset()
 
 
-# Merged files shrink: a pass plans by the size that comes out, as the table has shown it.
+# Merged files shrink: a pass plans with the compression ratio of earlier merges of the table.
 
 TARGET = 100_000
 SETTINGS = {"target_file_size_mb": str(TARGET / 2**20), "min_input_files": "5"}
-# Every file has all of these texts, so that they take as much of a merged file as of a single file.
+# Every file has all of these texts, so they take as many bytes of a merged file as of a single file.
 TEXTS = [hashlib.sha256(str(number).encode()).hexdigest() for number in range(300)]
 
 
 def write(table: MaintainedTable, files: int, *, first: int = 0) -> None:
-    """Files of a fifth of the target, of which half are the texts."""
+    """Append files of a fifth of the target size, half of which are the texts."""
     chance = random.Random(first)
     for _ in range(files):
         ids = [chance.getrandbits(62) for _ in range(1000)]
@@ -351,15 +351,15 @@ def head_summary(table: MaintainedTable) -> dict[str, str]:
     return dict(head.summary)
 
 
-def test_a_second_pass_finds_nothing_and_later_ones_fill_files_at_once(table: MaintainedTable) -> None:
-    """Of 30 files 9 became, and 4 in a second pass."""
+def test_a_second_pass_finds_nothing_and_later_passes_fill_files(table: MaintainedTable) -> None:
+    """Without the recorded ratio, a second pass would merge the outputs again."""
     write(table, 25)
     before = table.rows()
     assert {0.2 * TARGET < size < 0.25 * TARGET for size in sizes(table)} == {True}
 
     first = table.run(Operation.COMPACT, **SETTINGS)
 
-    assert first.summary == "compacted 25 files into 5 (across 5 bins)"  # nothing was known
+    assert first.summary == "compacted 25 files into 5 (across 5 bins)"  # no ratio is recorded yet
     assert {0.5 * TARGET < size < 0.6 * TARGET for size in sizes(table)} == {True}
     assert re.fullmatch(r"0\.4[0-9]{2} planned 1\.000 of 2[0-9]{4}", head_summary(table)[SIZES_KEY])
     assert table.run(Operation.COMPACT, **SETTINGS).status is Status.SKIPPED
@@ -385,11 +385,11 @@ def test_copied_files_keep_their_size(table: MaintainedTable) -> None:
     assert outcome.metrics["compact.bytes_copied"] > 0
     assert {size > TARGET for size in sizes(table)[-2:]} == {True}
     ratio, _, file_bytes = known.split(" ", 1)[0], "", known.rpartition(" ")[2]
-    assert head_summary(table)[SIZES_KEY] == f"{ratio} planned {ratio} of {file_bytes}"  # it stays known
+    assert head_summary(table)[SIZES_KEY] == f"{ratio} planned {ratio} of {file_bytes}"  # the record is kept
     assert table.run(Operation.COMPACT, **SETTINGS, min_row_group_copy_bytes="10000").status is Status.SKIPPED
 
 
-# Row groups have the encoded size that the table asks for, up to a bound of memory; where it cuts, that is said.
+# Row groups have the encoded size that the table asks for, up to a memory limit; the limit is reported.
 
 BOUNDED_FILES, BOUNDED_ROWS = 6, 10_000
 ALL = {"rewrite_all": "true", "strategy": "binpack"}
@@ -397,7 +397,7 @@ ALL = {"rewrite_all": "true", "strategy": "binpack"}
 
 @pytest.fixture
 def table_of_batches(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    """Six files of 10,000 rows, each of which takes about 130 KB in memory and is read as one batch."""
+    """A table with six files of 10,000 rows, each of about 130 KB in memory and read as a single batch."""
     table = new_table(local_catalog, tmp_path)
     for number in range(BOUNDED_FILES):
         ids = [7919 * n for n in range(number * BOUNDED_ROWS, (number + 1) * BOUNDED_ROWS)]
@@ -407,7 +407,7 @@ def table_of_batches(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTab
     return table
 
 
-def test_the_bound_of_memory_cuts_row_groups_and_is_reported(table_of_batches: MaintainedTable) -> None:
+def test_the_memory_limit_cuts_row_groups_and_is_reported(table_of_batches: MaintainedTable) -> None:
     with in_memory_of(0.05):
         outcome = table_of_batches.run(Operation.COMPACT, **ALL)
     (file,) = table_of_batches.data_files()
@@ -416,7 +416,7 @@ def test_the_bound_of_memory_cuts_row_groups_and_is_reported(table_of_batches: M
     assert outcome.metrics["compact.row_groups_cut"] == BOUNDED_FILES - 2  # the first and the last do not count
     assert outcome.summary.endswith("because they may fill at most 176 MB of memory")
     assert len(table_of_batches.ids()) == BOUNDED_FILES * BOUNDED_ROWS
-    # Within the bound nothing is reported.
+    # Within the limit nothing is reported.
     outcome = table_of_batches.run(Operation.COMPACT, **ALL)
     assert outcome.metrics["compact.row_groups_cut"] == 0
     assert outcome.summary == "compacted 1 files into 1 (across 1 bins)"

@@ -92,7 +92,7 @@ def test_small_files_of_an_old_spec_merge_with_files_of_the_new_spec(made: Maint
 
 
 @pytest.mark.parametrize("reason", ["asked to keep", "live equality deletes"])
-def test_files_stay_in_their_spec(made: MaintainedTable, reason: str) -> None:
+def test_files_keep_their_spec(made: MaintainedTable, reason: str) -> None:
     """On request, and while a writer may still write equality deletes under the old spec
     (rule: rows-stay-in-reach-of-deletes)."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "region"))

@@ -42,7 +42,7 @@ def refs(command: Command) -> dict[str, Any]:
 
 
 def test_a_pinned_snapshot_outlives_an_expiry_and_is_still_read(command: Command) -> None:
-    """A pin is a horizon: the pinned snapshot and all newer ones stay, older ones expire."""
+    """A pin is a horizon: the pinned snapshot and newer snapshots are kept, older snapshots expire."""
     command.table(appends=6)
     ids = snapshots(command)
     pinned_rows = canonical(pyiceberg_rows(command.pointers()[0][1], ids[2]))

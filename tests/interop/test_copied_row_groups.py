@@ -214,8 +214,8 @@ def extremes(java: IcebergJava, location: str) -> dict[str, object]:
     """Java's results, from bounds where possible."""
     frame = java.session.read.format("iceberg").load(location)
     frame.createOrReplaceTempView("copied_parts")
-    asked = [f"{what}({column}) AS {what}_{column}" for column in COLUMNS for what in ("min", "max", "count")]
-    (row,) = java.session.sql(f"SELECT {', '.join(asked)} FROM copied_parts").collect()
+    expressions = [f"{what}({column}) AS {what}_{column}" for column in COLUMNS for what in ("min", "max", "count")]
+    (row,) = java.session.sql(f"SELECT {', '.join(expressions)} FROM copied_parts").collect()
     return dict(row.asDict())
 
 

@@ -214,7 +214,7 @@ def test_arrow_encodes_a_file_with_fields_we_do_not_know(tmp_path: Path) -> None
     assert tried.call_count == 2
 
 
-# Small batches are joined before they reach the writer; rows and their order stay the same
+# Small batches are joined before they reach the writer; rows and their order are unchanged
 # (rule: prove-before-commit).
 
 _MIB = 1024 * 1024

@@ -376,9 +376,9 @@ def test_metrics_of_a_part_are_those_of_a_rewrite_of_its_rows(
             schema = with_lineage(VALUES)
             kept = rows(schema, {field["name"]: [row[field["name"]] for row in found] for field in schema["fields"]})
             properties = {"write.metadata.metrics.default": mode}
-            anew = written(rewritten(schema, [kept], Path(name), table_properties=properties))
-            assert [getattr(made, metric) for metric in METRICS] == [getattr(anew, metric) for metric in METRICS]
-            assert (made.column_sizes or {}).keys() == (anew.column_sizes or {}).keys()
+            rewrite = written(rewritten(schema, [kept], Path(name), table_properties=properties))
+            assert [getattr(made, metric) for metric in METRICS] == [getattr(rewrite, metric) for metric in METRICS]
+            assert (made.column_sizes or {}).keys() == (rewrite.column_sizes or {}).keys()
 
 
 # A file with false claims is refused in a sentence, or its copy has the rows that Arrow reads from the file.

@@ -248,7 +248,7 @@ def test_pieces_are_not_small_and_not_cut_again(sizes: list[int], ratio: object)
         ([4 * MB, 4 * MB], (1, 1)),
         ([MB] * 3, ()),  # 1.5 times the target
         ([12 * MB], ()),
-        ([11 * MB, MB], ()),  # one piece would be small
+        ([11 * MB, MB], ()),  # a piece would be small
         ([MB, 11 * MB, MB], ()),
         ([2 * MB, 8 * MB, 2 * MB], (1, 1, 1)),
     ],

@@ -224,12 +224,12 @@ def test_nan_missing_from_an_entry_are_counted(numbers: list[int], has_bounds: b
     (rule: footer-bounds-by-known-writers)."""
     table = uncounted_rows()
     path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
-    anew = written(rewritten(UNCOUNTED, [table], tmp_path))
-    bounds = [{i: v for i, v in (b or {}).items() if has_bounds or i not in (2, 4)} for b in _bounds_of(anew)]
+    rewrite = written(rewritten(UNCOUNTED, [table], tmp_path))
+    bounds = [{i: v for i, v in (b or {}).items() if has_bounds or i not in (2, 4)} for b in _bounds_of(rewrite)]
     entry = entry_of(
         path,
-        value_counts=anew.value_counts,
-        null_value_counts=anew.null_value_counts,
+        value_counts=rewrite.value_counts,
+        null_value_counts=rewrite.null_value_counts,
         nan_value_counts={},
         lower_bounds=bounds[0],
         upper_bounds=bounds[1],
@@ -241,9 +241,9 @@ def test_nan_missing_from_an_entry_are_counted(numbers: list[int], has_bounds: b
     assert isinstance(made, DataFile), str(made)
     (tmp_path / "anew").mkdir()
     kept = pa.concat_tables([table.slice(number * 10, 10) for number in numbers])
-    anew = written(rewritten(UNCOUNTED, [kept], tmp_path / "anew", table_properties=FULL))
+    rewrite = written(rewritten(UNCOUNTED, [kept], tmp_path / "anew", table_properties=FULL))
     for name in ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"):
-        assert getattr(made, name) == getattr(anew, name), name
+        assert getattr(made, name) == getattr(rewrite, name), name
     assert made.nan_value_counts == {2: 2 * (1 in numbers), 4: len(numbers), 6: 5 * len(numbers)}
 
 
@@ -300,7 +300,7 @@ def test_nan_counts_of_footers_are_used_if_entries_have_bounds(tmp_path: Path) -
     """Nothing is decoded: a false count would be copied (rule: footer-bounds-by-known-writers)."""
     table = rows(FLOATS, floats(20))
     path = parquet_file(tmp_path / "in.parquet", table, row_group_size=10)
-    anew = written(rewritten(FLOATS, [table], tmp_path))
+    rewrite = written(rewritten(FLOATS, [table], tmp_path))
 
     def count(metadata: FileMetaData) -> None:
         for group in metadata.row_groups:
@@ -309,7 +309,7 @@ def test_nan_counts_of_footers_are_used_if_entries_have_bounds(tmp_path: Path) -
 
     with_metadata(path, count)
     names = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
-    entry = entry_of(path, **{name: getattr(anew, name) for name in names})
+    entry = entry_of(path, **{name: getattr(rewrite, name) for name in names})
     target = target_of(FLOATS, mode="full")
     made = merge_files([(entry, judged(entry, target))], str(tmp_path / "copy.parquet"), target, STORAGE)
     assert isinstance(made, DataFile), str(made)

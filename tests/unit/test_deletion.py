@@ -305,7 +305,7 @@ def _key(path: str) -> str:
     return merged_spelling(normalise(path))
 
 
-def test_referenced_paths_stay_correct_while_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_referenced_paths_remain_correct_while_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are sorted repeatedly, queried in between, and freed of duplicates."""
     monkeypatch.setattr(referenced_paths, "_UNSORTED", 10)
     order, kept, added = random.Random(1), ReferencedPaths(HOME), set[str]()

@@ -120,7 +120,7 @@ def test_attempts_of_all_runs_write_different_files(run: int, number: int, other
 # -- what a record protects
 
 
-def test_a_record_protects_every_attempt_whatever_its_number_and_ending() -> None:
+def test_a_record_protects_every_attempt_with_any_number_and_ending() -> None:
     held = PathSet([PlannedFile(f"{HOME}/a=1/s-00000", "parquet").record])
     for name in ("s-00000-a0.parquet", "s-00000-a3.parquet", "s-00000-a12.parquet", "s-00000-a1.avro"):
         assert held.may_contain(f"{HOME}/a=1/{name}")
@@ -328,7 +328,7 @@ def fake_java(home: Path, version: str) -> Path:
 
 @pytest.fixture
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No JAVA_HOME, no java on the path, no wheel; /bin stays, for the fakes' own shell."""
+    """No JAVA_HOME, no java on the path, no wheel; /bin remains for the shell of the fakes."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(java, "_bundled_java", lambda: None)
@@ -346,7 +346,7 @@ class TestFindJavaHome:
         monkeypatch.setenv("JAVA_HOME", str(tmp_path / "other"))
         assert java.find_java_home() == str(tmp_path / found)
 
-    def test_the_home_is_what_java_says_not_where_the_link_lies(self, tmp_path: Path) -> None:
+    def test_java_reports_its_home_behind_a_link(self, tmp_path: Path) -> None:
         executable = fake_java(tmp_path / "jdk17", "17")
         (tmp_path / "bin").mkdir()
         (tmp_path / "bin" / "java").symlink_to(executable)

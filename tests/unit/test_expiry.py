@@ -281,7 +281,7 @@ def table() -> ListedManifests:
     return made
 
 
-def test_a_ref_is_charged_what_no_other_ref_reaches(table: ListedManifests) -> None:
+def test_a_ref_is_charged_for_files_that_no_other_ref_reaches(table: ListedManifests) -> None:
     costs = cost_of_refs(table.reader)
     assert by_ref(costs) == {
         "main": (2, 3, FILE_BYTES + sizes(table, "merged", "snap-3")),
@@ -293,7 +293,7 @@ def test_a_ref_is_charged_what_no_other_ref_reaches(table: ListedManifests) -> N
     assert (costs.files, costs.bytes) == (16, 6 * FILE_BYTES + sum(map(len, table.objects.values())))
 
 
-def test_a_snapshot_is_charged_what_no_other_snapshot_reaches(table: ListedManifests) -> None:
+def test_a_snapshot_is_charged_for_files_that_no_other_snapshot_reaches(table: ListedManifests) -> None:
     assert by_snapshot(cost_of_refs(table.reader)) == {
         1: (("first",), 2, sizes(table, "base", "snap-1")),
         2: (("audit", "main"), 2, sizes(table, "rest", "snap-2")),

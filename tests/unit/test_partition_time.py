@@ -43,7 +43,7 @@ from support.plans import HEAD_MS, MB, data_file, live_file, ms, partitioned, po
         ("ts", "year", 10**9, None),
     ],
 )
-def test_a_partition_ends_where_the_next_one_begins(
+def test_a_partition_ends_where_the_next_partition_begins(
     column: str, transform: str, value: int | None, end: int | None
 ) -> None:
     """Specification, "Partition Transforms": everything counts from 1970 in UTC."""

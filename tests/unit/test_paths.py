@@ -44,7 +44,7 @@ PATHS = st.one_of(
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often the file system was asked whether a path is a link."""
+    """The number of link checks per path."""
     counted, lstat = Counter[str](), os.lstat
 
     def counting(path: Any, **more: Any) -> os.stat_result:
@@ -244,7 +244,7 @@ def test_a_reference_in_another_spelling_protects_the_object(referenced: str, li
         ("s3://b/u", "s3://b/t/../u/f"),
     ],
 )
-def test_a_folder_in_another_spelling_protects_what_is_in_it(protected: str, listed: str) -> None:
+def test_a_folder_in_another_spelling_protects_its_files(protected: str, listed: str) -> None:
     assert may_be_under(listed, protected)
     assert PathSet([protected]).may_contain(listed)
     assert not PathSet([f"{protected}2"]).may_contain(listed)

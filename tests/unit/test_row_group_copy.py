@@ -93,15 +93,15 @@ def test_the_entry_has_the_metrics_of_a_rewrite(tmp_path: Path) -> None:
     for n, table in enumerate(tables):
         (tmp_path / str(n)).mkdir()
         entries.append(written(rewritten(MIXED, [table], tmp_path / str(n))))
-    anew = written(rewritten(MIXED, tables, tmp_path))
+    rewrite = written(rewritten(MIXED, tables, tmp_path))
     made = copied(entries, tmp_path / "copy.parquet", target_of(mode="truncate(16)"))
 
     assert isinstance(made, DataFile), str(made)
     for name in ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"):
-        assert getattr(made, name) == getattr(anew, name), name
+        assert getattr(made, name) == getattr(rewrite, name), name
     sizes = [entry.column_sizes or {} for entry in entries]
-    assert made.column_sizes == {i: sum(size[i] for size in sizes) for i in anew.column_sizes or {}}
-    assert made.record_count == anew.record_count
+    assert made.column_sizes == {i: sum(size[i] for size in sizes) for i in rewrite.column_sizes or {}}
+    assert made.record_count == rewrite.record_count
 
 
 def test_bounds_are_merged_as_each_column_is_measured(tmp_path: Path) -> None:
@@ -140,13 +140,13 @@ def test_metrics_that_entries_lack_come_from_footers(mode: str, tmp_path: Path) 
         "gone": [None] * 30,
     }
     table = rows(schema, values)
-    anew = written(rewritten(schema, [table], tmp_path, table_properties={"write.metadata.metrics.default": mode}))
+    rewrite = written(rewritten(schema, [table], tmp_path, table_properties={"write.metadata.metrics.default": mode}))
     path = parquet_file(tmp_path / "theirs.parquet", table)
     made = copied([entry_of(path)], tmp_path / "copy.parquet", target_of(schema, mode=mode))
 
     assert isinstance(made, DataFile), str(made)
     for name in ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds"):
-        assert getattr(made, name) == getattr(anew, name), name
+        assert getattr(made, name) == getattr(rewrite, name), name
     blind = parquet_file(tmp_path / "blind.parquet", table, write_statistics=False)
     refused = copied([entry_of(blind)], tmp_path / "no.parquet", target_of(schema, mode=mode))
     assert str(refused) == f"{blind} has a manifest entry that does not count the nulls of column t"

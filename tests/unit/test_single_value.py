@@ -136,6 +136,6 @@ def test_truncated_bytes_contain_the_value(value: bytes, length: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["int", "uuid", "fixed[20]", "decimal(38,2)", "timestamptz"])
-def test_other_types_stay_whole(kind: str) -> None:
+def test_values_of_other_types_are_not_truncated(kind: str) -> None:
     value = struct.pack("<5i", 1, 2, 3, 4, 5)
     assert truncated_lower(kind, value, 2) == value == truncated_upper(kind, value, 2)
