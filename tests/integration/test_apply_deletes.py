@@ -470,7 +470,7 @@ def test_a_deleted_nan_deletes_every_nan(kind: pa.DataType) -> None:
     assert lookup.deleted_rows([rows], 1).to_pylist() == [True, True, True, False, True]
 
 
-def test_rows_of_a_deleted_nan_do_not_come_back(tmp_path: Path) -> None:
+def test_rows_of_a_deleted_nan_do_not_return(tmp_path: Path) -> None:
     with maintained_table(tmp_path) as table:
         table.create(pa.schema([("id", pa.int64()), ("x", pa.float64())]), properties={"format-version": "2"})
         for start in (0, 3):
@@ -485,7 +485,7 @@ def test_rows_of_a_deleted_nan_do_not_come_back(tmp_path: Path) -> None:
         assert before == [2, 5] == table.readers_agree()
 
 
-def test_a_partition_of_nan_is_one_partition() -> None:
+def test_all_nan_share_a_single_partition() -> None:
     values = [struct.unpack("<d", struct.pack("<Q", bits))[0] for bits in (NAN, OF_X86, WITH_PAYLOAD)]
     assert len({partition_key(0, (value,)) for value in values}) == 1
     assert partition_key(0, (0.0,)) != partition_key(0, (-0.0,))

@@ -232,7 +232,7 @@ def test_merges_of_sorted_files_converge_at_any_compression_ratio(
 # Clustering again: the record of clustered files, and the table's own sort order.
 
 
-def test_new_files_are_clustered_without_the_old_ones(table: MaintainedTable) -> None:
+def test_new_files_are_clustered_without_the_old_files(table: MaintainedTable) -> None:
     """Five new files are sorted together; files sorted before are kept."""
     fill(table, 5, 20_000)
     compacted(table, target_file_size_mb="0.1", **BY_ID)

@@ -147,7 +147,7 @@ def test_a_tag_made_just_before_the_commit_keeps_its_files(compacted: Maintained
     assert table.metadata.refs["late"].snapshot_id == kept.snapshot_id
 
 
-def test_no_later_pass_deletes_the_tags_files_after_a_crash_at_the_commit(
+def test_no_later_pass_deletes_files_of_the_tag_after_a_crash_at_the_commit(
     compacted: MaintainedTable,
 ) -> None:
     table, oldest = compacted, oldest_of(compacted)
@@ -161,7 +161,7 @@ def test_no_later_pass_deletes_the_tags_files_after_a_crash_at_the_commit(
     assert table.run(EXPIRE, run_id="run-3", max_snapshots_to_keep="9").status is Status.SKIPPED
 
 
-def load_anew(catalog: ScriptedCatalog, name: TableName) -> LoadedTable:
+def load_again(catalog: ScriptedCatalog, name: TableName) -> LoadedTable:
     with reading_anew():
         return catalog.inner.load(name)
 
@@ -170,7 +170,7 @@ def test_a_catalog_without_a_metadata_log_loses_no_tag(compacted: MaintainedTabl
     """Nothing is deleted; the files are left to orphan removal, which waits and looks again."""
     table, oldest = compacted, oldest_of(compacted)
     before = table.files()
-    with mock.patch.object(ScriptedCatalog, "load", load_anew):  # the catalog changes the metadata file in place
+    with mock.patch.object(ScriptedCatalog, "load", load_again):  # the catalog changes the metadata file in place
         outcome = table.run(EXPIRE, catalog=rest_like(table, tagging(table, oldest), loses_log=True))
     assert before <= table.files()
     assert outcome.files_deleted == ()

@@ -139,7 +139,7 @@ def test_log_lines_are_escaped_with_their_tracebacks(hostile: Command, monkeypat
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a terminal of Unix")
-def test_warnings_of_libraries_go_to_the_log(command: Command) -> None:
+def test_warnings_of_libraries_are_written_to_the_log(command: Command) -> None:
     """By default Python prints them unescaped on standard error."""
     code = f"""
 import warnings

@@ -83,7 +83,7 @@ def test_a_sweep_deletes_exactly_the_old_and_unreferenced_files(old_table: Maint
     staged, adopted = plant("data/staged.parquet"), plant("data/adopted.parquet")
     of_adopted = {adopted, plant("data/load-2/f.parquet")}
     of_loads = {staged, plant("data/load-1/f.parquet"), *of_adopted}
-    newer = plant("metadata/00001-lost.metadata.json", document, days_old=10)  # than the oldest snapshot
+    newer = plant("metadata/00001-lost.metadata.json", document, days_old=10)  # newer than the oldest snapshot
     by_prefix, pinned = plant("data/keep/f.parquet"), plant("metadata/00000-pinned.metadata.json", document)
     young = plant("data/upload.parquet", days_old=0.04)
     hint = plant("metadata/version-hint.text", b"3")
@@ -255,7 +255,7 @@ def test_paths_outside_the_location_are_not_swept(local_catalog: SqlCatalog, tmp
     assert outcome.status is Status.SUCCEEDED
     assert outcome.metrics[f"{METRIC}locations_not_swept"] == 1
     assert theirs.exists()
-    table.table.transaction().set_properties({key: tmp_path.as_uri()}).commit_transaction()  # even above it
+    table.table.transaction().set_properties({key: tmp_path.as_uri()}).commit_transaction()  # also above the location
     assert sweep(table).status is Status.SUCCEEDED
     assert theirs.exists()
 

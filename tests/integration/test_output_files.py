@@ -114,7 +114,7 @@ def many_rows(folder: Path, files: int, *, repeated: bool) -> RewriteResult:
 
 @pytest.mark.parametrize("repeated", [True, False], ids=["compressible", "not"])
 def test_row_groups_have_the_configured_encoded_size(repeated: bool, tmp_path: Path) -> None:
-    """The writer estimates from the previous row groups, as sizes in Arrow are two or five times larger here."""
+    """The writer applies the ratio of the previous row groups: sizes in Arrow are two or five times larger here."""
     file = written(many_rows(tmp_path, 8, repeated=repeated))
     footer = pq.read_metadata(file.file_path)
     groups = [footer.row_group(n) for n in range(footer.num_row_groups)]
@@ -201,7 +201,7 @@ def in_memory_of(megabytes: float) -> ExitStack:
     return stack
 
 
-def in_two(table_of_long_files: MaintainedTable) -> int:
+def merged_into_two(table_of_long_files: MaintainedTable) -> int:
     """Merge the files into two files of several row groups; return the bytes of both."""
     size = sum(file.file_size_in_bytes for file in table_of_long_files.data_files())
     half = str(size / 2 / 1024**2)
@@ -220,7 +220,7 @@ def row_groups(path: str) -> int:
 
 def test_a_merge_copies_the_outputs_of_the_previous_merge(table_of_long_files: MaintainedTable) -> None:
     before = table_of_long_files.rows()
-    size = in_two(table_of_long_files)
+    size = merged_into_two(table_of_long_files)
     with in_memory_of(2):
         second = compact(table_of_long_files)
     assert 0.9 < second.metrics["compact.bytes_copied"] / size < 1

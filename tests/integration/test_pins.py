@@ -319,7 +319,7 @@ def test_a_tag_of_unknown_outcome_keeps_the_pin(table: MaintainedTable) -> None:
 NOW_H = 100  # the age of the table's snapshots in hours, by its store
 
 
-def first_snapshot_stays(three_appends: MaintainedTable, clock: Clock, store_h: float) -> bool:
+def first_snapshot_is_kept(three_appends: MaintainedTable, clock: Clock, store_h: float) -> bool:
     """Whether the first snapshot survives an expiry of all unpinned snapshots, with these clocks."""
     first = next(iter(three_appends.metadata.snapshots))
     outcome = three_appends.run(
@@ -341,5 +341,5 @@ def test_a_pin_holds_if_the_clocks_of_both_machines_are_wrong(three_appends: Mai
     )
     first = next(iter(three_appends.metadata.snapshots))
     add_pin(handle, snapshot=str(first), ttl_ms=2 * HOUR_MS, name="reader")
-    assert first_snapshot_stays(three_appends, ahead(NOW_H + 3.5), NOW_H + 1)
-    assert not first_snapshot_stays(three_appends, ahead(NOW_H), NOW_H + 3)
+    assert first_snapshot_is_kept(three_appends, ahead(NOW_H + 3.5), NOW_H + 1)
+    assert not first_snapshot_is_kept(three_appends, ahead(NOW_H), NOW_H + 3)

@@ -65,7 +65,7 @@ def test_a_new_codec_is_named_and_files_are_rewritten_once(table: MaintainedTabl
     assert compacted(table, rewrite_reason="codec,bloom,spec").status is Status.SKIPPED
 
 
-def test_a_new_bloom_filter_reaches_old_files(table: MaintainedTable) -> None:
+def test_a_new_bloom_filter_is_added_to_old_files(table: MaintainedTable) -> None:
     with table.table.transaction() as change:
         change.set_properties({BLOOM: "true"})
     assert compacted(table, rewrite_reason="codec").status is Status.SKIPPED

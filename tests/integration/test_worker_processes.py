@@ -40,7 +40,7 @@ def test_workers_have_the_environment_of_the_call(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers are no forks")
-def test_workers_are_forked_from_a_process_of_one_thread_that_has_imported_their_work() -> None:
+def test_workers_are_forked_from_a_single_threaded_process_with_imported_modules() -> None:
     """A second thread could hold a lock for ever; imports in each worker would take half a second."""
     end_worker_server()
     with worker_pool(2, rewrite_group) as pool:

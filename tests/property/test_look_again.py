@@ -162,7 +162,7 @@ def test_after_a_complete_pass_no_pass_runs_until_enough_files_came(
     st.lists(st.tuples(few, st.sets(st.integers(0, 30), max_size=1)), max_size=5),
     st.integers(0, 50),
 )
-def test_files_to_cluster_wait_as_long_as_others(
+def test_files_to_cluster_wait_no_longer_than_others(
     history: list[tuple[list[tuple[int, Any]], bool]],
     resolved: ResolvedPolicy,
     later: list[tuple[list[tuple[int, Any]], set[int]]],

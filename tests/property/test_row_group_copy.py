@@ -187,7 +187,7 @@ def _numbers_in(value: Any) -> Iterator[tuple[Any, str]]:
                 yield from _numbers_in(held)
 
 
-def lied(path: Path, chance: random.Random) -> None:
+def with_false_numbers(path: Path, chance: random.Random) -> None:
     """Change one or two numbers of the footer to a limit, a neighbour, another number of the footer, or nothing."""
 
     def change(metadata: FileMetaData) -> None:
@@ -203,7 +203,7 @@ def lied(path: Path, chance: random.Random) -> None:
     try:
         with_metadata(path, change)
     except Exception:  # the field cannot hold this number, so no such file exists
-        lied(path, chance)
+        with_false_numbers(path, chance)
 
 
 def scrambled(path: Path, chance: random.Random) -> None:
@@ -233,7 +233,7 @@ def cut(path: Path, chance: random.Random) -> None:
     path.write_bytes(chance.choice((data[:start], data[start:], data[:start] + data[end:])))
 
 
-CHANGES: tuple[Callable[[Path, random.Random], None], ...] = (lied, lied, scrambled, cut)
+CHANGES: tuple[Callable[[Path, random.Random], None], ...] = (with_false_numbers, with_false_numbers, scrambled, cut)
 
 
 def rows_of(path: Path) -> pa.Table | None:

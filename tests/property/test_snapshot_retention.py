@@ -355,7 +355,7 @@ def test_parents_expire_before_their_children_regardless_of_times(version: int) 
     assert newest_run(history([9, 1, 1 + SKEW_H], marks=runs, format_version=version)) == (3, "second")
 
 
-def test_the_order_of_commits_survives_parents_in_a_circle() -> None:
+def test_a_circle_of_parents_does_not_stop_the_order_of_commits() -> None:
     """For forged metadata any order will do, but the search for it must end."""
     circle = history([3, 2, 1], parents=[3, 1, 2], format_version=1)
     assert {snapshot.snapshot_id for snapshot in circle.in_commit_order} == {1, 2, 3}

@@ -1,4 +1,4 @@
-"""Rows are sorted as the specification's rules sort them."""
+"""Rows are sorted by the specification's rules."""
 
 from __future__ import annotations
 

@@ -512,7 +512,7 @@ def test_a_plan_adds_a_single_field_to_the_result_document() -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "expected"),
     [
-        # As Java's TruncateUtil: value - (((value % width) + width) % width), which overflows.
+        # Like Java's TruncateUtil: value - (((value % width) + width) % width), which overflows.
         ("int", -(2**31), 2**31 - 2),
         ("int", -(2**31) + 8, -(2**31) + 8),
         ("int", 2**31 - 1, 2**31 - 8),

@@ -343,7 +343,7 @@ def test_columns_with_the_same_path_in_arrow_are_not_mixed_up(counted: dict[int,
         assert {i: facts.nans for i, facts in file.groups[0].floats.items()} == ({} if counted else {1: 0, 3: 1})
 
 
-# Missing statistics of a row group bound nothing (rule: copy-under-keys-only-if-none-match).
+# Missing statistics of a row group exclude no key (rule: copy-under-keys-only-if-none-match).
 
 
 def row_group(**known: Any) -> Any:
@@ -363,7 +363,7 @@ def row_group(**known: Any) -> Any:
         ({"has_min_max": False, "has_null_count": False, "num_values": 0}, ColumnRange()),
     ],
 )
-def test_missing_statistics_bound_nothing(known: dict[str, Any], expected: ColumnRange) -> None:
+def test_missing_statistics_exclude_no_key(known: dict[str, Any], expected: ColumnRange) -> None:
     assert column_ranges(row_group(**known), leaf_columns(struct((1, "id", "long")))) == {1: expected}
 
 
@@ -546,7 +546,7 @@ def packed(value: float | None) -> bytes | None:
     ],
 )
 @pytest.mark.parametrize("deprecated", [False, True])
-def test_bounds_of_floats_are_stated_only_if_they_differ(
+def test_bounds_of_floats_are_stated_only_if_the_upper_exceeds_the_lower(
     least: float | None, most: float | None, hidden: bool, deprecated: bool
 ) -> None:
     """No reader takes a single bound for a single value."""

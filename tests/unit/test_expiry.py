@@ -534,7 +534,7 @@ def test_statistics_are_freed_unless_another_snapshot_names_their_file() -> None
     assert freed_now.candidates.size == 75 + len(table.objects[path_of("metadata/snap-1.avro")])
 
 
-def test_bytes_are_those_of_objects_each_counted_once() -> None:
+def test_freed_bytes_count_each_object_once() -> None:
     table = ListedManifests(3)
     old = table.manifest("old", [("data/dv.puffin", 4), ("data/dv.puffin", 44)], deletes=True)
     data = table.manifest("data", ["data/1", "data/x.parquet"])
@@ -660,7 +660,7 @@ def test_a_schema_or_spec_of_unknown_use_is_kept(table_of_versions: ListedManife
     assert unused_metadata(table_of_versions.metadata, {1}, None, has_deletes=False) == UnusedMetadata()
 
 
-def test_nested_columns_are_columns(table_of_versions: ListedManifests) -> None:
+def test_nested_columns_count_as_columns(table_of_versions: ListedManifests) -> None:
     inner = {"type": "struct", "fields": [{"id": 9, "name": "x", "required": False, "type": "long"}]}
     nested = {"type": "map", "key-id": 5, "key": "string", "value-id": 6, "value": inner, "value-required": False}
     current = schema(2, 1, 2)

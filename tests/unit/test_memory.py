@@ -130,7 +130,7 @@ def test_columns_of_small_chunks_get_no_buffers(tmp_path: Path) -> None:
     assert parquet_reader._buffer_bytes(footer, 1.0, few_reads=True) == 0
 
 
-def test_concurrent_reads_from_a_store_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_size_of_a_read_from_a_store_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Larger row groups are read in pieces, and smaller row groups together only up to the limit."""
     path = file_of(tmp_path / "far", rows(100_000), 25_000)
     monkeypatch.setattr(parquet_reader, "_SMALL_BYTES", 0)

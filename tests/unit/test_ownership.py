@@ -116,7 +116,7 @@ def test_stated_settings_are_a_layer(bucket: BucketMaintenance, has_order: bool,
 
 
 @pytest.mark.parametrize("bucket", [ALL_ON, BucketMaintenance(), stated(strategy="sort"), stated(strategy="z-order")])
-def test_default_settings_are_not_a_layer(bucket: BucketMaintenance) -> None:
+def test_default_and_inapplicable_settings_are_not_a_layer(bucket: BucketMaintenance) -> None:
     """AWS's default of five days must not expire snapshots that a deployment keeps for weeks."""
     assert bucket_layers(bucket, has_order=False) == []
 

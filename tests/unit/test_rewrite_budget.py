@@ -139,7 +139,7 @@ def by_partition(**settings: object) -> list[str]:
     ("order", "expected"),
     [("none", "badc"), ("bytes-asc", "badc"), ("bytes-desc", "cdab"), ("files-asc", "cadb"), ("files-desc", "bdac")],
 )
-def test_jobs_run_in_the_order_asked_for(order: str, expected: str) -> None:
+def test_jobs_run_in_the_configured_order(order: str, expected: str) -> None:
     assert by_partition(rewrite_job_order=order) == list(expected)
 
 

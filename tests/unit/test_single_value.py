@@ -50,7 +50,7 @@ def raw(kind: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(("kind", "value", "wanted"), vectors())
-def test_vectors_of_iceberg_java(kind: str, value: Any, wanted: str) -> None:
+def test_values_are_encoded_like_the_vectors_of_iceberg_java(kind: str, value: Any, wanted: str) -> None:
     assert encode(spelled(kind), raw(spelled(kind), value)).hex() == wanted.replace(" ", "")
 
 

@@ -1,4 +1,4 @@
-"""Sessions and tasks of Spark, without Spark."""
+"""Spark sessions and tasks, tested without Spark."""
 
 from __future__ import annotations
 

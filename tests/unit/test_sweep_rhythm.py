@@ -121,7 +121,7 @@ def why_not(sweeps: list[SweepRecord], **settings: str) -> str | None:
     return why_no_sweep(policy(**settings).policy, {entry.kind: entry for entry in sweeps}, KEY, NOW_MS)
 
 
-def test_why_a_pass_leaves_the_sweep_out() -> None:
+def test_a_pass_states_why_it_leaves_out_the_sweep() -> None:
     swept = [sweep(SWEPT, NOW_MS - 3 * HOUR_MS)]
     assert why_not([]) is None
     assert why_not(swept) == "the last sweep was 3 hours ago; orphan_sweep_interval_hours is 24"

@@ -72,7 +72,7 @@ def test_values_that_repeat_have_a_dictionary(values: pa.Array, plain: bool) -> 
     assert is_plain(values) is plain
 
 
-def test_a_dictionary_that_would_be_given_up_halfway_is_not_begun() -> None:
+def test_a_dictionary_that_would_exceed_its_limit_is_not_begun() -> None:
     """50,000 numbers take 400 KB: four times the limit, or less than twice the limit."""
     values = drawn(50_000)
     assert is_plain(values, limit=100_000)
