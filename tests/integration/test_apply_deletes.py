@@ -276,7 +276,7 @@ def test_a_null_key_is_applied_where_it_is_unambiguous(tmp_path: Path) -> None:
 
 # DuckDB reads the same rows before and after a pass over tables of writers that violate the specification.
 
-STRAYED = "; 2 were under another spec or partition than their data file"
+MISPLACED = "; 2 were under another spec or partition than their data file"
 
 
 def add_misplaced_deletes(table: MaintainedTable, *positions: int) -> None:
@@ -310,7 +310,7 @@ def test_deletes_are_merged_under_the_partition_of_their_data_files(table: Maint
     commit_deletes(table, [position_delete(path, 7, "us") for path in us[:2]])
     before = region_rows(table)
     outcome = outcome_of(table.maintain(operations="rewrite_position_deletes"), Operation.REWRITE_POSITION_DELETES)
-    assert outcome.summary == "rewrote 4 position delete files into 2 (across 2 bins)" + STRAYED
+    assert outcome.summary == "rewrote 4 position delete files into 2 (across 2 bins)" + MISPLACED
     found = [e.file for _, e in live(table) if e.file.content is not FileContent.DATA]
     assert sorted((file.partition, file.record_count) for file in found) == [(("eu",), 2), (("us",), 2)]
     assert region_rows(table) == before
@@ -327,7 +327,7 @@ def test_a_vector_absorbs_misplaced_deletes(table: MaintainedTable) -> None:
     before = region_rows(table)
     assert sum(before.values()) == 67
     outcome = outcome_of(table.maintain(operations="rewrite_position_deletes"), Operation.REWRITE_POSITION_DELETES)
-    assert outcome.summary == "rewrote 4 position delete files into 1 (across 1 bins)" + STRAYED
+    assert outcome.summary == "rewrote 4 position delete files into 1 (across 1 bins)" + MISPLACED
     assert vectors(table)[eu].file.record_count == 3
     assert region_rows(table) == before
     assert sum(lineage(table).values()) == 67

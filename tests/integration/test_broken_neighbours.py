@@ -115,7 +115,7 @@ def look(lake: Lake) -> None:
     lake.orphan = lake.plant("data/orphan.parquet")
 
 
-def gone(lake: Lake) -> None:
+def missing(lake: Lake) -> None:
     lake.pointer().unlink()
 
 
@@ -156,7 +156,7 @@ def failing(lake: Lake) -> None:
 
 
 def newer_head(lake: Lake) -> None:
-    """Add metadata files whose predecessor the entry does not know."""
+    """Commit twice, then set the entry back, so that it does not know the newer head."""
     path_in(lake)
     before = dict(lake.command.pointers())["tenant.bad"]
     for number in range(2):
@@ -182,7 +182,7 @@ class TestKeptApart:
         assert not ruled.orphan.exists()
         assert len(ruled.victim.refresh().snapshots()) == 1
 
-    @pytest.mark.parametrize("broken", [gone, manifest])
+    @pytest.mark.parametrize("broken", [missing, manifest])
     def test_recorded_files_of_a_broken_table_are_kept_and_it_is_named(
         self, ruled: Lake, broken: Callable[[Lake], None]
     ) -> None:
@@ -231,7 +231,7 @@ class TestKeptApart:
         assert ruled.command("maintain", "victim.t0", *SWEEP, *named).code == 0
         assert [path.exists() for path in (*near, ruled.orphan)] == [True, True, False]
 
-    @pytest.mark.parametrize("broken", [gone, damaged, manifest])
+    @pytest.mark.parametrize("broken", [missing, damaged, manifest])
     def test_a_run_maintains_all_others(self, ruled: Lake, broken: Callable[[Lake], None], loads: Counter[str]) -> None:
         """Passes of a run do not read again what the scan could not parse."""
         broken(ruled.with_more())
@@ -271,7 +271,7 @@ class TestKeptApart:
             assert lake.orphan.exists() == stops, rules
 
 
-@pytest.mark.parametrize("broken", [gone, damaged])
+@pytest.mark.parametrize("broken", [missing, damaged])
 def test_a_pass_reads_a_broken_table_once(ruled: Lake, loads: Counter[str], broken: Callable[[Lake], None]) -> None:
     path_in(ruled)
     look(ruled)

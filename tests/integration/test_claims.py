@@ -58,12 +58,12 @@ def test_expiry_keeps_files_that_a_guest_added_after_a_look(four_appends: Mainta
         guests[name] = catalog.create_table(name, schema=ID_AND_PART, properties={"format-version": version})
         guests[name].append(table.new_rows(70))
         maintain(table, catalog, name, operations="compact", min_input_files="9")
-    expected = take_in(table, guests)
+    expected = add_file_to_each(table, guests)
     assert maintain(table, catalog, "ns.t")["expire_snapshots"].status is Status.SUCCEEDED
     assert {name: ids(guest) for name, guest in guests.items()} == expected
 
 
-def take_in(table: MaintainedTable, guests: dict[str, Table]) -> dict[str, list[int]]:
+def add_file_to_each(table: MaintainedTable, guests: dict[str, Table]) -> dict[str, list[int]]:
     """Add one file of the table to each guest; return the rows of each."""
     for (name, guest), path in zip(guests.items(), sorted(files_of(table.table)), strict=True):
         guest.add_files([path])
@@ -117,7 +117,7 @@ def test_expiry_keeps_files_that_a_restored_guest_added(four_appends: Maintained
             if file.name > Path(backup).name:
                 file.unlink()
         guests[name] = catalog.register_table(name, backup)
-    expected = take_in(table, guests)
+    expected = add_file_to_each(table, guests)
     for name in guests:
         maintain(table, catalog, name, **keep)
     assert maintain(table, catalog, "ns.t")["expire_snapshots"].status is Status.SUCCEEDED

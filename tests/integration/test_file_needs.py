@@ -199,16 +199,16 @@ class TestFolders:
     def test_data_of_an_unknown_neighbour_is_kept_unless_its_folder_is_named(self, table: MaintainedTable) -> None:
         """Only folders in which the table keeps files are swept (rule: sweep-only-table-folders)."""
 
-        def take_in(relative: str) -> Path:
+        def add_imported(relative: str) -> Path:
             imported = Path(table.plant(relative))
             shutil.copy(Path(normalise(table.data_files()[0].file_path)), imported)
             table.table.add_files([str(imported)])
             return imported
 
-        imported = take_in("imported/day=1/x.parquet")
+        imported = add_imported("imported/day=1/x.parquet")
         table.maintain(operations="compact,expire_snapshots")
         assert not imported.exists()
-        take_in("taken/deadbeef/x.parquet")  # a name like a hash; files beside it may belong to another table
+        add_imported("taken/deadbeef/x.parquet")  # a name like a hash; files beside it may belong to another table
         theirs = table.plant("tenant/data/live.parquet")
         beside = table.plant("taken/theirs/live.parquet")
         ours = {

@@ -391,10 +391,10 @@ def test_files_that_cannot_be_deleted_wait_for_the_next_pass(three_appends: Main
     """The snapshots have expired, which is a success; a later pass that only has to delete the files fails."""
     table = three_appends
     kept, removed = table.plant("data/a.parquet"), table.plant("data/b.parquet")
-    in_vain = sweep(table)
-    assert (in_vain.status, in_vain.metrics[f"{METRIC}files_failed"]) == (Status.FAILED, 2)
-    assert in_vain.reason is not None
-    assert in_vain.reason.startswith("2 file(s) could not be deleted and remain for the next pass: ")
+    failed = sweep(table)
+    assert (failed.status, failed.metrics[f"{METRIC}files_failed"]) == (Status.FAILED, 2)
+    assert failed.reason is not None
+    assert failed.reason.startswith("2 file(s) could not be deleted and remain for the next pass: ")
     locked[:] = ["a.parquet"]
     outcome = sweep(table)
     reason = f"1 file(s) could not be deleted and remain for the next pass: file://{kept} is locked"

@@ -100,17 +100,17 @@ def test_work_waits_at_most_a_day_and_not_if_enough_files_came(
     assume(isinstance(found.plan(resolved.policy, now_ms=looked_ms), Nothing))
     last = idle(found, resolved, looked_ms=looked_ms)
     assert not is_proposed(found, resolved, last, looked_ms), "a pass has just looked"
-    came, files, bound_ms = Counter[Any](), len(found.files), max(DAY_MS, looked_ms - HEAD_MS)
+    arrived, files, bound_ms = Counter[Any](), len(found.files), max(DAY_MS, looked_ms - HEAD_MS)
     for added, gone, pause in later:
         now_ms += pause * HOUR_MS
         found.commit(added, [file for place, file in enumerate(found.files) if place in gone], time_ms=now_ms)
-        came.update(partition for _, partition in added)
+        arrived.update(partition for _, partition in added)
         bound_ms = DAY_MS
         proposed = is_proposed(found, resolved, last, now_ms)
-        if now_ms - looked_ms >= bound_ms or max(came.values()) >= resolved.policy.min_input_files:
+        if now_ms - looked_ms >= bound_ms or max(arrived.values()) >= resolved.policy.min_input_files:
             assert proposed
             return
-        if came.total() < resolved.policy.min_input_files <= files:
+        if arrived.total() < resolved.policy.min_input_files <= files:
             assert not proposed, "neither enough files nor a day"
     now_ms += hours * HOUR_MS
     assert is_proposed(found, resolved, last, now_ms) or now_ms - looked_ms < bound_ms
@@ -139,11 +139,11 @@ def test_after_a_complete_pass_no_pass_runs_until_enough_files_came(
     last = idle(found, resolved)
     found.commit(outputs, inputs, time_ms=NOW_MS, more={RUN_ID_KEY: "r"}, is_rewrite=True)
     assert not is_proposed(found, resolved, last, NOW_MS)
-    came = Counter[Any]()
+    arrived = Counter[Any]()
     for number, added in enumerate(later):
         found.commit(added, time_ms=NOW_MS + number)
-        came.update(partition for _, partition in added)
-        if max(came.values()) >= resolved.policy.min_input_files:
+        arrived.update(partition for _, partition in added)
+        if max(arrived.values()) >= resolved.policy.min_input_files:
             assert is_proposed(found, resolved, last, NOW_MS + number)
             return
     assert is_proposed(found, resolved, last, NOW_MS + hours * HOUR_MS) or hours < 24
@@ -177,12 +177,12 @@ def test_files_to_cluster_wait_no_longer_than_others(
     }
     planned = found.plan(resolved.policy, now_ms=NOW_MS, recipe=recipe, clustered_by=clustered)
     assume(isinstance(planned, Nothing))
-    last, came = idle(found, resolved), Counter[Any]()
+    last, arrived = idle(found, resolved), Counter[Any]()
     for number, (added, gone) in enumerate(later):
         removed = [file for position, file in enumerate(found.files) if position in gone]
         found.commit(added, removed, time_ms=NOW_MS + number)
-        came.update(partition for _, partition in added)
-        if max(came.values()) >= resolved.policy.min_input_files:
+        arrived.update(partition for _, partition in added)
+        if max(arrived.values()) >= resolved.policy.min_input_files:
             assert is_proposed(found, resolved, last, NOW_MS + number, recipe.text)
             return
     assert is_proposed(found, resolved, last, NOW_MS + hours * HOUR_MS, recipe.text) or hours < 24

@@ -98,13 +98,13 @@ def test_row_groups_below_the_threshold_on_average_are_refused(tmp_path: Path) -
 
 FIELDS = list(MIXED["fields"])
 FIRST, SECOND, *REST = FIELDS
-OTHERWISE = "has a column '{}' that differs from the table's current schema: another {}".format
+ANOTHER = "has a column '{}' that differs from the table's current schema: another {}".format
 OTHER_SCHEMAS = {
-    OTHERWISE("id", "nullability"): [{**FIRST, "required": True}, SECOND, *REST],
-    OTHERWISE("id", "field id"): [{**FIRST, "id": 99}, SECOND, *REST],
-    OTHERWISE("id", "type"): [{**FIRST, "type": "int"}, SECOND, *REST],
-    OTHERWISE("text", "annotation"): [FIRST, {**SECOND, "type": "binary"}, *REST],
-    OTHERWISE("id", "name"): [SECOND, FIRST, *REST],
+    ANOTHER("id", "nullability"): [{**FIRST, "required": True}, SECOND, *REST],
+    ANOTHER("id", "field id"): [{**FIRST, "id": 99}, SECOND, *REST],
+    ANOTHER("id", "type"): [{**FIRST, "type": "int"}, SECOND, *REST],
+    ANOTHER("text", "annotation"): [FIRST, {**SECOND, "type": "binary"}, *REST],
+    ANOTHER("id", "name"): [SECOND, FIRST, *REST],
     "does not have the table's current columns": [SECOND, *REST],
 }
 

@@ -588,9 +588,9 @@ def test_expiry_frees_exactly_the_files_that_no_kept_snapshot_needs(
         files = {f"data/{file}" for manifests in some for held_files in manifests.values() for file in held_files}
         return files | {f"metadata/{name}.avro" for manifests in some for name in manifests}
 
-    staying = set(range(1, len(snapshots) + 1)) - expired
+    remaining = set(range(1, len(snapshots) + 1)) - expired
     lists = {f"metadata/snap-{number}.avro" for number in expired}
-    assert freed(table, *expired) == (held(expired) - held(staying)) | lists
+    assert freed(table, *expired) == (held(expired) - held(remaining)) | lists
     assert set(table.reads.values()) <= {1}
 
 

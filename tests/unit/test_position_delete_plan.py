@@ -111,8 +111,8 @@ def bounds(path: str) -> dict[str, Any]:
 def test_a_delete_belongs_to_the_partition_of_the_file_that_it_names(version: int, name: dict[str, Any]) -> None:
     """Readers go by the name; merged into its own partition the delete would no longer apply, and in v3 the vector of
     its data file would replace it without its rows."""
-    astray = delete("x", **name)
-    given = [delete("a"), astray, delete("e", partition=("b",)), delete("f", partition=("b",))]
+    misplaced = delete("x", **name)
+    given = [delete("a"), misplaced, delete("e", partition=("b",)), delete("f", partition=("b",))]
     found = [data("d1"), data("d2", ("b",))]
     planned = plan(given, found, version=version)
     assert isinstance(planned, PositionDeletePlan)
@@ -140,8 +140,8 @@ def test_a_single_misplaced_delete_is_reason_enough(version: int) -> None:
     """Its size does not matter; a table with a single spec and partition is not searched for misplaced deletes
     (rule: named-deletes-reach-anywhere)."""
     found = [data("d1"), data("d2", ("b",))]
-    astray = delete("x", 60 * MB, referenced_data_file="d2")
-    planned = plan([delete("a"), astray], found, version=version, min_input_files=9)
+    misplaced = delete("x", 60 * MB, referenced_data_file="d2")
+    planned = plan([delete("a"), misplaced], found, version=version, min_input_files=9)
     assert isinstance(planned, PositionDeletePlan)
     assert [(g.partition, g.targets, g.moved) for g in planned.groups] == [(("b",), (target("d2", 5),), 1)]
     at_home = plan([delete("a"), delete("x", referenced_data_file="d1")], found, version=version, min_input_files=9)
@@ -202,9 +202,9 @@ def test_a_row_older_than_its_data_file_is_dropped(tmp_path: Path) -> None:
     assert pq.read_table(task.path).to_pylist() == [{"file_path": "d3", "pos": 2}, {"file_path": "d5", "pos": 4}]
     assert merge_deletes(replace(task, targets={}, output=PlannedFile(str(tmp_path / "none"), "parquet"))).written == ()
     assert not list(tmp_path.glob("none*"))
-    astray = replace(inputs[1], named_file="d3")  # no reader applies it to d5
+    misplaced = replace(inputs[1], named_file="d3")  # no reader applies it to d5
     elsewhere = PlannedFile(str(tmp_path / "astray"), "parquet")
-    assert merge_deletes(replace(task, deletes=(astray,), output=elsewhere)).written == ()
+    assert merge_deletes(replace(task, deletes=(misplaced,), output=elsewhere)).written == ()
     wrong = replace(
         task, deletes=(replace(inputs[0], record_count=9),), output=PlannedFile(str(tmp_path / "wrong"), "parquet")
     )

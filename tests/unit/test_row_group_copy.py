@@ -201,7 +201,7 @@ def planned(
     )
 
 
-ALIKE = {0: file(50, nullability=OTHERS), 1: file(60, nullability=OTHERS)}
+SAME_NULLABILITY = {0: file(50, nullability=OTHERS), 1: file(60, nullability=OTHERS)}
 
 
 @pytest.mark.parametrize(
@@ -216,9 +216,9 @@ ALIKE = {0: file(50, nullability=OTHERS), 1: file(60, nullability=OTHERS)}
         ([16, 8], {0: file(16, 4, memory=160)}, {}, [((1,), (0,))]),
         ([16, 8], {0: file(16, 4, memory=80)}, {}, []),
         # Files with other required columns than the table share an output only with files of the same kind.
-        ([50, 60], ALIKE, {}, [((), (0, 1))]),
-        ([50, 60, 5], ALIKE, {}, []),
-        ([50, 60], {0: ALIKE[0], 1: file(60)}, {}, [((0,), (1,))]),
+        ([50, 60], SAME_NULLABILITY, {}, [((), (0, 1))]),
+        ([50, 60, 5], SAME_NULLABILITY, {}, []),
+        ([50, 60], {0: SAME_NULLABILITY[0], 1: file(60)}, {}, [((0,), (1,))]),
         # Forty bytes of row groups without deleted rows, and sixty bytes that become a single row group.
         ([100], {0: file(40, 5, is_whole=False)}, {"min_row_group_bytes": 16}, [((), (0,))]),
         ([100], {0: file(40, 6, is_whole=False)}, {"min_row_group_bytes": 16}, []),
