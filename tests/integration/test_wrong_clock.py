@@ -128,7 +128,7 @@ def test_a_load_is_declared_by_the_clock_of_the_store(table: MaintainedTable) ->
 def test_our_commits_have_the_time_of_the_store(
     table: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise writers with a correct clock would be refused until then."""
+    """Otherwise writers with a correct clock would be refused for four days."""
     properties = {"uri": f"sqlite:///{tmp_path / 'catalog.db'}", "warehouse": (tmp_path / "warehouse").as_uri()}
     monkeypatch.setattr("icekeeper.catalogs.pointer.system_clock", ahead(HOURS_4_DAYS))
     catalog = SqlPointers(ConfiguredCatalog("local", CatalogKind.SQL, properties))
@@ -153,9 +153,9 @@ def test_a_bucket_is_swept_by_the_clock_of_the_store(table_bucket: dict[str, str
     storage = Storage(loaded.io_properties)
     assert storage.s3_clock.now_ms() is None
     storage.can_list(loaded.metadata.location)
-    said_ms = storage.s3_clock.now_ms()
-    assert said_ms is not None
-    assert -5_000 < said_ms - time.time() * 1000 <= 0
+    store_ms = storage.s3_clock.now_ms()
+    assert store_ms is not None
+    assert -5_000 < store_ms - time.time() * 1000 <= 0
     in_flight = f"{loaded.metadata.location}/data/in-flight.parquet"
     storage.write(in_flight, b"x")
     settings = {"operations": "remove_orphans", "orphan_older_than_hours": "72"}
