@@ -59,9 +59,9 @@ smoke: $(STAMP) ## check a deployed stack with a scratch table: make smoke STACK
 quick: $(STAMP) ## run rules, properties and contracts, without Java and servers: for every change
 	$(BIN)/python -m pytest -q -r fE -n 2 --quick --in-memory tests/unit tests/property tests/contract
 
-# Three workers on two cores: many tests wait for servers and processes.
+# Four workers on two cores: many tests wait for servers and processes.
 test: $(STAMP) $(JUDGES_STAMP) ## run all tests
-	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 3 --dist loadgroup --in-memory tests
+	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 4 --dist loadgroup --in-memory tests
 
 chaos: $(STAMP) ## write to a table and kill passes over it for 15 minutes, then prove every row: make chaos SECONDS=900 STORE=sql
 	PYTHONPATH=tests $(BIN)/python -m support.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(STORE),--store $(STORE))

@@ -167,6 +167,24 @@ def test_manifests_without_counts_count_as_live() -> None:
     assert len(planned.manifests) == 6
 
 
+def test_a_manifest_without_live_entries_needs_no_manifest_of_its_section() -> None:
+    """Otherwise a plan leaves a group that the next plan rewrites, when the dead manifest is gone."""
+
+    def with_uuid(path: str, first_byte: int, **counts: int | None) -> ManifestFile:
+        bound = bytes([first_byte, *bytes(15)])
+        summaries = PartitionFieldSummary(True, False, None, None), PartitionFieldSummary(False, False, bound, bound)
+        return replace(
+            manifest(path, spec_id=2, length=HEADERS[2, ManifestContent.DATA] + 100, **counts), partitions=summaries
+        )
+
+    small = [with_uuid(f"m{i}", 0) for i in range(4)]
+    target = HEADERS[2, ManifestContent.DATA] + 140  # three manifests hold the four
+    for stored in (small, [*small, with_uuid("dead", 0x80, live=0, dead=1)]):
+        planned = plan_listed(stored, policy(min_manifests_to_rewrite=2), target)
+        assert isinstance(planned, ManifestPlan)
+        assert planned.count(ManifestContent.DATA) == (len(stored), 3)
+
+
 ONE = struct.pack("<d", 1.0)
 
 

@@ -204,8 +204,9 @@ class KindLayout:
         return [self.ranges[m.manifest_path] for m in manifests]
 
     def sections(self, manifests: Sequence[ManifestFile]) -> int:
-        """The number of their sections, which must not share a manifest."""
-        return len({section for found in self.ranges_of(manifests) for section in found.sections})
+        """The number of sections of their live entries, which must not share a manifest."""
+        live = [m for m in manifests if m.may_have_live_files]
+        return len({section for found in self.ranges_of(live) for section in found.sections})
 
     def unsettled(self) -> list[ManifestFile]:
         """The manifests that are not settled in their section."""
