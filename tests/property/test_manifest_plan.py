@@ -170,11 +170,12 @@ def test_manifests_without_counts_count_as_live() -> None:
 def test_a_manifest_without_live_entries_needs_no_manifest_of_its_section() -> None:
     """Otherwise a plan leaves a group that the next plan rewrites, when the dead manifest is gone."""
 
-    def with_uuid(path: str, first_byte: int, **counts: int | None) -> ManifestFile:
+    def with_uuid(path: str, first_byte: int, *, live: int = 1, dead: int = 0) -> ManifestFile:
         bound = bytes([first_byte, *bytes(15)])
         summaries = PartitionFieldSummary(True, False, None, None), PartitionFieldSummary(False, False, bound, bound)
         return replace(
-            manifest(path, spec_id=2, length=HEADERS[2, ManifestContent.DATA] + 100, **counts), partitions=summaries
+            manifest(path, spec_id=2, length=HEADERS[2, ManifestContent.DATA] + 100, live=live, dead=dead),
+            partitions=summaries,
         )
 
     small = [with_uuid(f"m{i}", 0) for i in range(4)]
