@@ -19,13 +19,19 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import Glance
+from icekeeper.storage.allowed_locations import AllowedLocations
 from support.settings import NOW_MS, policy, resolved
 
 # A catalog of prepared answers, for scans.
 
 
+_NO_FILES = AllowedLocations((), from_operator=True).put_into({})
+
+
 class PreparedCatalog:
-    """``load`` raises an exception given in place of metadata; ``loads`` lists the loaded tables in order."""
+    """Its tables have no files: a scan that reads one is refused, and asks no store.
+
+    ``load`` raises an exception given in place of metadata; ``loads`` lists the loaded tables in order."""
 
     def __init__(
         self,
@@ -51,7 +57,7 @@ class PreparedCatalog:
         found = self.tables[str(table)]
         if isinstance(found, Exception):
             raise found
-        return LoadedTable(table, found, "m", "m", {})
+        return LoadedTable(table, found, "m", "m", _NO_FILES)
 
     def commit(self, base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
         raise AssertionError("detection never commits")
