@@ -24,7 +24,7 @@ from icekeeper.pyiceberg_private.transactions import copy_metadata_once
 from local_stack import moto_s3tables
 from local_stack.moto_dynamodb import dynamodb_that_keeps_its_promises
 from local_stack.moto_server import MotoServer, running_moto
-from support.command import build_the_command_once
+from support.command import Command, build_the_command_once
 from support.duckdb_session import DuckDB, shared_duckdb
 from support.iceberg_java import IcebergJava, start_other_jvms_sooner, start_spark
 from support.java_writer import JavaTables
@@ -209,6 +209,14 @@ def local_catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
     catalog = SqlCatalog("local", uri=f"sqlite:///{tmp_path / 'catalog.db'}", warehouse=warehouse.as_uri())
     yield catalog
     catalog.close()
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """The ``icekeeper`` command with one local catalog ``C`` and no settings of the user who runs the tests."""
+    called = Command(tmp_path, monkeypatch, capsys)
+    yield called
+    called.catalog.close()
 
 
 @pytest.fixture(scope="session")

@@ -45,8 +45,7 @@ KEYS = [
 
 @pytest.fixture
 def pipeline(local_catalog: SqlCatalog, tmp_path: Path) -> Pipeline:
-    table = new_table(local_catalog, tmp_path)
-    table.fill(2)
+    table = new_table(local_catalog, tmp_path, appends=2)
     return Pipeline(table, tmp_path)
 
 

@@ -660,9 +660,7 @@ def private(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(3)
-    return made
+    return new_table(local_catalog, tmp_path, appends=3)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

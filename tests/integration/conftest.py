@@ -15,19 +15,10 @@ from icekeeper.engines.engine import Engine
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import TableName
 from local_stack.moto_server import REGION, MotoServer
-from support.command import Command
 from support.maintained_table import MaintainedTable, grow_old, new_table
 from support.pipeline_deployment import Pipeline
 from support.state_stores import a_table, state_address
 from support.table_functions import Functions
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """The ``icekeeper`` command with one local catalog ``C`` and no settings of the user who runs the tests."""
-    called = Command(tmp_path, monkeypatch, capsys)
-    yield called
-    called.catalog.close()
 
 
 @pytest.fixture
@@ -62,32 +53,25 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
 @pytest.fixture
 def table_of_five(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """A local table of five files."""
-    table = new_table(local_catalog, tmp_path)
-    table.fill(5)
-    return table
+    return new_table(local_catalog, tmp_path, appends=5)
 
 
 @pytest.fixture
 def three_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """A local table of three appends."""
-    made = new_table(local_catalog, tmp_path)
-    made.fill(3)
-    return made
+    return new_table(local_catalog, tmp_path, appends=3)
 
 
 @pytest.fixture
 def four_appends(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """A local table of four appends."""
-    made = new_table(local_catalog, tmp_path)
-    made.fill(4)
-    return made
+    return new_table(local_catalog, tmp_path, appends=4)
 
 
 @pytest.fixture
 def old_table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Two appends, every file ten days old."""
-    made = new_table(local_catalog, tmp_path)
-    made.fill(2)
+    made = new_table(local_catalog, tmp_path, appends=2)
     grow_old(Path(path) for path in made.files())
     return made
 

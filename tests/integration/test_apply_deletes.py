@@ -28,7 +28,6 @@ from icekeeper.rows.equality_deletes import EqualityLookup
 from icekeeper.rows.read_task import DeleteFile
 from support.deletes import (
     commit_deletes,
-    compacted,
     create_by_region,
     equality_delete,
     position_delete,
@@ -37,7 +36,7 @@ from support.deletes import (
     rows_of,
 )
 from support.deletes import region_rows as rows
-from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
+from support.maintained_table import MaintainedTable, compacted, local_path, maintained_table, outcome_of
 from support.readers import duckdb_rows
 from support.rewrites import input_file, task
 from support.rewrites import rows as made_rows

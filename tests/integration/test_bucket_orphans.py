@@ -249,8 +249,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path, data: Path) -> MaintainedTable:
     """A table with two appends in the data path and an earlier append in ``data/``; all files are old."""
-    made = new_table(local_catalog, tmp_path, allowed=tmp_path)
-    made.fill(1)
+    made = new_table(local_catalog, tmp_path, allowed=tmp_path, appends=1)
     made.table.transaction().set_properties({"write.data.path": data.as_uri()}).commit_transaction()
     made.fill(2, start=1)
     grow_old(path for path in tmp_path.rglob("*") if path.is_file())

@@ -18,17 +18,16 @@ from icekeeper.catalogs.catalog import LoadedTable, missing_table
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.deletion.table_claims import exclude_entry, forget_claims
 from icekeeper.errors import PartlyListed, PolicyError
-from icekeeper.machine.clock import HOUR_MS, system_clock
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import CatalogId, ManifestFile, TableName
-from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.open import open_state
 from icekeeper.storage.paths import normalise
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, one_sentence
-from support.maintained_table import ID_AND_PART, NAME, MaintainedTable, new_table
-from support.readers import pyiceberg_rows
+from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
+from support.readers import pyiceberg_ids
 from support.served import age_everything, files_of, ids, maintain
 
 # The folders of a table remain recorded if its catalog entry returns to an older state
@@ -77,8 +76,7 @@ def add_file_to_each(table: MaintainedTable, guests: dict[str, Table]) -> dict[s
 def test_only_one_look_reads_a_manifest(
     local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = new_table(local_catalog, tmp_path)
-    table.fill(1)
+    table = new_table(local_catalog, tmp_path, appends=1)
     read: list[str] = []
     live_paths = TableReader.live_paths
 
@@ -146,8 +144,7 @@ class Denied:
     """A table, and a guest with its files, which a look has seen and which the catalog later denies."""
 
     def __init__(self, catalog: SqlCatalog, folder: Path, monkeypatch: pytest.MonkeyPatch, *, is_seen: bool) -> None:
-        self.owner = new_table(catalog, folder)
-        self.owner.fill(3)
+        self.owner = new_table(catalog, folder, appends=3)
         self.guest = catalog.create_table(GUEST, schema=ID_AND_PART)
         self.guest.add_files(files_of(self.owner.table))
         self.taken = [Path(normalise(path)) for path in files_of(self.owner.table)]
@@ -219,7 +216,7 @@ def test_files_of_a_missing_table_are_kept_for_eight_days(denied: Denied) -> Non
     for days in (50, 50.1, 57.9):
         denied.sweep(days)
         assert denied.is_whole, days
-    assert sorted(row["id"] for row in pyiceberg_rows(denied.guest.metadata_location)) == denied.rows
+    assert pyiceberg_ids(denied.guest.metadata_location) == denied.rows
     denied.sweep(58.1)
     assert denied.sweep(58.2).keys() == {"expire_snapshots", "remove_orphans"}
     assert not denied.is_whole
@@ -236,7 +233,7 @@ def test_a_possibly_listed_table_is_not_gone_until_a_person_forgets_it(denied: D
         denied.deny(shown)
         denied.sweep(now)
     assert denied.is_whole
-    handle = TableHandle(denied.owner.catalog, NAME, denied.owner.state, system_clock)
+    handle = denied.owner.handle
     here = handle.catalog
     forget_claims(handle, here.id.name, TableName.parse(GUEST), here.id.warehouse, lambda recorded: here)
     denied.sweep(49.1)
@@ -270,8 +267,7 @@ def test_a_renamed_table_is_recorded_by_its_new_name_unlike_a_second_entry(
     local_catalog: SqlCatalog, tmp_path: Path, *, was_known: bool
 ) -> None:
     """If two entries were seen together, the missing entry may be hidden."""
-    owner = new_table(local_catalog, tmp_path)
-    owner.fill(2)
+    owner = new_table(local_catalog, tmp_path, appends=2)
     local_catalog.register_table("ns.first", owner.loaded.metadata_location)
     if was_known:
         local_catalog.register_table("ns.second", owner.loaded.metadata_location)
@@ -290,7 +286,7 @@ def test_a_renamed_table_is_recorded_by_its_new_name_unlike_a_second_entry(
     else:
         local_catalog.rename_table("ns.first", "ns.renamed")
     assert known() == ({"t", "first", "second"} if was_known else {"t", "renamed"})
-    assert sorted(row["id"] for row in pyiceberg_rows(first)) == [0, 1, 10, 11]
+    assert pyiceberg_ids(first) == [0, 1, 10, 11]
 
 
 # ``icekeeper claims``: records of a removed catalog stop deletions until a person forgets them.

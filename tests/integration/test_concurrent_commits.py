@@ -17,10 +17,11 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import CommitConflict, CommitStateUnknown
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
 from support.maintained_table import (
     MaintainedTable,
+    compacted,
     files_below,
     maintained_table,
     outcome_of,
@@ -28,6 +29,7 @@ from support.maintained_table import (
 )
 from support.readers import canonical, duckdb_rows
 from support.scripted_rest import CommitScript, error_document, scripted_rest
+from support.v3 import rows as ids
 
 # Wrong answers to commits: lost while others build on the commit and expire it, wrong statuses, false success.
 
@@ -251,15 +253,6 @@ def test_the_next_expiry_finishes_an_expiry_that_lands_late(template: Path) -> N
 # Compactions beside other writers.
 
 COMPACT: dict[str, Any] = {"operations": "compact"}
-
-
-def ids(table: MaintainedTable) -> Counter[int]:
-    """The ids as DuckDB reads them; it is independent and applies every kind of delete."""
-    return Counter(row["id"] for row in duckdb_rows(table.loaded.metadata_location))
-
-
-def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
-    return outcome_of(table.maintain(**COMPACT, **overrides), Operation.COMPACT)
 
 
 def sound(table: MaintainedTable) -> None:

@@ -20,8 +20,8 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.row_group_copy.footer import Footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
-from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, position_delete, region_rows
-from support.maintained_table import ID_AND_PART, MaintainedTable, maintained_table, new_table
+from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, region_rows
+from support.maintained_table import ID_AND_PART, MaintainedTable, compacted, maintained_table, new_table
 from support.readers import canonical, duckdb_rows
 
 LEAST = "10000"

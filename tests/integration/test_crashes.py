@@ -288,8 +288,7 @@ def test_a_commit_that_is_killed_while_it_writes_does_not_block_later_sweeps(
     local_catalog: SqlCatalog, tmp_path: Path
 ) -> None:
     """A partial metadata file once made every sweep of the table refuse, until an operator removed it."""
-    table = new_table(local_catalog, tmp_path)
-    table.fill(2)
+    table = new_table(local_catalog, tmp_path, appends=2)
     rows, orphan = table.rows(), table.plant("data/orphan.parquet")
     _killed_in_the_middle(f"{table.folder}/metadata/00009-2b0d7bd2-0000-4000-8000-000000000000.metadata.json")
     table.late_ms = 100 * 24 * 3_600_000

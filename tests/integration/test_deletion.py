@@ -46,9 +46,7 @@ Delete = Callable[[Storage, Iterable[str]], DeleteReport]
 def table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaintainedTable:
     """Two appends; two files make a batch."""
     monkeypatch.setattr(deletion, "_BATCH", 2)
-    made = new_table(local_catalog, tmp_path)
-    made.fill(2)
-    return made
+    return new_table(local_catalog, tmp_path, appends=2)
 
 
 def planted(table: MaintainedTable, count: int) -> list[str]:
@@ -251,8 +249,7 @@ def context_of(table_in_two_roots: MaintainedTable) -> OperationContext:
 @pytest.fixture
 def table_in_two_roots(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaintainedTable:
     """Three manifests of files in two roots; a single manifest already counts as many."""
-    made = new_table(local_catalog, tmp_path)
-    made.fill(2)
+    made = new_table(local_catalog, tmp_path, appends=2)
     with made.table.transaction() as change:
         change.set_properties({"write.data.path": f"{made.metadata.location}/elsewhere"})
     made.append(9)

@@ -253,8 +253,7 @@ def deletes(folder: Path, *, into_vectors: bool = False) -> Writer:
 
 def manifests(folder: Path) -> Writer:
     catalog = SqlCatalog("local", uri=f"sqlite:///{folder / 'catalog.db'}", warehouse=(folder / "warehouse").as_uri())
-    table = new_table(catalog, folder)
-    table.fill(3)
+    table = new_table(catalog, folder, appends=3)
     metadata = table.metadata
     snapshot = metadata.current_snapshot
     assert snapshot is not None
@@ -374,8 +373,7 @@ def test_a_hung_executor_that_fails_after_its_task_was_repeated_and_committed_ha
     local_catalog: SqlCatalog, tmp_path: Path, iceberg_java: IcebergJava
 ) -> None:
     """The files that only its record names are deleted; the committed files are kept."""
-    table = new_table(local_catalog, tmp_path)
-    table.fill(3)
+    table = new_table(local_catalog, tmp_path, appends=3)
     ids = table.ids()
     engine = DyingOnce(iceberg_java.session, tmp_path)
     outcome = table.maintain("compact", engine=engine, orphan_older_than_hours="24")

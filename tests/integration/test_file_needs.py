@@ -36,7 +36,7 @@ from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.maintained_table import EAGER, ID_AND_PART, NAME, MaintainedTable, new_table, same_clock
 from support.pipeline_deployment import Pipeline
-from support.readers import pyiceberg_rows
+from support.readers import pyiceberg_ids
 from support.scripted_rest import hostile_rest
 from support.served import age_everything, files_of, ids, maintain, second_catalog
 
@@ -165,7 +165,7 @@ class TestStaleEntries:
         for _ in range(2):
             age_everything(table)
             table.maintain()
-        assert rows(newest) == [0, 1, 10, 11, 20, 21, 30, 40]
+        assert pyiceberg_ids(newest) == [0, 1, 10, 11, 20, 21, 30, 40]
         assert table.ids() == [0, 1, 10, 11, 20, 21]
 
     def test_expiry_is_refused_beside_a_diverged_head(self, table: MaintainedTable, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ class TestStaleEntries:
         age_everything(table)
         outcome = table.run(Operation.REMOVE_ORPHANS)
         assert [normalise(path) for path in outcome.files_deleted] == [orphan]
-        assert rows(newest) == [0, 1, 10, 11, 20, 21, 30]
+        assert pyiceberg_ids(newest) == [0, 1, 10, 11, 20, 21, 30]
 
 
 class TestFolders:
@@ -267,7 +267,7 @@ def assert_refused(table: MaintainedTable, operation: Operation, newest: str, **
     outcome = table.run(operation, **more)
     assert outcome.status is Status.REFUSED
     assert newest.rpartition("/")[2] in str(outcome.reason)
-    assert rows(newest) == [0, 1, 10, 11, 20, 21, 30, 40]
+    assert pyiceberg_ids(newest) == [0, 1, 10, 11, 20, 21, 30, 40]
 
 
 @pytest.mark.parametrize("gives_up", [False, True])
@@ -276,8 +276,7 @@ def test_a_newer_head_is_found_in_another_metadata_folder(
 ) -> None:
     """This also holds if the newer head has removed the property."""
     elsewhere = {"write.metadata.path": (tmp_path / "elsewhere").as_uri()}
-    table = new_table(local_catalog, tmp_path, allowed=tmp_path, properties=elsewhere)
-    table.fill(3)
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path, properties=elsewhere, appends=3)
     home = {"write.metadata.path": f"{table.metadata.location}/metadata"}
     newest = restored(table, tmp_path / "catalog.db", **(home if gives_up else {}))
     for operation in DELETING:
@@ -350,8 +349,7 @@ def test_a_missing_manifest_hides_no_other_manifest(owner: MaintainedTable) -> N
 def test_expiry_keeps_files_that_the_outer_table_added(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     """Sweeps keep them, too.  An earlier pass saw the outer table, so only its claims show where its files are
     (rule: ask-neighbours-before-deleting)."""
-    inner = new_table(local_catalog, tmp_path)
-    inner.fill(3)
+    inner = new_table(local_catalog, tmp_path, appends=3)
     outer = inner.create_beside("ns.outer", inner.table.location().rpartition("/")[0])
     outer.add_files(files_of(inner.table))
     maintain(inner, local_catalog, "ns.outer", operations="expire_snapshots")
@@ -427,13 +425,13 @@ def test_an_entry_that_is_out_of_date_is_refused(pipeline: Pipeline, tmp_path: P
     for number in (100, 101):
         pipeline.table.append(number)
     newest = pipeline.table.loaded.metadata_location
-    rows = sorted(row["id"] for row in pyiceberg_rows(newest))
+    rows = pyiceberg_ids(newest)
     shutil.copy(tmp_path / "backup.db", tmp_path / "catalog.db")
     item, _ = pipeline.begin()
     assert pipeline.list_orphans(item) == (0, None)
     assert pipeline.document(item, "remove_orphans.json")["status"] == "refused"
     assert steps(pipeline, item, "expire_snapshots") == {"expire_snapshots": "refused"}
-    assert sorted(row["id"] for row in pyiceberg_rows(newest)) == rows
+    assert pyiceberg_ids(newest) == rows
 
 
 # Another table shares files with ours, and its catalog entry is older than its newest head.
@@ -468,10 +466,6 @@ def guest(request: pytest.FixtureRequest, owner: MaintainedTable, tmp_path: Path
     return Guest(catalog, tmp_path / ("catalog.db" if is_here else "other.db"), table)
 
 
-def rows(location: str) -> list[int]:
-    return sorted(row["id"] for row in pyiceberg_rows(location))
-
-
 def compact_away(owner: MaintainedTable) -> None:
     """Compact, so that only old snapshots of the owner need its files."""
     maintain(owner, owner.pyiceberg, "ns.t", operations="compact")
@@ -481,18 +475,18 @@ def test_files_of_a_single_newer_state_of_a_guest_are_kept(owner: MaintainedTabl
     """It may belong to a swap that crashed."""
     second = files_of(owner.table)[1:2]
     newest = guest.lose(lambda: guest.table.add_files(second))
-    before = rows(newest)
+    before = pyiceberg_ids(newest)
     compact_away(owner)
     orphan = owner.plant("data/orphan.parquet")
     for operation in (Operation.EXPIRE_SNAPSHOTS, Operation.REMOVE_ORPHANS):
         age_everything(owner)
         outcomes = maintain(owner, owner.pyiceberg, "ns.t", served=guest.catalog, operations=operation.value)
         assert outcomes[operation.value].status is Status.SUCCEEDED
-        assert rows(newest) == before
+        assert pyiceberg_ids(newest) == before
         assert Path(orphan).exists() == (operation is not Operation.REMOVE_ORPHANS)
     age_everything(owner)
     maintain(owner, owner.pyiceberg, "ns.t", served=guest.catalog)
-    assert rows(newest) == before
+    assert pyiceberg_ids(newest) == before
 
 
 def test_a_newer_head_of_a_guest_stops_every_deletion(owner: MaintainedTable, guest: Guest) -> None:
@@ -503,7 +497,7 @@ def test_a_newer_head_of_a_guest_stops_every_deletion(owner: MaintainedTable, gu
         guest.table.add_files([third])
 
     newest = guest.lose(go_on)
-    before = rows(newest)
+    before = pyiceberg_ids(newest)
     compact_away(owner)
     owner.plant("data/orphan.parquet")
     age_everything(owner)
@@ -514,7 +508,7 @@ def test_a_newer_head_of_a_guest_stops_every_deletion(owner: MaintainedTable, gu
         for word in (newest.rpartition("/")[2], "ns.guest", "point the entry at the newest metadata file"):
             assert word in str(outcome.reason)
         assert there <= owner.files()
-        assert rows(newest) == before
+        assert pyiceberg_ids(newest) == before
 
 
 def test_a_stale_second_entry_of_a_guest_stops_nothing(owner: MaintainedTable, guest: Guest) -> None:
@@ -526,8 +520,8 @@ def test_a_stale_second_entry_of_a_guest_stops_nothing(owner: MaintainedTable, g
     outcomes = maintain(owner, owner.pyiceberg, "ns.t", served=guest.catalog)
     assert outcomes["expire_snapshots"].status is Status.SUCCEEDED
     assert outcomes["remove_orphans"].status is Status.SUCCEEDED
-    assert rows(guest.table.refresh().metadata_location) == [0, 1, 10, 11, 20, 21]
-    assert rows(stale.metadata_location) == [20, 21]
+    assert pyiceberg_ids(guest.table.refresh().metadata_location) == [0, 1, 10, 11, 20, 21]
+    assert pyiceberg_ids(stale.metadata_location) == [20, 21]
 
 
 class TestBranchesOutside:

@@ -29,7 +29,6 @@ from icekeeper.operations.compaction.work import exchange
 from icekeeper.report.outcome import PassStatus, Status
 from support.deletes import (
     commit_deletes,
-    compacted,
     create_by_region,
     equality_delete,
     position_delete,
@@ -37,9 +36,9 @@ from support.deletes import (
     relist,
     rows_of,
 )
-from support.maintained_table import NAME, MaintainedTable, local_path, maintained_table
+from support.maintained_table import NAME, MaintainedTable, compacted, local_path, maintained_table
 from support.scripted_catalog import once
-from support.v3 import assert_row_ids_hold, commit_files, delete_positions, lineage, table_of_version
+from support.v3 import assert_row_ids_hold, commit_files, data_files, delete_positions, lineage, table_of_version
 
 ORDERS: dict[str, dict[str, str]] = {
     "in_order": {},
@@ -76,10 +75,6 @@ def delete_rows(table: MaintainedTable, *ids: int) -> None:
             content, more = position_delete(path, position, "", bounds=False)
             new.append((content, {**more, "partition": files[path].partition}))
     commit_deletes(table, new)
-
-
-def data_files(table: MaintainedTable) -> list[DataFile]:
-    return [file for file in table.data_files() if file.content is FileContent.DATA]
 
 
 def deletes(table: MaintainedTable) -> list[DataFile]:

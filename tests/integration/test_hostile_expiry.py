@@ -18,14 +18,13 @@ from icekeeper.deletion import delete as deletion
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
 from icekeeper.model import TableName
-from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.state.staging import PendingDeletionStore
 from icekeeper.state.store import Pin
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import DeleteReport, Storage
-from support.maintained_table import NAME, MaintainedTable, new_table
+from support.maintained_table import MaintainedTable, new_table
 from support.moments import Moment, at
 from support.readers import duckdb_rows, pyiceberg_rows
 from support.scripted_catalog import ScriptedCatalog, nothing, once
@@ -101,15 +100,11 @@ def tagging(table: MaintainedTable, snapshot_id: int, name: str = "late") -> Cal
 
 def assert_tag_is_held(table: MaintainedTable, snapshot_id: int) -> Pin:
     """Its files exist, and independent readers read them through the metadata file that the pin names."""
-    (pin,) = list_pins(handle_of(table))
+    (pin,) = list_pins(table.handle)
     assert (pin.kind.value, pin.snapshot_id) == ("lost-ref", snapshot_id)
     for read in (pyiceberg_rows, duckdb_rows):
         assert sorted(row["id"] for row in read(pin.metadata_location, snapshot_id)) == [0, 1]
     return pin
-
-
-def handle_of(table: MaintainedTable) -> TableHandle:
-    return TableHandle(table.catalog, NAME, table.state, system_clock)
 
 
 def test_a_tag_made_just_before_the_commit_keeps_its_files(compacted: MaintainedTable) -> None:
@@ -130,7 +125,7 @@ def test_a_tag_made_just_before_the_commit_keeps_its_files(compacted: Maintained
     table.append(99)
     table.maintain(run_id="run-2", clock=lambda: system_clock() + year)
     assert_tag_is_held(table, oldest)
-    remove_pin(handle_of(table), pin.name)
+    remove_pin(table.handle, pin.name)
     outcome = table.run(Operation.REMOVE_ORPHANS, run_id="run-3")
     assert outcome.files_deleted
     assert table.ids() == [0, 1, 10, 11, 20, 21, 99]
@@ -244,8 +239,7 @@ def test_expiry_reports_the_snapshots_that_streaming_writers_keep(table: Maintai
 def merged_table(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaintainedTable:
     """Four appends merged into a single file; a batch of deletions has two files."""
     monkeypatch.setattr(deletion, "_BATCH", 2)
-    made = new_table(local_catalog, tmp_path)
-    made.fill(4)
+    made = new_table(local_catalog, tmp_path, appends=4)
     made.run(Operation.COMPACT)
     return made
 

@@ -25,7 +25,7 @@ from icekeeper.state.open import open_state
 from icekeeper.state.staging import LoadState
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command
 from support.maintained_table import NAME, MaintainedTable, grow_old, new_table
-from support.readers import canonical, duckdb_rows, pyiceberg_rows
+from support.readers import canonical, duckdb_rows, pyiceberg_ids, pyiceberg_rows
 from support.served import files_of, grow_old_in_history, ids
 
 Spelling = tuple[str, str]
@@ -127,7 +127,7 @@ def test_tables_whose_names_print_alike_keep_their_own_files(command: Command, o
         command(*RUN)
         answer = command("maintain", "victim.owner", *SWEEP, "--json")
         assert {item["status"] for item in answer.json["operations"]} <= {"succeeded", "skipped"}
-        assert sorted(row["id"] for row in pyiceberg_rows(guest.metadata_location)) == rows
+        assert pyiceberg_ids(guest.metadata_location) == rows
     assert len(owner.refresh().snapshots()) == 1
 
 
@@ -148,8 +148,7 @@ def linked_table(catalog: SqlCatalog, folder: Path, named: str, located: str) ->
     """A table whose files use one spelling of its folder while its location uses the other."""
     (folder / REAL).mkdir()
     (folder / LINK).symlink_to(folder / REAL)
-    table = new_table(catalog, folder, allowed=folder, location=(folder / named / "t").as_uri())
-    table.fill(2)
+    table = new_table(catalog, folder, allowed=folder, location=(folder / named / "t").as_uri(), appends=2)
     table.rewrite_document(lambda document: document.update(location=(folder / located / "t").as_uri()))
     return table
 
@@ -195,8 +194,7 @@ def test_a_folder_below_the_location_may_be_a_link(local_catalog: SqlCatalog, tm
     folder = tmp_path / "t"
     (folder / "data-2").mkdir(parents=True)
     (folder / "data").symlink_to("data-2")
-    table = new_table(local_catalog, tmp_path, allowed=tmp_path, location=folder.as_uri())
-    table.fill(2)
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path, location=folder.as_uri(), appends=2)
     orphan = table.plant("data-2/orphan.parquet")
     age(table)
     assert table.run(Operation.REMOVE_ORPHANS).files_deleted == (f"file://{orphan}",)
@@ -205,8 +203,7 @@ def test_a_folder_below_the_location_may_be_a_link(local_catalog: SqlCatalog, tm
 
 def test_a_link_to_a_file_protects_its_target(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     """The table names the link; the listing shows only its target."""
-    table = new_table(local_catalog, tmp_path)
-    table.fill(1)
+    table = new_table(local_catalog, tmp_path, appends=1)
     target = Path(table.plant("data/target.parquet"))
     pq.write_table(table.new_rows(7), target)
     link = table.folder / "data" / "link.parquet"
@@ -224,8 +221,7 @@ def test_nothing_is_deleted_where_a_link_leads_out_of_the_location(local_catalog
     folder = tmp_path / "t"
     folder.mkdir()
     (folder / "data").symlink_to(outside)
-    table = new_table(local_catalog, tmp_path, allowed=tmp_path, location=folder.as_uri())
-    table.fill(3)
+    table = new_table(local_catalog, tmp_path, allowed=tmp_path, location=folder.as_uri(), appends=3)
     before = set(os.listdir(outside))
     outcome = table.maintain("compact,expire_snapshots,remove_orphans")
     assert [part.status for part in outcome.operations] == [Status.SUCCEEDED] * 3

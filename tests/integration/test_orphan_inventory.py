@@ -300,8 +300,7 @@ def test_workers_find_the_same_candidates(listed: list[ListedObject], references
 @pytest.fixture
 def table_in_parts(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MaintainedTable:
     """Four old appends; the engine makes every comparison, in several parts and tasks."""
-    made = new_table(local_catalog, tmp_path)
-    made.fill(4)
+    made = new_table(local_catalog, tmp_path, appends=4)
     grow_old(Path(path) for path in made.files())
     monkeypatch.setattr(remove_orphans, "DISTRIBUTED_ABOVE", 0)
     monkeypatch.setattr(compare_listing, "_REFERENCES_PER_PART", 3)

@@ -209,8 +209,7 @@ def test_siblings_with_a_common_name_prefix_are_left_alone(
     local_catalog: SqlCatalog, tmp_path: Path, location: str
 ) -> None:
     warehouse = tmp_path / "warehouse"
-    table = new_table(local_catalog, tmp_path, location=f"{warehouse.as_uri()}/{location}")
-    table.fill(2)
+    table = new_table(local_catalog, tmp_path, location=f"{warehouse.as_uri()}/{location}", appends=2)
     siblings = [f"{location.rstrip('/')}{more}/data/x.parquet" for more in ("2", "-x", "%20", ".bak")]
     for sibling in siblings:
         (warehouse / sibling).parent.mkdir(parents=True)

@@ -24,11 +24,12 @@ from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.types import decode, encode
 from icekeeper.operations.compaction.terms.output_names import civil_date, partition_path
 from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome, Status
+from icekeeper.report.outcome import Status
 from support.deletes import commit_deletes, equality_delete
 from support.java_writer import BY_REGION, JavaTable, JavaTables
 from support.maintained_table import (
     MaintainedTable,
+    compacted,
     maintained_table,
     new_table,
     outcome_of,
@@ -66,10 +67,6 @@ def files(table: MaintainedTable) -> Counter[tuple[int, tuple[Any, ...]]]:
     """Live data files by spec and partition, as PyIceberg sees them."""
     tasks = StaticTable.from_metadata(table.loaded.metadata_location).scan().plan_files()
     return Counter((t.file.spec_id, tuple(t.file.partition[i] for i in range(len(t.file.partition)))) for t in tasks)
-
-
-def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
-    return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
 
 
 def test_small_files_of_an_old_spec_merge_with_files_of_the_new_spec(made: MaintainedTable) -> None:

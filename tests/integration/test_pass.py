@@ -34,9 +34,7 @@ Result = TypeVar("Result")
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(3)
-    return made
+    return new_table(local_catalog, tmp_path, appends=3)
 
 
 def identity(table: MaintainedTable) -> TableIdentity:

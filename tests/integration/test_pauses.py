@@ -63,8 +63,7 @@ def test_no_pass_maintains_a_paused_table_until_it_is_resumed(command: Command) 
 
 def test_a_pause_ends_by_itself(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     until_ms = system_clock() + 6 * HOUR_MS
-    table = new_table(local_catalog, tmp_path, properties={"icekeeper.paused_until": iso_utc(until_ms)})
-    table.fill(3)
+    table = new_table(local_catalog, tmp_path, properties={"icekeeper.paused_until": iso_utc(until_ms)}, appends=3)
     assert table.run(Operation.COMPACT).reason == (
         f"the table is paused until {iso_utc(until_ms)} (table property icekeeper.paused_until)"
     )
@@ -134,9 +133,7 @@ def unset(table: MaintainedTable, key: str) -> None:
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """Three appends."""
-    made = new_table(local_catalog, tmp_path)
-    made.fill(3)
-    return made
+    return new_table(local_catalog, tmp_path, appends=3)
 
 
 def late_reason(why: str) -> str:

@@ -102,8 +102,7 @@ def test_a_file_with_an_unreadable_footer_is_left_alone(table: MaintainedTable) 
 def test_a_plan_by_footers_reads_no_manifest_twice(
     local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = new_table(local_catalog, tmp_path)
-    table.fill(3)
+    table = new_table(local_catalog, tmp_path, appends=3)
     with table.table.transaction() as change:
         change.set_properties({"write.parquet.compression-codec": "gzip"})
     reads: Counter[str] = Counter()

@@ -66,8 +66,7 @@ def test_deletes_of_sorted_files_wait_for_the_sorting_pass(
     local_catalog: SqlCatalog, tmp_path: Path, *, orders: bool
 ) -> None:
     """If the table no longer has an order, the merging pass takes the file."""
-    table = new_table(local_catalog, tmp_path, properties={**ZORDERED, "format-version": "2"})
-    table.fill(2)
+    table = new_table(local_catalog, tmp_path, properties={**ZORDERED, "format-version": "2"}, appends=2)
     merged(table, SORT)
     (ordered,) = [file.file_path for file in table.data_files()]
     content, more = position_delete(ordered, 0, "p")
@@ -95,8 +94,7 @@ def maintained(table: MaintainedTable, settings: dict[str, str]) -> bool:
 
 def test_two_rhythms_over_one_table_do_not_make_each_other_due(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     """Each rhythm records its own looks, and the rewrites of the other do not count as changes."""
-    table = new_table(local_catalog, tmp_path, properties=ZORDERED)
-    table.fill(2)
+    table = new_table(local_catalog, tmp_path, properties=ZORDERED, appends=2)
     turn_of(table, MERGE)
     turn_of(table, SORT)
     for start in (100, 200):

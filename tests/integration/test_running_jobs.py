@@ -63,21 +63,17 @@ class Interrupting(LocalEngine):
 
 
 def pins(table: MaintainedTable) -> tuple[Pin, ...]:
-    return tuple(handle_of(table).memory(table.loaded).pins())
+    return tuple(table.handle.memory(table.loaded).pins())
 
 
 def loads(table: MaintainedTable) -> tuple[StagedLoad, ...]:
-    return handle_of(table).memory(table.loaded).staged_loads()
+    return table.handle.memory(table.loaded).staged_loads()
 
 
 def recorded(table: MaintainedTable) -> list[str]:
     """Files that the table's loads may have written, by all attempts at their tasks."""
-    memory = handle_of(table).memory(table.loaded)
+    memory = table.handle.memory(table.loaded)
     return [normalise(path) for load in memory.staged_loads() for path in recorded_files(memory, load)]
-
-
-def handle_of(table: MaintainedTable) -> TableHandle:
-    return TableHandle(table.catalog, NAME, table.state, system_clock)
 
 
 def later(
@@ -103,9 +99,7 @@ def kill() -> None:
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(4)
-    return made
+    return new_table(local_catalog, tmp_path, appends=4)
 
 
 def test_a_rewrite_pins_its_snapshot_and_records_its_outputs_while_it_runs(table: MaintainedTable) -> None:
@@ -375,7 +369,7 @@ def test_progress_renews_pin_and_record(table: MaintainedTable) -> None:
 
 
 def _identity(table: MaintainedTable) -> Any:
-    return handle_of(table).memory(table.loaded).identity
+    return table.handle.memory(table.loaded).identity
 
 
 def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(table: MaintainedTable) -> None:
@@ -479,7 +473,7 @@ def test_a_rewrite_killed_after_its_commit_loses_nothing(table: MaintainedTable)
 
 def test_a_pass_removes_the_pin_of_a_killed_job_a_week_after_it_expired(table: MaintainedTable) -> None:
     """A clock that is ahead by less than a week removes no valid pin."""
-    memory = handle_of(table).memory(table.loaded)
+    memory = table.handle.memory(table.loaded)
     now_ms, day_ms = system_clock(), 24 * HOUR_MS
     for name, expires_ms in (("dead", now_ms), ("reader", now_ms + 9 * day_ms)):
         table.state.add_pin(
@@ -509,7 +503,7 @@ def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
     others = {table.plant(f"data/{stem}-a{attempt}.parquet", data) for attempt in (1, 2, 3)}
     beyond = table.plant(f"data/{stem}-a4.parquet", data)
     strangers = {table.plant(f"data/{stem}{name}.parquet", data) for name in ("", "-1-a0", "-a")}
-    held = HeldFiles(handle_of(table).memory(table.loaded), table.storage.read)
+    held = HeldFiles(table.handle.memory(table.loaded), table.storage.read)
     held.look(table.metadata)
     assert [path for path in (first, *others, beyond) if not held.hold(path)] == []
     assert set(map(normalise, table.run(Operation.REMOVE_ORPHANS).files_deleted)) == strangers

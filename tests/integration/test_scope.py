@@ -11,9 +11,9 @@ from pyiceberg.table import StaticTable
 from icekeeper.errors import PolicyError
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from support.deletes import commit_deletes, compacted, create_by_region, equality_delete, rows_of
+from support.deletes import commit_deletes, create_by_region, equality_delete, rows_of
 from support.deletes import region_rows as rows
-from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
+from support.maintained_table import MaintainedTable, compacted, local_path, maintained_table, outcome_of
 
 
 @pytest.fixture

@@ -40,9 +40,7 @@ NEVER_PASSED_OVER = [{"icekeeper.maintenance_enabled": "false"}, {"gc.enabled": 
 @pytest.fixture
 def owner(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
     """A table with three appends."""
-    made = new_table(local_catalog, tmp_path)
-    made.fill(3)
-    return made
+    return new_table(local_catalog, tmp_path, appends=3)
 
 
 @pytest.fixture

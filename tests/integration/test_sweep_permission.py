@@ -116,8 +116,7 @@ def test_files_not_named_by_an_iceberg_writer_are_kept_and_counted(command: Comm
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(2)
+    made = new_table(local_catalog, tmp_path, appends=2)
     grow_old(Path(path) for path in made.files())
     return made
 

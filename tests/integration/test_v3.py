@@ -15,11 +15,10 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from icekeeper.rows import file_rows
 from support.deletes import create_by_region, rows_of
-from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
+from support.maintained_table import MaintainedTable, compacted, local_path, maintained_table, outcome_of
 from support.v3 import (
     append,
     assert_row_ids_hold,
-    compacted,
     data_files,
     delete_positions,
     file_of,

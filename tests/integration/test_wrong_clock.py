@@ -35,9 +35,7 @@ GRACE: dict[str, Any] = {"orphan_older_than_hours": "72"}
 
 @pytest.fixture
 def table(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    made = new_table(local_catalog, tmp_path)
-    made.fill(2)
-    return made
+    return new_table(local_catalog, tmp_path, appends=2)
 
 
 def test_a_staged_file_is_kept_when_our_clock_is_days_ahead(table: MaintainedTable) -> None:
@@ -98,7 +96,7 @@ def test_snapshots_expire_by_the_clock_of_the_store(table: MaintainedTable) -> N
 
 def test_a_failed_load_waits_by_the_clock_of_the_store(table: MaintainedTable) -> None:
     staged = table.plant("data/staged.parquet", days_old=0)
-    handle = TableHandle(table.catalog, NAME, table.state, system_clock)
+    handle = table.handle
     stage_load(handle, "load", [f"file://{staged}"], ())
     declare_load(handle, "load", LoadState.FAILED)
     two_days: dict[str, Any] = {"orphan_older_than_hours": "47"}

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -67,13 +66,6 @@ from support.moments import Moment, at
 with at(Moment[sys.argv.pop(1)], lambda: os.killpg(0, signal.SIGINT)):
     sys.exit(main())
 """
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    called = Command(tmp_path, monkeypatch, capsys)
-    yield called
-    called.catalog.close()
 
 
 @pytest.fixture

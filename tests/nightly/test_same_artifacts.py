@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable
@@ -10,12 +9,9 @@ from pathlib import Path
 
 from artifacts import glue_wheels, layer, wheel
 from artifacts.pins import ROOT
+from support.command import digest
 
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "layers")
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def tree(folder: Path) -> dict[str, tuple[str, str]]:

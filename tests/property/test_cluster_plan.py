@@ -17,12 +17,22 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, LiveEntry, Nothing
 from icekeeper.operations.compaction.plan import plan_clustering
-from icekeeper.operations.compaction.plan.bins import FileGroup
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn, choose_recipe
 from icekeeper.policy import Policy, Strategy
 from support.examples import examples
-from support.plans import HEAD, HEAD_MS, MB, data_file, live_file, policy, position_delete, table, table_state
+from support.plans import (
+    HEAD,
+    HEAD_MS,
+    MB,
+    data_file,
+    groups_of,
+    live_file,
+    policy,
+    position_delete,
+    table,
+    table_state,
+)
 
 # Which files are clustered together: no file twice without need, and each file that is worth it in the end.
 
@@ -83,10 +93,6 @@ def plan(current: dict[str, LiveEntry], settings: Policy, debts: list[str] | Non
         recipe=recipe_of(settings),
         clustered_by={OURS},
     )
-
-
-def groups_of(planned: CompactionPlan | Nothing) -> tuple[FileGroup, ...]:
-    return () if isinstance(planned, Nothing) else planned.groups
 
 
 def apply(

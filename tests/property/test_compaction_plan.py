@@ -18,7 +18,19 @@ from icekeeper.operations.compaction.plan.candidates import TableState
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.policy import Policy
 from support.examples import examples
-from support.plans import HEAD, HEAD_MS, HEAD_SEQUENCE, MB, data_file, live_file, manifest, policy, table, table_state
+from support.plans import (
+    HEAD,
+    HEAD_MS,
+    HEAD_SEQUENCE,
+    MB,
+    data_file,
+    groups_of,
+    live_file,
+    manifest,
+    policy,
+    table,
+    table_state,
+)
 
 # The rules of grouping: above all convergence, so that a table is not rewritten again every night.
 
@@ -66,10 +78,6 @@ def files_of_sizes(*sizes: int, first_age: int = 0) -> list[LiveEntry]:
 
 def plan(files: Iterable[LiveEntry], settings: Policy, *, now_ms: int = SOON) -> CompactionPlan | Nothing:
     return plan_compaction(table_state(files), settings, now_ms=now_ms)
-
-
-def groups_of(planned: CompactionPlan | Nothing) -> tuple[FileGroup, ...]:
-    return () if isinstance(planned, Nothing) else planned.groups
 
 
 def apply(

@@ -17,11 +17,9 @@ from pyiceberg.types import LongType, NestedField, StringType
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
-from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome
 from icekeeper.storage.storage import Storage
 from support import ready_tables
-from support.maintained_table import MaintainedTable, outcome_of
+from support.maintained_table import MaintainedTable
 from support.readers import duckdb_rows
 
 # Commits of another engine to a local table, entry by entry, which Iceberg's libraries would not write.
@@ -123,11 +121,6 @@ def create_by_region(made: MaintainedTable, files: int) -> None:
 def region_rows(made: MaintainedTable) -> Counter[tuple[int, str]]:
     """The rows as DuckDB reads them; it is independent and applies every kind of delete."""
     return Counter((row["id"], row["region"]) for row in duckdb_rows(made.loaded.metadata_location))
-
-
-def compacted(made: MaintainedTable, **overrides: Any) -> OperationOutcome:
-    """Run a pass with only compaction and return the outcome."""
-    return outcome_of(made.maintain(operations="compact", **overrides), Operation.COMPACT)
 
 
 def commit_deletes(

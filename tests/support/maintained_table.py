@@ -29,6 +29,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import DataFile, FileContent, ManifestEntry, TableName
+from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, in_turn
 from icekeeper.runtime import Runtime
@@ -39,7 +40,7 @@ from icekeeper.storage.storage import Storage, StoreClock, store_now_ms
 from icekeeper.verification.checks import Verification
 from icekeeper.verification.verify import verify_table
 from support import ready_tables
-from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_rows
+from support.readers import CanonicalRows, canonical, duckdb_rows, pyiceberg_ids, pyiceberg_rows
 from support.scripted_catalog import ScriptedCatalog, ScriptedEngine
 
 # Clocks of stores, for tests that set the time.
@@ -249,6 +250,11 @@ class MaintainedTable:
         return Storage(self.loaded.io_properties)
 
     @property
+    def handle(self) -> TableHandle:
+        """The table as commands that change its records open it."""
+        return TableHandle(self.catalog, NAME, self.state, system_clock)
+
+    @property
     def folder(self) -> Path:
         """The table's location."""
         return Path(normalise(self.metadata.location))
@@ -282,7 +288,7 @@ class MaintainedTable:
 
     def ids(self, snapshot_id: int | None = None) -> list[int]:
         """The ids as PyIceberg reads them."""
-        return sorted(row["id"] for row in pyiceberg_rows(self.metadata_location, snapshot_id))
+        return pyiceberg_ids(self.metadata_location, snapshot_id)
 
     def readers_agree(self) -> list[int]:
         """The ids at the head; PyIceberg and DuckDB must read the same."""
@@ -330,14 +336,24 @@ class MaintainedTable:
         path.write_text(json.dumps(document))
 
 
-def new_table(pyiceberg: SqlCatalog, folder: Path, *, allowed: Path | None = None, **options: Any) -> MaintainedTable:
+def new_table(
+    pyiceberg: SqlCatalog, folder: Path, *, appends: int = 0, allowed: Path | None = None, **options: Any
+) -> MaintainedTable:
     """A new table with :data:`ID_AND_PART` in a PyIceberg catalog whose database and warehouse are in the folder.
 
-    ``allowed`` is the prefix where the operator allows files of tables; the default is the warehouse.
+    ``appends`` is the number of files of two rows.  ``allowed`` is the prefix where the operator allows files of
+    tables; the default is the warehouse.
     """
     table = MaintainedTable(our_catalog(folder, allowed=allowed), folder, pyiceberg=pyiceberg)
     table.create(**options)
+    if appends:
+        table.fill(appends)
     return table
+
+
+def compacted(table: MaintainedTable, **settings: Any) -> OperationOutcome:
+    """Run a pass with only compaction and return its outcome."""
+    return table.run(Operation.COMPACT, **settings)
 
 
 def registered_table(metadata_location: str, folder: Path) -> MaintainedTable:

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from icekeeper.metadata.delete_scope import DeleteIndexBuilder
+from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DeleteIndexBuilder
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import (
     DataFile,
@@ -19,8 +19,10 @@ from icekeeper.model import (
     Nothing,
     PartitionValue,
 )
+from icekeeper.operations.compaction.plan.bins import FileGroup
 from icekeeper.operations.compaction.plan.candidate import Candidate, Condition, Extents, Home, Origin
 from icekeeper.operations.compaction.plan.candidates import TableState
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE, ExpiryPlan, expiry_at
 from icekeeper.policy import Policy
 from icekeeper.policy.partition_time import PartitionTimes, partition_times
@@ -69,6 +71,15 @@ def manifest(
         existing_files_count=None if live is None else 0,
         deleted_files_count=dead,
     )
+
+
+def path_bounds(path: str) -> dict[str, Any]:
+    """Equal lower and upper bounds of paths."""
+    return {"lower_bounds": {DELETE_FILE_PATH_ID: path.encode()}, "upper_bounds": {DELETE_FILE_PATH_ID: path.encode()}}
+
+
+def groups_of(planned: CompactionPlan | Nothing) -> tuple[FileGroup, ...]:
+    return () if isinstance(planned, Nothing) else planned.groups
 
 
 def table_state(

@@ -72,6 +72,7 @@ class Forwarder(ProxyHandler):
     counted: CountingProxy
     now: WireRequest | None = None
     """The request that is being forwarded."""
+    _swallows = False
 
     def serve(self) -> None:
         self.forward(self.body())
@@ -86,6 +87,8 @@ class Forwarder(ProxyHandler):
             raise
 
     def answer(self, status: int, headers: Iterable[tuple[str, str]], body: bytes, length: str | None) -> None:
+        if self._swallows:
+            return
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR and self.now is not None:
             self.counted.requests.remove(self.now)
         super().answer(status, headers, body, length)
@@ -95,6 +98,12 @@ class Forwarder(ProxyHandler):
         request = WireRequest(_kind(self.command, self.path), self.path, self.headers.get("Range"), self.counted.stage)
         self.counted.requests.append(request)
         return request
+
+    def lose_the_answer(self, body: bytes) -> None:
+        """Send the request to the server; the client gets no answer."""
+        self._swallows = True
+        self.send_on_as_it_came(body)
+        self._swallows = False
 
     def send_on_as_it_came(self, body: bytes) -> None:
         """Send the request to the server, with the ``body`` that was read from the client."""
@@ -158,7 +167,6 @@ class _FailingForwarder(Forwarder):
     failing: FailingStore
     does_wrong: Fault
     begins: Moment
-    _swallows = False
 
     def serve(self) -> None:
         body = self.body()
@@ -167,17 +175,11 @@ class _FailingForwarder(Forwarder):
         elif self.does_wrong is Fault.EXPIRED:
             self.answer(403, [("Content-Type", "application/xml")], _EXPIRED, str(len(_EXPIRED)))
         else:
-            self._swallows = True
-            self.send_on_as_it_came(body)
-            self._swallows = False
+            self.lose_the_answer(body)
             if self.does_wrong is Fault.LATE_503:
                 self.answer(503, [], b"", "0")
             else:
                 self.close_connection = True
-
-    def answer(self, *reported: Any) -> None:
-        if not self._swallows:
-            super().answer(*reported)
 
     def _is_hit(self) -> bool:
         """Count this request and return whether it fails."""
@@ -233,24 +235,17 @@ def troubled_proxy(server: str, troubles: Troubles) -> Iterator[str]:
 
 class _TroubledForwarder(Forwarder):
     troubled: Troubles
-    _swallows = False
 
     def serve(self) -> None:
         body, trouble = self.body(), self.troubled.draw()
         if trouble == "delayed":
             time.sleep(self.troubled.chance.uniform(0, 0.3))
         if trouble in ("cut", "doubled"):
-            self._swallows = True
-            self.send_on_as_it_came(body)
-            self._swallows = False
+            self.lose_the_answer(body)
         if trouble == "cut":
             self.close_connection = True
         else:
             self.send_on_as_it_came(body)
-
-    def answer(self, *reported: Any) -> None:
-        if not self._swallows:
-            super().answer(*reported)
 
 
 # A proxy that loses or replaces answers after the server has acted on the request.

@@ -36,6 +36,11 @@ def pyiceberg_rows(
     return arrow_rows(table.scan(snapshot_id=snapshot_id).to_arrow())
 
 
+def pyiceberg_ids(metadata_location: str, snapshot_id: int | None = None) -> list[int]:
+    """The ids as PyIceberg reads them, sorted."""
+    return sorted(row["id"] for row in pyiceberg_rows(metadata_location, snapshot_id))
+
+
 def duckdb_rows(
     metadata_location: str, snapshot_id: int | None = None, s3: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import store_now_ms
 from support.maintained_table import EAGER, MaintainedTable, grow_old, same_clock
-from support.readers import pyiceberg_rows
+from support.readers import pyiceberg_ids
 
 
 def second_catalog(tmp_path: Path) -> SqlCatalog:
@@ -66,7 +66,7 @@ def open_ours(catalog: SqlCatalog, environment: dict[str, str] | None = None) ->
 
 def ids(table: Table) -> list[int]:
     """The current column ``id`` as PyIceberg reads it."""
-    return sorted(row["id"] for row in pyiceberg_rows(table.refresh().metadata_location))
+    return pyiceberg_ids(table.refresh().metadata_location)
 
 
 def files_of(table: Table) -> list[str]:

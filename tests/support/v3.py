@@ -17,11 +17,9 @@ from pyroaring import BitMap64
 from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter
 from icekeeper.metadata.puffin import decode_deletion_vector, encode_puffin
 from icekeeper.model import DataFile, FileContent, ManifestContent, ManifestEntry, ManifestFile
-from icekeeper.policy import Operation
-from icekeeper.report.outcome import OperationOutcome
 from icekeeper.storage.storage import Storage
 from support.deletes import create_by_region, rows_of
-from support.maintained_table import MaintainedTable, local_path, maintained_table, outcome_of
+from support.maintained_table import MaintainedTable, local_path, maintained_table
 from support.plans import data_file
 from support.readers import duckdb_rows
 
@@ -196,10 +194,6 @@ def table_of_version(folder: Path, version: int) -> Iterator[MaintainedTable]:
             upgrade(made)
             with_row_ids(made)
         yield made
-
-
-def compacted(table: MaintainedTable, **overrides: Any) -> OperationOutcome:
-    return outcome_of(table.maintain(operations="compact", **overrides), Operation.COMPACT)
 
 
 def rows(table: MaintainedTable) -> Counter[int]:

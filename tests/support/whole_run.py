@@ -102,9 +102,8 @@ def rewrite_a_share_of_assertions(config: pytest.Config) -> None:
     files = sorted(Path(__file__).parents[1].glob("*/test_*.py"))
     for path in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
         folder = rewrite.get_cache_dir(path)
-        folder.mkdir(exist_ok=True)
         cached = folder / f"{path.stem}{rewrite.PYC_TAIL}"
-        if rewrite._read_pyc(path, cached) is None:
+        if rewrite.try_makedirs(folder) and rewrite._read_pyc(path, cached) is None:
             stat, code = rewrite._rewrite_test(path, config)
             rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, stat, cached)
 

@@ -21,7 +21,7 @@ from icekeeper.metadata.delete_scope import (
 from icekeeper.model import EntryStatus, FileContent, ManifestEntry
 from icekeeper.operations.compaction.plan.candidates import path_hash, well_spelled
 from icekeeper.rows.apply_deletes import SpelledFiles
-from support.plans import data_file
+from support.plans import data_file, path_bounds
 
 # Which delete applies to which data file: a test per clause of the specification's scan planning.
 
@@ -89,12 +89,7 @@ def test_equality_deletes_of_an_unpartitioned_spec_apply_to_every_partition() ->
         assert is_unpartitioned({"fields": [{"transform": transform} for transform in fields]}) is answer
 
 
-def named(path: str) -> dict[str, Any]:
-    """Equal lower and upper bounds of paths."""
-    return {"lower_bounds": {DELETE_FILE_PATH_ID: path.encode()}, "upper_bounds": {DELETE_FILE_PATH_ID: path.encode()}}
-
-
-@pytest.mark.parametrize("name", [{"referenced_data_file": "d"}, named("d")], ids=["field", "bounds"])
+@pytest.mark.parametrize("name", [{"referenced_data_file": "d"}, path_bounds("d")], ids=["field", "bounds"])
 def test_a_position_delete_that_names_its_file_applies_to_it_alone_in_any_partition(name: dict[str, Any]) -> None:
     """Java, DuckDB and PyIceberg go by the name."""
     found = index(position(9, partition=("elsewhere",), **name), spec_id=3)
@@ -116,7 +111,7 @@ def test_bounds_that_may_be_truncated_name_no_file() -> None:
         if high is not None:
             bounds["upper_bounds"] = {DELETE_FILE_PATH_ID: high}
         assert named_file(position(9, **bounds).file) is None, (low, high)
-    assert named_file(equality(9, **named("d")).file) is None
+    assert named_file(equality(9, **path_bounds("d")).file) is None
 
 
 @pytest.mark.parametrize("arrived", [None, 4, 9, 10])
@@ -124,7 +119,7 @@ def test_file_sequence_numbers_decide_nothing(arrived: int | None) -> None:
     """Readers use data sequence numbers; early writers of v2 lost or invented file sequence numbers."""
     file = replace(data(5), file_sequence_number=arrived)
     assert reaches(index(position(9)), file)
-    assert reaches(index(position(9, **named("d"))), file)
+    assert reaches(index(position(9, **path_bounds("d"))), file)
     assert not reaches(index(position(4)), file)
 
 

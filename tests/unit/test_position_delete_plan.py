@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, named_file
+from icekeeper.metadata.delete_scope import named_file
 from icekeeper.model import EntryStatus, FileContent, LiveEntry, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.operations.position_deletes.convert_equality import ReachedFile, _portions
 from icekeeper.operations.position_deletes.merge import MergeTask, PositionDeletes, merge_deletes
 from icekeeper.operations.position_deletes.plan_merges import PositionDeletePlan, Target, plan_position_deletes
 from icekeeper.storage.paths import PlannedFile
-from support.plans import HEAD, MB, data_file, live_file, manifest, policy, table
+from support.plans import HEAD, MB, data_file, live_file, manifest, path_bounds, policy, table
 
 DELETES = manifest("m-deletes", content=ManifestContent.DELETES)
 DATA = manifest("m-data")
@@ -102,12 +102,8 @@ def test_the_data_files_of_the_partition_are_the_targets() -> None:
     assert groups(planned) == [["a", "b"]]
 
 
-def bounds(path: str) -> dict[str, Any]:
-    return {"lower_bounds": {DELETE_FILE_PATH_ID: path.encode()}, "upper_bounds": {DELETE_FILE_PATH_ID: path.encode()}}
-
-
 @pytest.mark.parametrize("version", [2, 3])
-@pytest.mark.parametrize("name", [{"referenced_data_file": "d2"}, bounds("d2")], ids=["field", "bounds"])
+@pytest.mark.parametrize("name", [{"referenced_data_file": "d2"}, path_bounds("d2")], ids=["field", "bounds"])
 def test_a_delete_belongs_to_the_partition_of_the_file_that_it_names(version: int, name: dict[str, Any]) -> None:
     """Readers go by the name; merged into its own partition the delete would no longer apply, and in v3 the vector of
     its data file would replace it without its rows."""
@@ -168,7 +164,7 @@ def test_deletes_of_a_file_that_is_listed_twice_are_left_alone(partition: str) -
 
 def test_deletes_are_grouped_per_data_file_if_the_table_asks_for_it() -> None:
     given = [
-        delete("a", **bounds("d1")),
+        delete("a", **path_bounds("d1")),
         delete("b", referenced_data_file="d1"),
         delete("c", referenced_data_file="d2"),
         delete("d"),

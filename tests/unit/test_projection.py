@@ -27,8 +27,8 @@ from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import ReadableFile, ReadTask, make_read_task
 from icekeeper.storage.storage import Storage
 from support.corpus import digest, expected, require_corpus
-from support.deletes import commit_deletes, compacted
-from support.maintained_table import maintained_table
+from support.deletes import commit_deletes
+from support.maintained_table import compacted, maintained_table
 from support.plans import candidate, data_file
 from support.rewrites import struct
 from support.tables import new_document
