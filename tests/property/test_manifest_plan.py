@@ -230,6 +230,14 @@ def test_manifests_that_all_span_the_table_are_clustered() -> None:
     assert len(chosen([*apart, *(spanning(f"w{i}", "00a", "40b") for i in range(12))])) == 52
 
 
+def test_a_manifest_without_live_entries_does_not_make_others_look_clustered() -> None:
+    """Planners do not open it, and the next commit drops it."""
+    live = [*(spanning(f"w{i}", "a", "x") for i in range(5)), spanning("apart", "y", "yy")]
+    dead = replace(spanning("dead", "z", "zz"), added_files_count=0, deleted_files_count=1)
+    assert chosen(live) == {m.manifest_path for m in live}
+    assert chosen([*live, dead]) == {m.manifest_path for m in [*live, dead]}
+
+
 # Cuts of merged manifests and bounds of lanes are even, and move to the end of a partition where possible.
 
 

@@ -175,7 +175,7 @@ _MAX_PROBES = 256
 
 @dataclass(frozen=True, slots=True)
 class KindLayout:
-    """The manifests of a spec and content type: which are settled, and how many are needed.
+    """The manifests of a spec and content type that may have live entries: which are settled, and how many are needed.
 
     In partition order, the leading manifests that are large and end before the next manifest begins are *settled*:
     their partitions probably get no more files.  Without partitions, the oldest large manifests are settled.
@@ -204,9 +204,8 @@ class KindLayout:
         return [self.ranges[m.manifest_path] for m in manifests]
 
     def sections(self, manifests: Sequence[ManifestFile]) -> int:
-        """The number of sections of their live entries, which must not share a manifest."""
-        live = [m for m in manifests if m.may_have_live_files]
-        return len({section for found in self.ranges_of(live) for section in found.sections})
+        """The number of sections of their entries, which must not share a manifest."""
+        return len({section for found in self.ranges_of(manifests) for section in found.sections})
 
     def unsettled(self) -> list[ManifestFile]:
         """The manifests that are not settled in their section."""
@@ -239,7 +238,7 @@ class KindLayout:
 
     def outputs(self, manifests: Sequence[ManifestFile]) -> int:
         """The most manifests that the live entries need, with separate manifests for each section."""
-        if not any(m.may_have_live_files for m in manifests):
+        if not manifests:
             return 0
         return max(math.ceil(self.live_bytes(manifests) / self.room), 1) + self.sections(manifests) - 1
 
@@ -250,7 +249,7 @@ class KindLayout:
         """Bytes of the live entries, by their share of all entries; if counts are unknown, all count as live."""
         live = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
         dead = manifest.deleted_files_count or 0
-        share = live / (live + dead) if live + dead else float(manifest.may_have_live_files)
+        share = live / (live + dead) if live + dead else 1.0
         return max(0, manifest.manifest_length - self.header_bytes) * share
 
     def _begin(self, manifest: ManifestFile) -> Any:

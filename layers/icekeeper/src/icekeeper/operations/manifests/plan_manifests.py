@@ -115,14 +115,18 @@ def _worthwhile(
         by_kind[manifest.partition_spec_id, manifest.content].append(manifest)
     chosen, unsettled_in_all = [], 0
     for kind, found in sorted(by_kind.items()):
-        layout = KindLayout.of(metadata, kind[0], found, target_bytes, header_bytes[kind])
+        # The commit drops manifests without live entries, whether their group is chosen or not.
+        live = [m for m in found if m.may_have_live_files]
+        layout = KindLayout.of(metadata, kind[0], live, target_bytes, header_bytes[kind])
         unsettled = layout.unsettled()
-        unsettled_in_all += len(unsettled)
+        kept = {m.manifest_path for m in live} - {m.manifest_path for m in unsettled}
+        replaced = [m for m in found if m.manifest_path not in kept]
+        unsettled_in_all += len(replaced)
         outputs = layout.outputs(unsettled)
-        is_worth_it = saves(len(unsettled), outputs)
+        is_worth_it = saves(len(replaced), outputs)
         if is_worth_it or is_badly_clustered(layout.ranges_of(unsettled), len(layout.fields)):
             live_bytes = math.ceil(layout.live_bytes(unsettled))
             outputs = max(layout.sections(unsettled), min(outputs, len(unsettled)))
-            chosen.append(ManifestGroup(kind, tuple(unsettled), outputs, live_bytes, layout.room))
+            chosen.append(ManifestGroup(kind, tuple(replaced), outputs, live_bytes, layout.room))
     # New manifests of a large table wait until there are enough of them.
     return chosen if unsettled_in_all >= least else []
