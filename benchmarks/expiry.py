@@ -117,7 +117,7 @@ def make_long(folder: Path, snapshots: int) -> None:
     (folder / "metadata" / "version-hint.text").write_text("1")
 
 
-def ours(folder: Path, home: Path, told: Any) -> None:
+def ours(folder: Path, home: Path, results: Any) -> None:
     """A pass over the table as it lies."""
     properties = {"type": "sql", "uri": f"sqlite:///{home / 'catalog.db'}", "warehouse": home.as_uri()}
     catalog = SqlCatalog("bench", **{key: value for key, value in properties.items() if key != "type"})
@@ -135,10 +135,10 @@ def ours(folder: Path, home: Path, told: Any) -> None:
     def run() -> str:
         return runtime.maintain(TableName(("ns",), "t"), settings, LocalEngine(1)).summary
 
-    told.send(measured(run))
+    results.send(measured(run))
 
 
-def wide(snapshots: int, width: int, told: Any) -> None:
+def wide(snapshots: int, width: int, results: Any) -> None:
     """The plan for a table in memory; what that memory holds is measured before, and taken off."""
     objects: dict[str, bytes] = {}
     history = History("s3://b/t", snapshots, width, lambda path, data: objects.update({path: data}))
@@ -151,7 +151,7 @@ def wide(snapshots: int, width: int, told: Any) -> None:
         freed = unreferenced_files(reader, expired, ["s3://b/t"])
         return f"{len(freed.candidates.paths())} files are freed; the generated metadata took {before // 1024} MB"
 
-    told.send(measured(run))
+    results.send(measured(run))
 
 
 def measured(run: Callable[[], str]) -> tuple[str, float, float, int]:
@@ -173,8 +173,8 @@ def in_a_process(name: str, function: Callable[..., None], *arguments: Any) -> f
     return float(wall)
 
 
-def java(scratch: Path, snapshots: int, told: Any) -> None:
-    """Its own API, in a warm JVM, whose peak memory is told."""
+def java(scratch: Path, snapshots: int, results: Any) -> None:
+    """Its own API, in a warm JVM, and its peak memory."""
     from support.iceberg_java import start_spark
 
     session = start_spark(scratch)
@@ -195,7 +195,7 @@ def java(scratch: Path, snapshots: int, told: Any) -> None:
     status = Path(f"/proc/{pid}/status").read_text()
     peak = int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
     files = before - sum(1 for _ in folder.rglob("*"))
-    told.send((f"deleted about {files} file(s) of {snapshots} snapshots", took, used, peak))
+    results.send((f"deleted about {files} file(s) of {snapshots} snapshots", took, used, peak))
     session.stop()
 
 

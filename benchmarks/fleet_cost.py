@@ -224,10 +224,10 @@ def main() -> None:
         names = {*few, *many}
         table = {n: max(0.0, (many[n] - few[n]) / (more - fewer)) for n in names}
         run = {n: max(0.0, few[n] - fewer * table[n]) for n in names}
-        told = "all compaction in Glue" if by_glue else "small tables in functions"
+        place = "all compaction in Glue" if by_glue else "small tables in functions"
         for tables in options.tables:
             month = _month(tables, run, table, len(few_metrics | many_metrics), options)
-            Console().print(f"{tables} tables, {told}:", *_lines(month, options), sep="\n", highlight=False)
+            Console().print(f"{tables} tables, {place}:", *_lines(month, options), sep="\n", highlight=False)
 
 
 def _alarms() -> int:

@@ -110,7 +110,7 @@ class Contestant:
         """Starts it and waits until it is ready for tasks.
 
         Raises:
-            ContestantFailed: it ended, or said nothing for so long.
+            ContestantFailed: it ended, or printed nothing for so long.
         """
         self._timeout_s = timeout_s
         self._log_path = log

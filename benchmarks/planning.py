@@ -217,13 +217,13 @@ def measure(folder: Path, part: str, profile: bool) -> dict[str, Any]:
     if profile:
         profiler.enable()
     wall, cpu = time.perf_counter(), cpu_seconds()
-    told = PARTS[part](reader)
+    summary = PARTS[part](reader)
     wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
     if profile:
         profiler.disable()
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(25)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"told": told, "wall": wall, "cpu": cpu, "mb": peak / 1024, "mb_before": before / 1024}
+    return {"summary": summary, "wall": wall, "cpu": cpu, "mb": peak / 1024, "mb_before": before / 1024}
 
 
 def main() -> None:
@@ -253,8 +253,8 @@ def main() -> None:
                     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
                     runs.append(json.loads(done.stdout))
                 wall, cpu, mb = (statistics.median(run[key] for run in runs) for key in ("wall", "cpu", "mb"))
-                print(f"{part:9} {wall:7.1f} s wall {cpu:7.1f} s CPU {mb:7.0f} MB   {runs[0]['told']}", flush=True)
-                sizes[part].append((int(runs[0]["told"].split()[0]), mb))
+                print(f"{part:9} {wall:7.1f} s wall {cpu:7.1f} s CPU {mb:7.0f} MB   {runs[0]['summary']}", flush=True)
+                sizes[part].append((int(runs[0]["summary"].split()[0]), mb))
         for part, found in sizes.items():
             for (files_before, mb_before), (files_after, mb_after) in pairwise(found):
                 each = (mb_after - mb_before) * 2**20 / max(1, files_after - files_before)

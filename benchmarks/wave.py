@@ -73,7 +73,7 @@ def main() -> None:
     tables = len(ends)
     used = {part: round((after[part] - before[part]) / tables, 3) for part in after}
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    told = {
+    figures = {
         "ends": Counter(end.value for end in ends.values()),
         "seconds": round(seconds, 1),
         "tables_per_minute": round(tables / seconds * 60, 1),
@@ -81,7 +81,7 @@ def main() -> None:
         "requests_per_table": round(requests / tables, 1),
         "driver_peak_mb": peak_mb,
     }
-    print(json.dumps(told, indent=1))
+    print(json.dumps(figures, indent=1))
     for frames, share in _shares(seen)[: given.frames]:
         print(f"{share:6.1%}  {frames}")
 
@@ -120,8 +120,8 @@ def _planned(folder: Path, store: Store, given: argparse.Namespace) -> tuple[Dep
             for item in items
         ]:
             planned.result()
-    told = gather(deployment, RunEvent(run_id=_RUN, started_ms=event.started_ms))[Stage.COMPACTION.value]
-    return deployment, Work.model_validate(deployment.control.read(told["key"], told["digest"]))
+    stage = gather(deployment, RunEvent(run_id=_RUN, started_ms=event.started_ms))[Stage.COMPACTION.value]
+    return deployment, Work.model_validate(deployment.control.read(stage["key"], stage["digest"]))
 
 
 def _cpu_seconds() -> Mapping[str, float]:

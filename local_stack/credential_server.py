@@ -34,7 +34,7 @@ class CredentialServer:
 
     endpoint: str = ""
     life_s: int = _HOUR_S
-    """How long keys are said to last.  With less than ten minutes, boto3 asks anew before every request."""
+    """How long keys last by their own date.  With less than ten minutes, boto3 asks anew before every request."""
     roles: dict[str, str] = field(default_factory=dict)
     """By access key: whose it is; of all keys that were ever given and have not expired."""
     written: dict[str, Path] = field(default_factory=dict)
@@ -61,8 +61,8 @@ class CredentialServer:
     def write(self) -> None:
         """Write the current keys to the files of :attr:`written`."""
         for role, path in self.written.items():
-            said = dict(self.answer(role))
-            path.write_text(json.dumps({"Version": 1, "SessionToken": said.pop("Token"), **said}))
+            keys = dict(self.answer(role))
+            path.write_text(json.dumps({"Version": 1, "SessionToken": keys.pop("Token"), **keys}))
 
     def answer(self, role: str) -> Mapping[str, str]:
         """The answer to every request for keys."""

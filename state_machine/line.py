@@ -180,7 +180,7 @@ def _end() -> States:
         "Done": {"Type": "Succeed"},
         "RunFailed": {
             "Type": "Fail",
-            "Comment": "The report has said why",
+            "Comment": "The report says why",
             "ErrorPath": "$.report.error",
             "CausePath": "$.report.cause",
         },

@@ -26,9 +26,9 @@ _BY_TABLE = {
 
 
 def task_line(table: str, visit: Visit) -> Text:
-    """A task that ended: how long it took, of which table, and what it said of each step."""
+    """A task that ended: how long it took, of which table, and its sentence for each step."""
     line = Text(f"  {visit.seconds:6.1f} s  {table:16} {visit.name:18} ")
-    for number, (word, sentence) in enumerate(_said(visit)):
+    for number, (word, sentence) in enumerate(_sentences(visit)):
         line.append("; " if number else "").append(word, style=_STYLES.get(word, ""))
         line.append(f" {sentence}" if sentence else "")
     return line
@@ -46,9 +46,9 @@ def print_history(
         if visit.kind not in ("Task", "Map"):
             console.print(Text(f"  {visit.name}", style="dim"))
             continue
-        said = "; ".join(sentence for _, sentence in _said(visit)) if visit.kind == "Task" else ""
+        sentences = "; ".join(sentence for _, sentence in _sentences(visit)) if visit.kind == "Task" else ""
         console.print(
-            Text(f"  {visit.name:22}{visit.seconds:6.1f} s  {said}".rstrip()), no_wrap=True, overflow="ellipsis"
+            Text(f"  {visit.name:22}{visit.seconds:6.1f} s  {sentences}".rstrip()), no_wrap=True, overflow="ellipsis"
         )
         if visit.kind == "Map":
             _tell_map(console, execution.of_map(visit.name), with_reasons=visit.name == "PlanTables")
@@ -72,7 +72,7 @@ def _tell_map(console: Console, children: Sequence[ChildExecution], *, with_reas
                 continue
             tries = f" ({len(visit.errors) + (visit.answer is not None)} attempts)" if visit.errors else ""
             seconds = f"{visit.seconds:.1f} s"
-            for word, sentence in _said(visit):
+            for word, sentence in _sentences(visit):
                 row = (visit.name, seconds, Text.assemble((word, _STYLES.get(word, "")), f" {sentence}{tries}"))
                 table.add_row("", name, *row)
                 name = seconds = ""
@@ -100,7 +100,7 @@ def _columns() -> Table:
     return table
 
 
-def _said(visit: Visit) -> list[tuple[str, str]]:
+def _sentences(visit: Visit) -> list[tuple[str, str]]:
     """How a task ended, as a word and a sentence; of a function of operations each of its steps."""
     answer = visit.answer
     if answer is None:

@@ -21,8 +21,8 @@ def denial(request: WireRequest, role: str, need: Need) -> HttpAnswer:
             return _each_key_denied(request, message)
         return s3_error(request, "403 Forbidden", "AccessDenied", message)
     if request.service == "sts":  # the query protocol
-        told = f"<Error><Type>Sender</Type><Code>AccessDenied</Code><Message>{escape(message)}</Message></Error>"
-        body = f"<ErrorResponse>{told}</ErrorResponse>".encode()
+        error = f"<Error><Type>Sender</Type><Code>AccessDenied</Code><Message>{escape(message)}</Message></Error>"
+        body = f"<ErrorResponse>{error}</ErrorResponse>".encode()
         return HttpAnswer("403 Forbidden", [("Content-Type", "text/xml")], body)
     # The JSON protocols answer 400, those that go by method and path 403.
     return json_error("400 Bad Request" if request.target else "403 Forbidden", "AccessDeniedException", message)

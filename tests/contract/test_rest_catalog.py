@@ -249,7 +249,7 @@ ALL = ["a.sub.t", "a.t", "b.t"]
 
 
 @pytest.mark.parametrize(
-    ("said", "listed", "is_whole"),
+    ("script", "listed", "is_whole"),
     [
         ({}, ALL, True),
         # Dropped during the listing: the catalog reports it, and so does a later listing.
@@ -274,7 +274,7 @@ ALL = ["a.sub.t", "a.t", "b.t"]
 def test_a_listing_skips_a_namespace_only_with_proof_that_it_is_dropped(
     local_catalog: SqlCatalog,
     tmp_path: Path,
-    said: dict[str, list[Answer]],
+    script: dict[str, list[Answer]],
     listed: list[str],
     *,
     is_whole: bool,
@@ -283,10 +283,10 @@ def test_a_listing_skips_a_namespace_only_with_proof_that_it_is_dropped(
     inner, namespaces = new_table(local_catalog, tmp_path).catalog, {"a": ["t"], "a.sub": ["t"], "b": ["t"]}
     with asked_rest(inner, **namespaces) as server:
         catalog, found = server.open(), list[str]()
-        server.said = {request: [*answers] for request, answers in said.items()}
+        server.scripted = {request: [*answers] for request, answers in script.items()}
         with nullcontext() if is_whole else pytest.raises(PartlyListed):
             found.extend(map(str, catalog.list_tables()))
-        server.said, server.is_nested = {}, False
+        server.scripted, server.is_nested = {}, False
         assert sorted(map(str, catalog.list_tables())) == ["a.t", "b.t"]  # the server has no nested namespaces
     assert sorted(found) == listed
 

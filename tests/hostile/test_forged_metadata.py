@@ -54,7 +54,7 @@ def _negative_column(document: Document) -> None:
 
 
 @pytest.mark.parametrize(
-    ("forge", "said"),
+    ("forge", "message"),
     [
         (_duplicate_snapshot_id, "two different snapshots have the id"),
         (_duplicate_schema_id, "two different schemas have the id 0"),
@@ -63,13 +63,13 @@ def _negative_column(document: Document) -> None:
     ],
 )
 def test_a_table_with_ambiguous_ids_is_not_changed(
-    table: MaintainedTable, forge: Callable[[Document], None], said: str
+    table: MaintainedTable, forge: Callable[[Document], None], message: str
 ) -> None:
     """Of two objects with one id, PyIceberg uses the first, other readers the last, and Java neither."""
     before = table.files()
     table.rewrite_document(forge)
     rows, home = table.table.scan().to_arrow(), Path(normalise(table.table.location()))
-    with pytest.raises(MetadataUnreadable, match=re.escape(said)):
+    with pytest.raises(MetadataUnreadable, match=re.escape(message)):
         table.maintain()
     assert {str(path) for path in home.rglob("*") if path.is_file()} == before
     assert table.table.scan().to_arrow().equals(rows)
@@ -146,22 +146,24 @@ def _forge_entry(table: MaintainedTable, change: Callable[[Document], object]) -
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "message"),
     [
         ({"content": 1}, "has content POSITION_DELETES"),
         ({"content": 2, "equality_ids": [1]}, "has content EQUALITY_DELETES"),
         ({"file_size_in_bytes": -(2**63)}, "-9223372036854775808 bytes"),
     ],
 )
-def test_an_entry_that_does_not_fit_its_manifest_is_not_read(table: MaintainedTable, what: Document, said: str) -> None:
+def test_an_entry_that_does_not_fit_its_manifest_is_not_read(
+    table: MaintainedTable, what: Document, message: str
+) -> None:
     """Some readers trust the entry, others the manifest."""
     _forge_entry(table, lambda entry: entry["data_file"].update(what))
     before = table.metadata_location
     outcome = table.run(Operation.COMPACT)
     assert outcome.status is Status.FAILED
-    assert said in str(outcome.reason)
+    assert message in str(outcome.reason)
     assert "has an entry that does not fit" in str(outcome.reason)
-    assert [problem.kind for problem in table.verify().problems if said in problem.detail] != []
+    assert [problem.kind for problem in table.verify().problems if message in problem.detail] != []
     assert table.metadata_location == before
 
 

@@ -67,7 +67,7 @@ class Row:
     """Answers, the records of the guest, the behaviour of the store, and whether the file may be deleted."""
 
     name: str
-    said: Answers = field(default_factory=dict)
+    scripted: Answers = field(default_factory=dict)
     permits: bool = False
     missing_days: float | None = 9
     """For how long the guest is recorded as missing; ``None``: the last look found it."""
@@ -225,8 +225,8 @@ class World:
         if row.is_known and self.known is not None:
             since = -1 if row.missing_days is None else system_clock() - int(row.missing_days * 24 * HOUR_MS)
             claims.record(replace(self.known, missing_ms=since))
-        self.server.said = {question: [*answers] for question, answers in row.said.items()}
-        is_late = any(LATE in answers for answers in row.said.values())
+        self.server.scripted = {question: [*answers] for question, answers in row.scripted.items()}
+        is_late = any(LATE in answers for answers in row.scripted.values())
         catalog = self.hasty if is_late else self.catalog
         runtime = Runtime(catalog, self.state, environment={}, other_catalog=lambda recorded: None)
         context = runtime.context(self.owner, self.policy, LocalEngine(1))

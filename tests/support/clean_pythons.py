@@ -91,8 +91,8 @@ context = types.SimpleNamespace(
 result = importlib.import_module(role + ".handler").handle(event, context)
 files = sorted({getattr(module, "__file__", None) or "" for module in list(sys.modules.values())})
 print()
-told = {"files": files, "library": os.path.dirname(os.__file__), "boto3": sys.modules["boto3"].__version__}
-print(json.dumps({"result": result, **told}))
+facts = {"files": files, "library": os.path.dirname(os.__file__), "boto3": sys.modules["boto3"].__version__}
+print(json.dumps({"result": result, **facts}))
 """
 
 

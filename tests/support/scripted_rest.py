@@ -144,7 +144,7 @@ class AskedRest(ScriptedRest):
     A query is ``namespaces``, ``parent=a.b``, ``a.b/tables`` (lists tables) or ``a.b/tables/t``.
     """
 
-    said: dict[str, list[Answer]] = field(default_factory=dict)
+    scripted: dict[str, list[Answer]] = field(default_factory=dict)
     """The next answers to a query; the last answer repeats."""
     late_s: float = 0.3
     namespaces: dict[str, list[str]] = field(default_factory=dict)
@@ -157,8 +157,8 @@ class AskedRest(ScriptedRest):
         if question == path or method != "GET":
             return super().answer(method, path, body)
         question = question.lstrip("/?") or "namespaces"
-        if question in self.said:
-            left = self.said[question]
+        if question in self.scripted:
+            left = self.scripted[question]
             status, document = left.pop(0) if len(left) > 1 else left[0]
         elif question.partition("/tables/")[2]:
             return super().answer(method, path, body)

@@ -289,7 +289,7 @@ def test_a_package_that_was_not_scanned_is_reported(dependencies: list[dict[str,
 
 
 @pytest.mark.parametrize(
-    ("answer", "code", "said"),
+    ("answer", "code", "message"),
     [
         ('cp "reports/${2##*/}" "$8"', 0, "every locked version was scanned"),
         ('echo "{\\"dependencies\\": []}" > "$8"', 1, "was not scanned: the report does not name it"),
@@ -298,7 +298,7 @@ def test_a_package_that_was_not_scanned_is_reported(dependencies: list[dict[str,
     ],
     ids=["clean", "not asked", "no report", "broken"],
 )
-def test_the_audit_succeeds_only_after_a_full_scan(tmp_path: Path, answer: str, code: int, said: str) -> None:
+def test_the_audit_succeeds_only_after_a_full_scan(tmp_path: Path, answer: str, code: int, message: str) -> None:
     """With a scripted pip-audit beside the interpreter."""
     (tmp_path / "reports").mkdir()
     for lock in LOCKS:
@@ -310,7 +310,7 @@ def test_the_audit_succeeds_only_after_a_full_scan(tmp_path: Path, answer: str, 
     command = [str(tmp_path / "python"), "-m", "artifacts.supply_chain", "audit"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
-    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stderr
+    assert (done.returncode, message in done.stdout + done.stderr) == (code, True), done.stderr
 
 
 # -- releases and workflows

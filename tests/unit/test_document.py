@@ -348,7 +348,7 @@ def test_the_only_spec_of_a_v1_document_is_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             {"snapshots": [{"snapshot-id": 1, "timestamp-ms": "x"}]},
@@ -381,10 +381,12 @@ def test_the_only_spec_of_a_v1_document_is_the_default() -> None:
     ],
     ids=str,
 )
-def test_an_invalid_document_is_refused_and_the_error_names_the_field(change: dict[str, Any], said: str) -> None:
+def test_an_invalid_document_is_refused_and_the_error_names_the_field(change: dict[str, Any], message: str) -> None:
     sound = new_document("s3://b/t", 2)
     assert parse_document(json.dumps(sound).encode(), "m.json").document == sound
-    with pytest.raises(MetadataUnreadable, match=f"^metadata file m.json is not valid Iceberg table metadata: {said}"):
+    with pytest.raises(
+        MetadataUnreadable, match=f"^metadata file m.json is not valid Iceberg table metadata: {message}"
+    ):
         parse_document(json.dumps({**sound, **change}).encode(), "m.json")
 
 

@@ -112,12 +112,12 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("said", MISTAKES)
-def test_wrong_properties_are_a_policy_error(said: str) -> None:
-    for properties in MISTAKES[said]:
+@pytest.mark.parametrize("message", MISTAKES)
+def test_wrong_properties_are_a_policy_error(message: str) -> None:
+    for properties in MISTAKES[message]:
         with pytest.raises(PolicyError) as refused:
             open_catalog("lake", properties)
-        assert said in str(refused.value)
+        assert message in str(refused.value)
 
 
 def test_errors_of_opening_a_catalog_hide_the_password(home: Path) -> None:
@@ -200,16 +200,16 @@ def test_other_values_need_no_secrets_manager() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "error", "said"),
+    ("value", "error", "message"),
     [
         ({"SecretBinary": b"x"}, PolicyError, r"catalog lake: the secret arn:\S+ of credential is not text"),
         (None, StorageError, r"catalog lake: the secret arn:\S+ of credential .*ResourceNotFoundException"),
     ],
 )
 def test_a_secret_that_is_missing_or_not_text_fails_by_name(
-    aws: MotoServer, value: dict[str, Any] | None, error: type[Exception], said: str
+    aws: MotoServer, value: dict[str, Any] | None, error: type[Exception], message: str
 ) -> None:
     missing = "secretsmanager:arn:aws:secretsmanager:us-east-1:123456789012:secret:gone-a1B2c3"
     credential = missing if value is None else secret(aws, **value)
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         open_catalog("lake", {"type": "rest", "uri": "http://127.0.0.1:1", "credential": credential})

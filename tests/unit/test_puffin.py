@@ -103,7 +103,7 @@ def test_decoded_positions_equal_the_encoded_positions(scattered: set[int], star
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda blob: blob[:11], "too short"),
         (lambda blob: blob[:-1], "its length is"),
@@ -114,8 +114,8 @@ def test_decoded_positions_equal_the_encoded_positions(scattered: set[int], star
         (lambda blob: framed(blob[8:-6]), "deserialize"),
     ],
 )
-def test_a_damaged_deletion_vector_is_rejected(damage: Callable[[bytes], bytes], said: str) -> None:
-    with pytest.raises(MetadataUnreadable, match=f"deletion vector in s3://b/x.puffin is damaged: .*{said}"):
+def test_a_damaged_deletion_vector_is_rejected(damage: Callable[[bytes], bytes], message: str) -> None:
+    with pytest.raises(MetadataUnreadable, match=f"deletion vector in s3://b/x.puffin is damaged: .*{message}"):
         decode_deletion_vector(damage(BLOB), "s3://b/x.puffin", 4)
 
 
@@ -144,7 +144,7 @@ def test_footers_of_other_writers_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda data: data[:10], "too short"),
         (lambda data: data[:-1], "no footer"),
@@ -155,8 +155,8 @@ def test_footers_of_other_writers_are_read() -> None:
         (lambda data: data.replace(b'{"blobs"', b'["blobs"'), "cannot be parsed"),
     ],
 )
-def test_a_damaged_footer_names_its_file(damage: Callable[[bytes], bytes], said: str) -> None:
-    with pytest.raises(MetadataUnreadable, match=f"x.puffin is not a readable Puffin file: .*{said}"):
+def test_a_damaged_footer_names_its_file(damage: Callable[[bytes], bytes], message: str) -> None:
+    with pytest.raises(MetadataUnreadable, match=f"x.puffin is not a readable Puffin file: .*{message}"):
         decode_footer(damage(PUFFIN), "x.puffin")
 
 
@@ -223,7 +223,7 @@ def test_theta_of_a_union_is_the_least() -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda data: data[:4], "requires a buffer"),
         (lambda data: data[:-8], "requires a buffer"),
@@ -235,8 +235,8 @@ def test_theta_of_a_union_is_the_least() -> None:
         (lambda data: data[:16] + struct.pack("<q", 5) + data[24:], "do not fit"),
     ],
 )
-def test_a_damaged_sketch_is_rejected(damage: Callable[[bytes], bytes], said: str) -> None:
-    with pytest.raises(MetadataUnreadable, match=f"a theta sketch in x.stats cannot be read: .*{said}"):
+def test_a_damaged_sketch_is_rejected(damage: Callable[[bytes], bytes], message: str) -> None:
+    with pytest.raises(MetadataUnreadable, match=f"a theta sketch in x.stats cannot be read: .*{message}"):
         decode_theta(damage(encode_theta(MANY)), "x.stats")
 
 

@@ -295,7 +295,7 @@ def translated(error: Exception) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(
-    ("read", "told"),
+    ("read", "message"),
     [
         (translated(NoSuchObject(PATH)), f"{PATH} does not exist"),
         (raising(pa.ArrowInvalid("two\nlines")), f"file {PATH} cannot be read: two lines"),
@@ -305,11 +305,11 @@ def translated(error: Exception) -> Callable[[], None]:
         (raising(MetadataUnreadable(f"{PATH} lacks pos")), f"{PATH} lacks pos"),
     ],
 )
-def test_every_error_in_a_file_names_the_file(read: Callable[[], None], told: str) -> None:
+def test_every_error_in_a_file_names_the_file(read: Callable[[], None], message: str) -> None:
     with pytest.raises(FileUnreadable) as caught, reading(PATH, STORAGE):
         read()
     assert caught.value.path == PATH
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ class World:
         self.state = SqliteStateStore(folder / "state.db")
         self.now_ms = NOON_MS
         self.pauses: list[float] = []
-        self.told: list[str] = []
+        self.notified: list[str] = []
         self.happens: Iterator[Callable[[], object]] = iter(())
 
     def sleep(self, seconds: float) -> None:
@@ -90,7 +90,7 @@ class World:
         return await_pass(self.state, REQUEST, self.waiting(limit_ms))
 
     def waiting(self, limit_ms: int | None) -> Waiting:
-        return Waiting(limit_ms=limit_ms, notify=self.told.append, clock=lambda: self.now_ms, sleep=self.sleep)
+        return Waiting(limit_ms=limit_ms, notify=self.notified.append, clock=lambda: self.now_ms, sleep=self.sleep)
 
     def record(
         self,
@@ -198,7 +198,7 @@ def test_progress_names_the_run_that_holds_the_table(world: World) -> None:
     world.lease("night-run")
     world.happens = iter([world.unlease, lambda: world.lease("request-1")])
     world.follow(Machine(RUNNING, RUNNING, RUNNING, DONE))
-    assert world.told == [
+    assert world.notified == [
         *("waiting for night-run to finish", "the run continues", "the table is being maintained"),
     ]
 
@@ -226,7 +226,7 @@ def test_waiting_ends_when_a_scheduled_run_claims_the_request(world: World) -> N
     world.happens = iter([*happens, world.unlease, report])
     answer = world.wait()
     assert (answer.status, answer.summary, answer.is_well) == ("succeeded", "by night-run", True)
-    assert world.told == [
+    assert world.notified == [
         "waiting for the next scheduled run",
         *["night-run maintains the table"] * 2,
         "waiting for the next scheduled run",

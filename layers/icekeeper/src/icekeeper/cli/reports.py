@@ -171,8 +171,8 @@ def report(
     )
     is_printed = str(output) == "-"
     people(as_json=is_printed).print(sentence if is_printed else f"{output}: {sentence}", soft_wrap=True)
-    said = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
-    return print_failed(f"{counted(len(unread), 'table')} could not be read: {said}") if unread else EXIT_OK
+    causes = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))
+    return print_failed(f"{counted(len(unread), 'table')} could not be read: {causes}") if unread else EXIT_OK
 
 
 def recorded_catalog(state: StateStore, name: str, now_ms: int) -> dict[str, Any]:

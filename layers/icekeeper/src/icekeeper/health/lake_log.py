@@ -185,8 +185,8 @@ def _digest(stats: LakeStats) -> bytes:
     counters = sorted((name, float(value)) for name, value in stats.counters.items() if name != AGE_COUNTER)
     verdict = stats.verdict
     # A longer wait, and the priority that grows with it, are not a change.
-    said = [_AMOUNT.sub("", sentence) for sentence in (*verdict.reasons, verdict.left_alone)]
-    concluded = (said, verdict.is_unread, verdict.sweep_due_ms, sorted(stats.timeline.items()))
+    sentences = [_AMOUNT.sub("", sentence) for sentence in (*verdict.reasons, verdict.left_alone)]
+    concluded = (sentences, verdict.is_unread, verdict.sweep_due_ms, sorted(stats.timeline.items()))
     parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), sorted(stats.policy.items()), concluded)
     return hashlib.sha256(repr(parts).encode()).digest()
 

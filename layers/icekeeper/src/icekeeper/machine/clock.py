@@ -75,12 +75,12 @@ class ServerClock:
     def hear(self, date: str) -> None:
         """Read the time from a ``Date`` header; a malformed header is ignored."""
         try:
-            said = parsedate_to_datetime(date)
+            stated = parsedate_to_datetime(date)
         except ValueError:
             return
         # Without a zone it is GMT (RFC 9110), not this machine's local time.
-        said = said if said.tzinfo is not None else said.replace(tzinfo=UTC)
-        self._heard = int(said.timestamp() * 1000), steady_s()
+        stated = stated if stated.tzinfo is not None else stated.replace(tzinfo=UTC)
+        self._heard = int(stated.timestamp() * 1000), steady_s()
 
     def _answered(self, http_response: Any, **_: Any) -> None:
         self.hear(str(http_response.headers.get("Date", "")))

@@ -32,8 +32,8 @@ _FAILED, _DISABLED = "Failed", "Disabled"
 
 def lasts(built_in: BuiltIn, status: str, message: str) -> bool:
     """Whether a run failed in a way that lasts, so that the bucket does not maintain the table."""
-    said = message.lower()
-    return status == _FAILED and any(part in said for part in _LASTING.get(built_in, ()))
+    lowered = message.lower()
+    return status == _FAILED and any(part in lowered for part in _LASTING.get(built_in, ()))
 
 
 OWNED = "owned by the table bucket"

@@ -227,9 +227,9 @@ class RelativeFilter:
         written = {placeholder: time.text for placeholder, time in self.times.items()}
         written |= {placeholder: literal for placeholder, (literal, _) in self.typed.items()}
         written |= {placeholder: found.text for placeholder, found in self.columns.items()}
-        for placeholder, said in written.items():
+        for placeholder, as_typed in written.items():
             for quote in ("'", '"', ""):
-                text = text.replace(f"{quote}{placeholder}{quote}", said)
+                text = text.replace(f"{quote}{placeholder}{quote}", as_typed)
         return text
 
 

@@ -65,7 +65,7 @@ def other_facts(copied: Sequence[CopiedRowGroup], found: Sequence[RowGroupFacts]
     for number, (before, after) in enumerate(zip(copied, found, strict=True)):
         if before.facts.rows != after.rows:
             return f"row group {number} had {before.facts.rows} rows, but Arrow reads {after.rows}"
-        if before.facts.said != after.said:
+        if before.facts.digests != after.digests:
             return f"Arrow reads another description of row group {number} than in its source {before.source}"
     taken = sorted(piece for fact in found for piece in fact.pieces)
     if any(after.start < before.end for before, after in pairwise(taken)):

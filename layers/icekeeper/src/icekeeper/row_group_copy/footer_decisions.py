@@ -249,12 +249,14 @@ class RowGroupFacts:
     values: tuple[int, ...]
     nulls: tuple[int | None, ...]
     """Null counts; ``None``: not known."""
-    said: tuple[int, ...]
+    digests: tuple[int, ...]
     """A hash of the rest of the description, valid within this process."""
 
     def columns(self, count: int) -> RowGroupFacts:
         """The same for the first ``count`` columns."""
-        return RowGroupFacts(self.rows, self.pieces[:count], self.values[:count], self.nulls[:count], self.said[:count])
+        return RowGroupFacts(
+            self.rows, self.pieces[:count], self.values[:count], self.nulls[:count], self.digests[:count]
+        )
 
     def and_columns(self, more: RowGroupFacts) -> RowGroupFacts:
         """The same with more columns of the same rows."""
@@ -263,14 +265,14 @@ class RowGroupFacts:
             self.pieces + more.pieces,
             self.values + more.values,
             self.nulls + more.nulls,
-            self.said + more.said,
+            self.digests + more.digests,
         )
 
 
 def row_group_facts(
     footer: pq.FileMetaData, numbers: Iterable[int] | None = None, lacks: Lacks = NOTHING_LACKS
 ) -> Iterator[RowGroupFacts]:
-    """The facts of every row group that has rows, or only of these ``numbers``; ``said`` omits ``lacks``."""
+    """The facts of every row group that has rows, or only of these ``numbers``; ``digests`` omits ``lacks``."""
     for number in range(footer.num_row_groups) if numbers is None else numbers:
         group = footer.row_group(number)
         if group.num_rows:
@@ -281,8 +283,8 @@ def row_group_facts(
                 pieces=tuple(map(_piece, chunks)),
                 values=tuple(chunk.num_values for chunk in chunks),
                 nulls=tuple(map(_nulls, statistics)),
-                said=tuple(
-                    _said(chunk, stats, i, lacks)
+                digests=tuple(
+                    _digest(chunk, stats, i, lacks)
                     for i, (chunk, stats) in enumerate(zip(chunks, statistics, strict=True))
                 ),
             )
@@ -297,7 +299,7 @@ def _nulls(statistics: Any) -> int | None:
     return statistics.null_count if statistics is not None and statistics.has_null_count else None
 
 
-def _said(chunk: Any, statistics: Any, column: int, lacks: Lacks) -> int:
+def _digest(chunk: Any, statistics: Any, column: int, lacks: Lacks) -> int:
     """A hash of everything that must be the same in the copy."""
     sizes = chunk.num_values, chunk.total_compressed_size, chunk.total_uncompressed_size
     kinds = chunk.path_in_schema, chunk.physical_type, chunk.compression, chunk.encodings, chunk.has_dictionary_page

@@ -126,16 +126,16 @@ def _part_of(answer: Mapping[str, Any], data: bytes, start: int | None, length: 
     """The part in an answer; for a truncated answer, a description of the requested bytes."""
     etag = answer.get("ETag")
     content_range = answer.get("ContentRange") or ""
-    said = _CONTENT_RANGE.fullmatch(content_range)
-    if content_range and said is None:
+    named = _CONTENT_RANGE.fullmatch(content_range)
+    if content_range and named is None:
         return f"bytes that {content_range[:60]!a} names"
-    if said is None:  # a store that does not know ranges sends the whole object
+    if named is None:  # a store that does not know ranges sends the whole object
         size = answer.get("ContentLength")
         return ObjectPart(data, len(data), etag) if len(data) == size else f"{size} bytes"
-    size = int(said[3])
+    size = int(named[3])
     first = max(0, size - length) if start is None else start
     end = size if start is None else min(size, start + length)
-    is_whole = int(said[1]) == first and len(data) == end - first
+    is_whole = int(named[1]) == first and len(data) == end - first
     return ObjectPart(data, size, etag) if is_whole else f"{end - first} bytes from {first}"
 
 

@@ -195,9 +195,9 @@ def manifest_problems(manifest: ManifestFile, entries: Sequence[ManifestEntry]) 
         (EntryStatus.EXISTING, manifest.existing_files_count, manifest.existing_rows_count),
         (EntryStatus.DELETED, manifest.deleted_files_count, manifest.deleted_rows_count),
     ):
-        for said, found, what in ((file_count, files[status], "files"), (row_count, rows[status], "rows")):
-            if said is not None and said != found:
-                detail = f"the manifest list says {said} {status.name} {what}, the manifest holds {found}"
+        for stated, found, what in ((file_count, files[status], "files"), (row_count, rows[status], "rows")):
+            if stated is not None and stated != found:
+                detail = f"the manifest list says {stated} {status.name} {what}, the manifest holds {found}"
                 yield Problem(ProblemKind.WRONG_COUNT, path, detail)
     least = min((e.sequence_number for e in entries if e.is_live and e.sequence_number is not None), default=None)
     if least is not None and least < manifest.min_sequence_number:
@@ -223,9 +223,9 @@ def summary_problems(snapshot: Snapshot, manifests: Sequence[ManifestFile], path
         ("total-records", _sum([m.added_rows_count for m in data], [m.existing_rows_count for m in data])),
         ("total-delete-files", _sum([m.added_files_count for m in deletes], [m.existing_files_count for m in deletes])),
     ):
-        said = snapshot.summary.get(key)
-        if said is not None and found is not None and said != str(found):
-            detail = f"summary of snapshot {snapshot.snapshot_id} says {key} {said}, its manifests add up to {found}"
+        stated = snapshot.summary.get(key)
+        if stated is not None and found is not None and stated != str(found):
+            detail = f"summary of snapshot {snapshot.snapshot_id} says {key} {stated}, its manifests add up to {found}"
             yield Problem(ProblemKind.SUMMARY, path, detail)
 
 

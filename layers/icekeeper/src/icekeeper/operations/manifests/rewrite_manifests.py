@@ -68,9 +68,9 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
         if context.dry_run:
             context.would_commit(_OPERATION, partial(_commit_expected, context, head, plan))
             (data, data_into), (deletes, deletes_into) = (plan.count(content) for content in ManifestContent)
-            said = [f"rewrite {data} manifests into {data_into}"] if data else []
-            said += [f"merge {deletes} delete manifests into {deletes_into}"] if deletes else []
-            return succeeded(_OPERATION, f"would {'; '.join(said)}", files_planned=plan.paths)
+            phrases = [f"rewrite {data} manifests into {data_into}"] if data else []
+            phrases += [f"merge {deletes} delete manifests into {deletes_into}"] if deletes else []
+            return succeeded(_OPERATION, f"would {'; '.join(phrases)}", files_planned=plan.paths)
         context.require_reviewed(head, plan.paths)
         with context.job(_OPERATION, head, plan.snapshot_id) as rewriting:
             attempts = _Attempts(rewriting, head, plan)
@@ -167,11 +167,11 @@ def _outcome(attempts: _Attempts, committed: Committed, duration_ms: int) -> Ope
         entries = sum(m.existing_files_count or 0 for m in written)
         counts[content] = plan.count(content)[0], len(written), entries
     data, deletes = counts[ManifestContent.DATA], counts[ManifestContent.DELETES]
-    said = [f"rewrote {data[0]} manifests into {data[1]} ({data[2]} entries)"] if data[0] else []
-    said += [f"merged {deletes[0]} delete manifests into {deletes[1]}"] if deletes[0] else []
+    phrases = [f"rewrote {data[0]} manifests into {data[1]} ({data[2]} entries)"] if data[0] else []
+    phrases += [f"merged {deletes[0]} delete manifests into {deletes[1]}"] if deletes[0] else []
     return succeeded(
         _OPERATION,
-        "; ".join(said),
+        "; ".join(phrases),
         snapshot_ids=(committed.prepared.snapshot_id or 0,),
         metrics={
             "rewrite_manifests.manifests_rewritten": data[0],

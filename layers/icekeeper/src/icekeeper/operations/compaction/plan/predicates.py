@@ -192,8 +192,8 @@ class Binding:
             return _whole(micros * UNITS_PER_DAY[column.kind] / MICROS_PER_DAY)
         time, typed = self.relative.times.get(str(literal)), self.relative.typed.get(str(literal))
         if time is not None or typed is not None:
-            said = typed[0] if typed is not None else self.relative.as_written(str(literal))
-            raise ValueError(f"{said} needs a date or timestamp, but column {column.name} is {column.kind}")
+            subject = typed[0] if typed is not None else self.relative.as_written(str(literal))
+            raise ValueError(f"{subject} needs a date or timestamp, but column {column.name} is {column.kind}")
         return _raw(column, literal)
 
     def _compared_by_calendar(
@@ -225,19 +225,21 @@ class Binding:
             raise ValueError(f"{found.text} can only be compared by <, <=, =, !=, >=, >, BETWEEN and IN")
         return truths[kind]
 
-    def _micros(self, column: Column, said: str, literal: Any) -> Fraction:
+    def _micros(self, column: Column, subject: str, literal: Any) -> Fraction:
         """The moment of a literal, in microseconds since 1970."""
         time = self.relative.times.get(str(literal))
         if time is not None:
             return Fraction(time.at(self.now_ms))
         if not isinstance(literal, str):
-            raise ValueError(f"{said} must be compared with a date or time, for example '2026-01-31' or current_date")
+            raise ValueError(
+                f"{subject} must be compared with a date or time, for example '2026-01-31' or current_date"
+            )
         typed = self.relative.typed.get(literal)
         nanos, has_zone = parse_moment(literal) if typed is None else typed[1]
         if has_zone and not column.kind.startswith("timestamptz"):
-            raise ValueError(f"{said} is {column.kind}, which has no time zone: leave the zone of '{literal}' out")
+            raise ValueError(f"{subject} is {column.kind}, which has no time zone: leave the zone of '{literal}' out")
         if column.kind == "date" and typed is None and nanos % _NANOS_PER_DAY:
-            raise ValueError(f"{said} is date; write timestamp '{literal}' to compare its midnight")
+            raise ValueError(f"{subject} is date; write timestamp '{literal}' to compare its midnight")
         return Fraction(nanos, 1000)
 
 
