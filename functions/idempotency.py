@@ -4,12 +4,14 @@ Attempts are recorded in the state table, under ``pk = "idempotency"``; the stat
 ``KIND#NAME`` (``icekeeper.state.items``), so the two never collide.  An attempt that raises removes its record; a
 killed attempt blocks others until its own deadline; a repetition gets the answer of an attempt that ended.
 
-* Functions of operations: their key is run and table.  The state machine calls each function once per table of a run.
+* Steps of a pass: their key is run and table.  The state machine calls each of them once per table of a run.
 * ``list_orphans``: changes no table, but a late attempt would overwrite the list that is being deleted.
-* ``plan`` of a table: a late attempt would overwrite the plan that the stages carry out.
-* ``plan`` of a run (``gather``): a late attempt would overwrite the work, and a job with its digest would refuse it.
+* ``plan``: a late attempt would overwrite the plan that the stages carry out.
+* ``gather``: a late attempt would overwrite the work, and a job with its digest would refuse it.
 * ``detect``: a late attempt would overwrite the proposals that its run is working through.
 * ``clean_staged``: its key is the run.
+
+The step is a part of every key, the function is not: steps of one function never wait for each other.
 
 ``report`` is not guarded, because its answer must be new each time: it finds the reports of tables in the control
 bucket, and the state records the same pass once.
@@ -20,7 +22,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aws_lambda_powertools.utilities.idempotency import (
     DynamoDBPersistenceLayer,
@@ -36,6 +38,9 @@ from icekeeper.errors import StorageError
 from icekeeper.state.dynamodb.table import open_table
 from icekeeper.state.identity import parse_address
 from observability import logger
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
 
 # No execution lasts longer than the state machine's twelve hours.
 _REMEMBERED_S = 24 * 60 * 60
@@ -58,7 +63,9 @@ def _memory() -> DynamoDBPersistenceLayer | None:
     )
 
 
-def once(step: str, key: Mapping[str, Any], context: Any, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def once(
+    step: str, key: Mapping[str, Any], context: LambdaContext, work: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
     """Do the work and return its answer; if an attempt under the same key has ended before, return its answer.
 
     Raises:

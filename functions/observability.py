@@ -1,25 +1,31 @@
-"""What all functions share: their deployment, and structured logs that name the run and table of each line."""
+"""What all functions share: their steps, their deployment, and logs that name the run, step and table of each line."""
 
 from __future__ import annotations
 
-import functools
 import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from aws_lambda_powertools import Logger
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
 
+# Imported while a function starts, when it has the most CPU (platform: function-import-time).
+import icekeeper.storage.file_systems
+import icekeeper.storage.s3  # noqa: F401
 from icekeeper.errors import MaintenanceError
 from icekeeper.pipeline.deployment import Deployment
-from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.events import Item, split_event
 from icekeeper.report.activity import json_line
 from icekeeper.text import MaskingFormatter, escaped, masked
 
-Handler: TypeAlias = Callable[[dict[str, Any], Any], dict[str, Any]]
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
 
+Step: TypeAlias = "Callable[[str, dict[str, Any], LambdaContext], dict[str, Any]]"
+"""Does a step, given its name, the rest of the event, and Lambda's context; returns the answer."""
+Handler: TypeAlias = "Callable[[Any, LambdaContext], dict[str, Any]]"
 
 SERVICE = os.environ.get("POWERTOOLS_SERVICE_NAME") or "icekeeper"
 """The stack's name, on log lines and metrics."""
@@ -40,15 +46,18 @@ def deployment() -> Deployment:
     return Deployment.open(os.environ)
 
 
-def function(handler: Handler) -> Handler:
-    """Decorates a handler: all its log lines have the field ``run_id``, and no field of the call before."""
+def function(own: Mapping[str, Step]) -> Handler:
+    """The handler of a function that does these steps, by name, and refuses every other one before it reads anything.
 
-    @functools.wraps(handler)
-    def handle(event: dict[str, Any], context: Any) -> dict[str, Any]:
+    All log lines have the fields ``run_id`` and ``step``, and no field of the call before.
+    """
+
+    def handle(event: Any, context: LambdaContext) -> dict[str, Any]:
         if isinstance(event, Mapping):
-            logger.append_keys(run_id=event.get("run_id"))
+            logger.append_keys(run_id=event.get("run_id"), step=event.get("step"))
         try:
-            return handler(event, context)
+            step, rest = split_event(event, own)
+            return own[step](step, rest, context)
         except MaintenanceError as error:
             logger.error("%s: %s", type(error).__name__, error)
             # Lambda logs the message as it is.
@@ -69,10 +78,6 @@ def function(handler: Handler) -> Handler:
     return decorated
 
 
-def about(run_id: str, item: Item | None = None, *, step: str | None = None) -> None:
-    """Add run, catalog, table and step as fields to every further line of this call."""
-    logger.append_keys(run_id=run_id)
-    if item is not None:
-        logger.append_keys(catalog=item.catalog, table=item.table)
-    if step is not None:
-        logger.append_keys(operation=step)
+def about(item: Item) -> None:
+    """Add catalog and table as fields to every further line of this call."""
+    logger.append_keys(catalog=item.catalog, table=item.table)

@@ -1,46 +1,47 @@
-"""The handler of all functions of operations: it runs the steps that a table's plan has for this function."""
+"""The steps of a table's pass that a function carries out, and what a function has for them: engine, memory, time."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import files_ahead  # noqa: F401 - this function reads files
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.operation_facts import Limit
+from icekeeper.operation_facts import Limit, Operation
 from icekeeper.pipeline.events import TableEvent, parse_event
 from icekeeper.pipeline.run_step import TableWork, run_steps, steps_for
 from idempotency import once
 from observability import about, deployment, logger
+
+if TYPE_CHECKING:
+    from aws_lambda_powertools.utilities.typing import LambdaContext
 
 # An eighth of a function's memory is spare: packages take a sixth of 1.5 GB, and so does a row group with its encoded
 # bytes.
 _SPARE_SHARE = 8
 
 
-def carry_out(event: dict[str, Any], context: Any, function: str, *, max_bytes: int | None = None) -> dict[str, Any]:
-    """Run the steps of a table's pass that belong to this function's folder and that the plan assigns to a function.
+def carry_out(step: str, event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    """Do a step of a table's pass, and the steps that are done with it, as far as the plan assigns them to a function.
 
     Raises:
         PolicyError: the event is malformed.
         MaintenanceError: as ``run_steps``; the state machine retries, or continues without this step.
     """
     asked = parse_event(TableEvent, event)
-    about(asked.run_id, asked.item, step=function)
-    work = replace(table_work(asked, context), max_bytes=max_bytes)
+    about(asked.item)
+    work = table_work(step, asked, context)
 
     def call() -> dict[str, Any]:
-        sentences = run_steps(work, steps_for(work, function))
-        for step, sentence in sentences.items():
-            logger.info("%s: %s", step, sentence)
+        sentences = run_steps(work, steps_for(work, step))
+        for name, sentence in sentences.items():
+            logger.info("%s: %s", name, sentence)
         return dict(sentences)
 
-    return once(function, table_key(asked), context, call)
+    return once(step, table_key(asked), context, call)
 
 
-def table_work(asked: TableEvent, context: Any) -> TableWork:
+def table_work(step: str, asked: TableEvent, context: LambdaContext) -> TableWork:
     """The part of a table's pass that this call does."""
     return TableWork(
         deployment=deployment(),
@@ -48,12 +49,13 @@ def table_work(asked: TableEvent, context: Any) -> TableWork:
         started_ms=asked.started_ms,
         item=asked.item,
         engine=local_engine(),
+        max_bytes=_most_bytes() if step == Operation.COMPACT else None,
         time_left_s=time_left(context),
         listed=asked.listed,
     )
 
 
-def most_bytes() -> int:
+def _most_bytes() -> int:
     """How many bytes a function can rewrite: more than the plan assigns, because tables grow before it runs."""
     return 2 * deployment().settings.limits[Limit.COMPACTION_BYTES]
 
@@ -63,7 +65,7 @@ def local_engine() -> LocalEngine:
     return LocalEngine(processes=1, cores=_cores(), spare_bytes=_memory_mb() * 2**20 // _SPARE_SHARE)
 
 
-def time_left(context: Any) -> Callable[[], float]:
+def time_left(context: LambdaContext) -> Callable[[], float]:
     """A function that returns the seconds until Lambda ends this call."""
     return lambda: float(context.get_remaining_time_in_millis()) / 1000
 

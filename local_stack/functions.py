@@ -84,7 +84,7 @@ class Invocation:
 
 @dataclass(slots=True)
 class DeployedFunction:
-    """A function of a stack; ``role`` is its folder below ``functions/``."""
+    """A function of a stack; ``role`` is the module of its handler."""
 
     role: str
     handler: str

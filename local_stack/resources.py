@@ -35,7 +35,7 @@ def create_storage(moto: MotoServer, template: Template) -> None:
 def create_functions(
     moto: MotoServer, template: Template, rights: StackRights, environment: Mapping[str, str]
 ) -> dict[str, DeployedFunction]:
-    """Make the functions, each with the keys of its own role; by the folder of its handler."""
+    """Make the functions, each with the keys of its own role; by the module of its handler."""
     client, code, deployed_functions = moto.client("lambda"), _empty_zip(), {}
     for logical_id, properties in template.resources("AWS::Serverless::Function"):
         role = template.role_of(logical_id, properties)

@@ -42,7 +42,7 @@ class LocalStack:
     moto: MotoServer
     template: Template
     functions: Mapping[str, DeployedFunction]
-    """By role: the folder of its handler."""
+    """By role: the module of its handler."""
     jobs: Mapping[str, DeployedJob]
     """By role: the name of its script."""
     state_machine: str

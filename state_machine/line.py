@@ -74,7 +74,7 @@ def _begin() -> States:
             "Next": "Gather",
         },
         "Gather": {
-            **function_task("plan", _THIS_RUN, comment="Gather the work of each stage from the plans of all tables"),
+            **function_task("gather", _THIS_RUN, comment="Gather the work of each stage from the plans of all tables"),
             "ResultSelector": {f"{stage.value}.$": f"$.Payload.{stage.value}" for stage in Stage},
             "ResultPath": "$.stages",
             "Catch": [given_up(to="Report", into="$.failure")],

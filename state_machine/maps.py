@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from icekeeper.operation_facts import STEPS, Stage, steps_of_function
+from icekeeper.operation_facts import STEPS, Stage, steps_of_call
 from state_machine.tasks import State, States, camel, description_of, function_task, given_up
 
 _OF_RUN = {"run_id.$": "$.run_id", "started_ms.$": "$.started_ms"}
@@ -48,8 +48,8 @@ def compact_small_tables() -> State:
             "Partitions past their retention", {"expire_partitions": "ExpirePartitions"}, "CompactSmall"
         ),
         **_task("expire_partitions", then="AnyToCompact"),
-        "AnyToCompact": _choice("Small data files or deletes", {"compact_small": "CompactSmall"}, ended),
-        **_task("compact_small", then=None, failed=ended),
+        "AnyToCompact": _choice("Small data files or deletes", {"compact": "CompactSmall"}, ended),
+        **_task("compact", "CompactSmall", then=None, failed=ended),
         ended: _ended("The outcomes are in the control bucket"),
     }
     return _stage_map(
@@ -116,28 +116,33 @@ def _stage_map(label: str, stage: Stage, comment: str, states: States) -> State:
 
 
 def _task(
-    function: str, *, then: str | None, failed: str | None = None, more: Mapping[str, Any] | None = None
+    step: str,
+    name: str | None = None,
+    *,
+    then: str | None,
+    failed: str | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> States:
-    """The task of a function, named after it; the same state follows, whether the task succeeds or fails.
+    """The task of a step, named after it by default; the same state follows, whether the task succeeds or fails.
 
     If no state follows (``then`` is ``None``), the child ends, and a failure leads to the state ``failed``.
     """
     payload = {**_THIS_TABLE, **(more or {})}
-    task = function_task(function, payload, comment=description_of(steps_of_function(function)), waits=True)
+    task = function_task(step, payload, comment=description_of(steps_of_call(step)), waits=True)
     ways = {**_NOTHING, "End": True} if then is None else {"Next": then}
-    return {camel(function): {**task, "ResultPath": None, "Catch": [given_up(to=then or failed or "")], **ways}}
+    return {name or camel(step): {**task, "ResultPath": None, "Catch": [given_up(to=then or failed or "")], **ways}}
 
 
 def _choice(comment: str, to: Mapping[str, str], otherwise: str) -> State:
-    """A choice by the steps that the stage has for the table: the first function of ``to`` with one of its steps."""
+    """A choice by the steps that the stage has for the table: the first call of ``to`` with one of its steps."""
     return {
         "Type": "Choice",
         "Comment": comment,
         "Choices": [
             {"Variable": f"$.steps.{step}", "IsPresent": True, "Next": state}
-            for function, state in to.items()
+            for call, state in to.items()
             for step in STEPS
-            if step in steps_of_function(function)
+            if step in steps_of_call(call)
         ],
         "Default": otherwise,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from icekeeper.operation_facts import STEP_FACTS, Stage, operations_of_job
+from icekeeper.operation_facts import FUNCTIONS, STEP_FACTS, Stage, operations_of_job
 
 State: TypeAlias = Mapping[str, Any]
 States: TypeAlias = dict[str, State]
@@ -71,9 +71,8 @@ _BUSY: State = {
 }
 
 
-def function_task(function: str, payload: Mapping[str, Any], *, comment: str, waits: bool = False) -> State:
-    """A task that calls a function, by its folder in functions/; a retry waits until the first attempt has surely
-    ended.
+def function_task(step: str, payload: Mapping[str, Any], *, comment: str, waits: bool = False) -> State:
+    """A task that calls the function of a step; a retry waits until the first attempt has surely ended.
 
     It has no ``ResultPath``, ``Catch`` and ``Next`` yet.  ``waits``: it takes a table's lease, and may have to
     wait for it.
@@ -83,7 +82,10 @@ def function_task(function: str, payload: Mapping[str, Any], *, comment: str, wa
         "Comment": comment,
         "Resource": "arn:aws:states:::lambda:invoke",
         "TimeoutSeconds": FUNCTION_S,
-        "Parameters": {"FunctionName": f"${{{camel(function)}Function}}", "Payload": payload},
+        "Parameters": {
+            "FunctionName": f"${{{camel(FUNCTIONS[step])}Function}}",
+            "Payload": {"step": step, **payload},
+        },
         "Retry": [_OF_LAMBDA, _KILLED, _PASSING, _FIRST_MAY_RUN, *([_BUSY] if waits else [])],
     }
 
@@ -134,5 +136,5 @@ def given_up(*, to: str, into: str | None = None) -> State:
 
 
 def camel(name: str) -> str:
-    """``CompactSmall`` of ``compact_small``: as the template and the console name folders, scripts and operations."""
+    """``CompactDataFiles`` of ``compact_data_files``: as template and console name functions, jobs and steps."""
     return "".join(part.title() for part in name.split("_"))

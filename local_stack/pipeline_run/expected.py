@@ -72,16 +72,10 @@ _STAGES = {
     "manifests": {f"{NAMESPACE}.clicks", f"{NAMESPACE}.events"},
 }
 """The tables of every stage that had work."""
-_ASKED_LAKE = {
-    f"{role}Role"
-    for role in (
-        *("DetectFunction", "PlanFunction", "CompactSmallFunction", "ExpireSnapshotsFunction", "ListOrphansFunction"),
-        *("RewriteManifestsFunction", "GlueJob"),
-    )
-}
+_ASKED_LAKE = {f"{role}Role" for role in (*("ReadFunction", "CommitFunction", "ExpireFunction", "GlueJob"),)}
 # What the rewrite that fails has begun to write: it may not delete that (rule: least-privilege-roles), orphan removal
 # will.
-_DENIED = [f"CompactSmallFunctionRole may not s3:DeleteObject on arn:aws:s3:::{BUCKET}/{NAMESPACE}/{BROKEN}/…"]
+_DENIED = [f"CommitFunctionRole may not s3:DeleteObject on arn:aws:s3:::{BUCKET}/{NAMESPACE}/{BROKEN}/…"]
 _TOTALS = {
     "TablesScanned": 4,
     "TablesProposed": 4,

@@ -14,7 +14,7 @@ import pytest
 from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAlreadyInProgressError
 
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
-from icekeeper.operation_facts import Operation
+from icekeeper.operation_facts import STEP_FACTS, Operation
 from icekeeper.pipeline import glue_job
 from icekeeper.pipeline.control_bucket import PlanDocument, StageItem, Work
 from icekeeper.pipeline.events import DetectEvent, ReportEvent, RunEvent, TableEvent, parse_event
@@ -24,7 +24,7 @@ from local_stack.template import load_template
 from support.lambda_functions import Answer, sample
 from support.maintained_table import MaintainedTable
 from support.stack_template import local_environment
-from support.table_functions import EVENTS, ROLES, RUN, SECRETS, STEPS, Functions
+from support.table_functions import EVENTS, RUN, SECRETS, Functions
 
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 
@@ -37,7 +37,7 @@ def test_functions_alone_run_a_whole_pass(aws_functions: Functions, monkeypatch:
     aws_functions.begin()
     stages = aws_functions.send("gather").result
     assert {name for name, shown in stages.items() if shown["count"]} == {"small", "sweep"}
-    answers = {name: aws_functions.send(name) for name in ("compact_small", "expire_snapshots", "list_orphans")}
+    answers = {name: aws_functions.send(name) for name in ("compact", "expire_snapshots", "list_orphans")}
     listed = answers["list_orphans"].result
     answers["remove_orphans"] = aws_functions.send("remove_orphans", listed=listed["listed"])
     answers["rewrite_manifests"] = aws_functions.send("rewrite_manifests")
@@ -45,7 +45,7 @@ def test_functions_alone_run_a_whole_pass(aws_functions: Functions, monkeypatch:
     shown = aws_functions.send("report")
     assert (listed.pop("count"), len(listed.pop("listed")), listed) == (1, 64, {})
     assert {name: answer.result for name, answer in answers.items() if name != "list_orphans"} == {
-        "compact_small": {"compact": "succeeded: compacted 5 files into 1 (across 1 bins)"},
+        "compact": {"compact": "succeeded: compacted 5 files into 1 (across 1 bins)"},
         "expire_snapshots": {"expire_snapshots": "succeeded: expired 5 snapshot(s), deleted 15 unreferenced file(s)"},
         "remove_orphans": {"remove_orphans": "succeeded: removed 1 orphan file(s)"},
         "rewrite_manifests": {"rewrite_manifests": "succeeded: rewrote 2 manifests into 1 (1 entries)"},
@@ -64,18 +64,18 @@ def test_functions_alone_run_a_whole_pass(aws_functions: Functions, monkeypatch:
     assert not Path(orphan).exists()
 
     for name, answer in answers.items():
-        operation = {"compact_small": "compact", "list_orphans": "remove_orphans"}.get(name, name)
+        operation = {"list_orphans": "remove_orphans"}.get(name, name)
         started, finished = answer.lines_of("operation_started"), answer.lines_of("operation_finished")
         assert [line["operation"] for line in (*started[:1], *finished[:1])] == [operation] * 2, name
         assert finished[0]["status"] == "succeeded"
         for line in answer.lines:
-            assert (line["run_id"], line["correlation_id"]) == (RUN, RUN)
+            assert (line["run_id"], line["correlation_id"], line["step"]) == (RUN, RUN, name)
             assert (line["catalog"], line["table"]) == ("local", "ns.t")
             assert (line["service"], line["function_name"]) == ("icekeeper", f"icekeeper-{EVENTS[name]}")
     (passed, ran) = shown.lines
     assert (passed["catalog"], passed["table"], passed["status"]) == ("local", "ns.t", "succeeded")
     assert (ran["message"], ran.keys() & {"catalog", "table"}) == ("run succeeded: 1 succeeded", set())
-    (progress,) = answers["compact_small"].lines_of("progress")
+    (progress,) = answers["compact"].lines_of("progress")
     assert (progress["work"], progress["done"]) == ("compact: rewriting", progress["total"])
     assert progress["name"] == "icekeeper.activity"
 
@@ -112,7 +112,6 @@ def test_every_function_takes_the_environment_that_sam_local_makes_of_the_templa
     assert samples - EVENTS.keys() == {
         *("environment", "machine_forced", "machine_forced_wait", "machine_rhythm", "machine_schedule")
     }
-    assert set(EVENTS.values()) == set(ROLES)
     begun = {"detect_forced", "plan"}
     # A scan under the same run id would replace the run of this table.
     for name in ("gather", *sorted(EVENTS.keys() - begun - {"gather", "report", "detect"}), "report"):
@@ -129,7 +128,7 @@ def test_an_empty_variable_counts_as_not_set(functions: Functions, monkeypatch: 
                 monkeypatch.setenv(name, empty)
         assert functions.send("detect").error is None
     functions.begin()
-    assert functions.send("compact_small").error is None
+    assert functions.send("compact").error is None
 
 
 def test_log_lines_name_call_run_and_table(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,15 +141,16 @@ def test_log_lines_name_call_run_and_table(functions: Functions, monkeypatch: py
 
     with monkeypatch.context() as patch:
         patch.setattr(importlib.import_module("steps"), "run_steps", broken)
-        (line,) = functions.send("compact_small").lines
-    assert (line["level"], line["message"], line["run_id"]) == ("ERROR", "icekeeper-compact_small broke", RUN)
+        (line,) = functions.send("compact").lines
+    assert (line["level"], line["message"], line["run_id"]) == ("ERROR", "icekeeper-commit broke", RUN)
     assert (line["table"], line["exception_name"]) == ("ns.t", "RuntimeError")
     assert line["exception"].endswith("RuntimeError: not thought of")
 
     # A warm function keeps nothing of the previous call.
-    first = functions.send("compact_small").lines[0]
+    first = functions.send("compact").lines[0]
     assert (first["table"], first["operation"], first["cold_start"]) == ("ns.t", "compact", False)
-    assert functions.call("detect", {"run_id": "run-2"}).lines[0].keys().isdisjoint({"table", "catalog", "operation"})
+    malformed = functions.call("read", {"step": "detect", "run_id": "run-2"}).lines[0]
+    assert malformed.keys().isdisjoint({"table", "catalog", "operation"})
     line = functions.send("detect", run_id="run-2").lines[0]
     assert (line["run_id"], line["correlation_id"]) == ("run-2", "run-2")
     assert line.keys().isdisjoint({"table", "catalog", "operation"})
@@ -163,6 +163,9 @@ def test_a_malformed_event_is_one_sentence_that_names_the_field(functions: Funct
         return str(shown.error), shown.lines
 
     for name, role in EVENTS.items():
+        event = sample(name)
+        del event["step"]
+        assert refused_as(role, event)[0] == "malformed event: step: Field required"
         event = sample(name)
         run_id = event.pop("run_id")
         sentence, (line,) = refused_as(role, event)
@@ -203,12 +206,12 @@ def test_no_log_line_answer_or_document_shows_a_secret(
 
 # By sample: the module that does the work, and the use case there.
 WORK = {
-    "detect_forced": ("detect.handler", "detect_tables"),
-    "plan": ("plan.handler", "plan_table"),
-    "list_orphans": ("list_orphans.handler", "list_orphans"),
-    **dict.fromkeys(sorted(set(STEPS.values()) - {"clean_staged"}), ("steps", "run_steps")),
-    "clean_staged": ("clean_staged.handler", "clean_tables"),
-    "gather": ("plan.handler", "gather"),
+    "detect_forced": ("read", "detect_tables"),
+    "plan": ("read", "plan_table"),
+    "list_orphans": ("read", "list_orphans"),
+    **dict.fromkeys(sorted({step.call for step in STEP_FACTS} - {"clean_staged"}), ("steps", "run_steps")),
+    "clean_staged": ("delete", "clean_tables"),
+    "gather": ("read", "gather"),
 }
 
 
@@ -240,22 +243,22 @@ def test_a_second_attempt_waits_while_the_first_is_at_work(
     def killed(*given: Any, **more: Any) -> Any:
         raise Killed
 
-    event = sample("compact_small")
+    event = sample("compact")
     event["item"] |= aws_functions.item
     for run_id, seconds in ((RUN, 0.0), ("killed", 900.0)):
         with monkeypatch.context() as patch:
             patch.setattr(importlib.import_module("steps"), "run_steps", killed)
             with pytest.raises(Killed):
-                aws_functions.call("compact_small", {**event, "run_id": run_id}, seconds=seconds)
-    assert aws_functions.send("compact_small").result["compact"].startswith("succeeded: ")
-    assert isinstance(aws_functions.send("compact_small", run_id="killed").error, IdempotencyAlreadyInProgressError)
+                aws_functions.call("commit", {**event, "run_id": run_id}, seconds=seconds)
+    assert aws_functions.send("compact").result["compact"].startswith("succeeded: ")
+    assert isinstance(aws_functions.send("compact", run_id="killed").error, IdempotencyAlreadyInProgressError)
 
 
 def test_a_repeated_call_returns_the_same_answer_and_does_nothing(aws_functions: Functions) -> None:
     aws_functions.begin()
-    first, shown = aws_functions.send("compact_small"), aws_functions.send("report")
+    first, shown = aws_functions.send("compact"), aws_functions.send("report")
     aws_functions.table.fill(5, start=50)
-    again, reported_again = aws_functions.send("compact_small"), aws_functions.send("report")
+    again, reported_again = aws_functions.send("compact"), aws_functions.send("report")
     assert again.result == first.result
     assert (again.lines, len(aws_functions.table.data_files())) == ([], 6)
     assert (reported_again.result, reported_again.metrics) == (shown.result, [])
@@ -264,7 +267,7 @@ def test_a_repeated_call_returns_the_same_answer_and_does_nothing(aws_functions:
     importlib.import_module("idempotency")._memory.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ICEKEEPER_STATE", "")
-        assert aws_functions.send("compact_small").result == {}
+        assert aws_functions.send("compact").result == {}
     assert len(aws_functions.table.data_files()) == 6
 
 
@@ -274,7 +277,7 @@ def test_a_changed_policy_or_failing_state_table_stops_only_new_work(
     aws_functions.begin("before")
     with aws_functions.table.table.transaction() as change:
         change.set_properties({"icekeeper.target_file_size_mb": "64"})
-    shown = aws_functions.send("compact_small", run_id="before")
+    shown = aws_functions.send("compact", run_id="before")
     assert shown.result["compact"] == "left to a later run: the policy of ns.t changed since it was planned"
 
     aws_functions.begin()
@@ -285,9 +288,9 @@ def test_a_changed_policy_or_failing_state_table_stops_only_new_work(
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "_put_record", fail)
-        shown = aws_functions.send("compact_small")
+        shown = aws_functions.send("compact")
     assert isinstance(shown.error, StorageError)
-    assert "whether compact_small is running already" in str(shown.error)
+    assert "whether compact is running already" in str(shown.error)
     assert len(aws_functions.table.data_files()) == 5
     with monkeypatch.context() as patch:  # the error of the work is reported, not the error of its record
         patch.setattr(store, "_delete_record", fail)
@@ -298,7 +301,7 @@ def test_a_changed_policy_or_failing_state_table_stops_only_new_work(
     assert "no route" not in str(shown.error)
     with monkeypatch.context() as patch:
         patch.setattr(store, "_update_record", fail)
-        shown = aws_functions.send("compact_small")
+        shown = aws_functions.send("compact")
     assert shown.result["compact"].startswith("succeeded: compacted 5")
     assert [line["level"] for line in shown.lines if "could not be recorded" in line["message"]] == ["WARNING"]
 
@@ -447,7 +450,7 @@ def _counted(shown: Any, name: str) -> Any:
 
 def test_a_pass_writes_the_metrics_of_alarms_and_dashboard_and_logs_the_others(functions: Functions) -> None:
     functions.begin()
-    functions.send("compact_small")
+    functions.send("compact")
     shown = functions.send("report")
     written = shown.values("service")
     assert written.keys() == {*AFTER_A_PASS, "compact.bytes_written"}
@@ -570,7 +573,7 @@ def test_a_scan_is_counted_and_describes_the_lake(
     expected |= {("ns.t", "lake_warnings"): 2, ("ns.other", "lake_warnings"): 0}
     assert by_table == (expected if wanted == "all" else {})
     functions.begin("another-run")
-    functions.send("compact_small", run_id="another-run")
+    functions.send("compact", run_id="another-run")
     shown = functions.send("report", run_id="another-run")
     assert bool(shown.values("service", "catalog", "table")) == (wanted != "none")
     assert shown.values("service")["compact.files_merged"] == 5
@@ -624,7 +627,7 @@ def test_all_metrics_of_alarms_and_dashboard_are_written(functions: Functions, m
     functions.item = item
     answers.append(functions.send("report", run_id="first"))  # nothing was planned
     functions.begin()
-    answers += [functions.send(name) for name in ("compact_small", "expire_snapshots", "list_orphans")]
+    answers += [functions.send(name) for name in ("compact", "expire_snapshots", "list_orphans")]
     answers.append(functions.send("remove_orphans", listed=answers[-1].result["listed"]))
     answers += [functions.send(name) for name in ("rewrite_manifests", "report")]
     bad = of_run({"status": "failed"}, table_of("ns.a", "partial", compact=3), failed_jobs=1)

@@ -131,7 +131,7 @@ def test_the_commands_of_the_page_work(stack: LocalStack, local_catalog: SqlCata
     assert artifacts(client("s3"), "0.2.0") == expected_artifacts("0.2.0")
     assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
     assert shell.run(drain).rstrip().endswith("[]")
-    assert len(log_groups(stack)) == 13
+    assert len(log_groups(stack)) == 8
     shell.run(remove)
     assert log_groups(stack) == []
 
@@ -139,7 +139,7 @@ def test_the_commands_of_the_page_work(stack: LocalStack, local_catalog: SqlCata
 def status_after(stop: Callable[[], object], stack: LocalStack) -> str:
     """Call ``stop`` while a run is in detection; return how the run ends."""
     over = threading.Event()
-    stack.stand_in({"detect": lambda _: over.wait(300)}, {})
+    stack.stand_in({"read": lambda _: over.wait(300)}, {})
     begun = stack.start()
     try:
         stop()

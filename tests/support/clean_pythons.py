@@ -88,7 +88,7 @@ context = types.SimpleNamespace(
     function_name=role, memory_limit_in_mb=1024, aws_request_id="1", invoked_function_arn="arn:aws:lambda:" + role,
     get_remaining_time_in_millis=lambda: 600_000,
 )
-result = importlib.import_module(role + ".handler").handle(event, context)
+result = importlib.import_module(role).handle(event, context)
 files = sorted({getattr(module, "__file__", None) or "" for module in list(sys.modules.values())})
 print()
 facts = {"files": files, "library": os.path.dirname(os.__file__), "boto3": sys.modules["boto3"].__version__}

@@ -100,7 +100,7 @@ class LambdaFunctions:
 
     def call(self, role: str, event: Any, *, seconds: float = 900.0) -> Answer:
         """Call a function as Lambda does."""
-        handler = importlib.import_module(f"{role}.handler").handle
+        handler = importlib.import_module(role).handle
         context = LambdaContext(f"icekeeper-{role}", 1024, time.monotonic() + seconds)
         self._capture.readouterr()
         result, failure = None, None

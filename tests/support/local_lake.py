@@ -10,6 +10,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.model import TableName
+from icekeeper.operation_facts import FUNCTIONS
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.open import open_state
 from icekeeper.state.store import PassRecord, StateStore
@@ -58,9 +59,9 @@ class LocalLake:
     def journal(self, name: str = "ns.t") -> tuple[PassRecord, ...]:
         return self.state.history(self.identity(name))
 
-    def before(self, role: str, happens: Callable[[Any], object]) -> None:
-        """Call ``happens`` just before each call of a function."""
-        self.stack.functions[role].before = happens
+    def before(self, step: str, happens: Callable[[Any], object]) -> None:
+        """Call ``happens`` just before each call for a step."""
+        self.stack.functions[FUNCTIONS[step]].before = lambda event: event["step"] == step and happens(event)
 
     def let_deadlines_pass(self) -> None:
         """Expire the records of all attempts in progress."""

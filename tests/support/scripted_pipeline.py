@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from icekeeper.errors import LeaseHeld, TableBusy
-from icekeeper.operation_facts import STEP_FACTS, STEPS, Stage
+from icekeeper.operation_facts import FUNCTIONS, STEP_FACTS, STEPS, Function, Stage
+from icekeeper.pipeline.events import split_event
 from icekeeper.pipeline.gather import JOB_STAGES, steps_in
 from local_stack.functions import StandIn
 from local_stack.jobs import StandInJob
@@ -21,14 +22,14 @@ ROUTES = {step: "function" for step in STEPS if step not in ("expire_partitions"
 """The default routes of a table's steps: the steps of a policy without options, all in functions."""
 JOBS = {"compact_data_files": Stage.COMPACTION, "remove_orphans": Stage.ORPHANS, "rewrite_manifests": Stage.MANIFESTS}
 """The stage of each script."""
-_OPERATING = sorted({step.function for step in STEP_FACTS} - {"clean_staged"})
+_OPERATING = sorted({step.call for step in STEP_FACTS} - {"clean_staged"})
 DIGEST = "0" * 64
 WORKERS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``step`` is ``gather``, ``job:STAGE``, or the name of a function; ``*`` stands for every table."""
+    """``step`` is the step that the event names, or ``job:STAGE``; ``*`` stands for every table."""
 
     table: str
     step: str
@@ -82,14 +83,24 @@ class ScriptedPipeline:
 
     @property
     def functions(self) -> Mapping[str, StandIn]:
-        return {
+        steps: Mapping[str, StandIn] = {
             "detect": self._detect,
             "plan": self._plan,
-            **{function: self._operating(function) for function in _OPERATING},
+            "gather": self._gather,
+            **{step: self._operating(step) for step in _OPERATING},
             "list_orphans": self._list_orphans,
             "clean_staged": self._clean_staged,
             "report": self._report,
         }
+
+        def stand_in(function: Function) -> StandIn:
+            def call(event: Any) -> Any:
+                step, rest = split_event(event, [step for step, found in FUNCTIONS.items() if found is function])
+                return steps[step](rest)
+
+            return call
+
+        return {function: stand_in(function) for function in Function}
 
     @property
     def jobs(self) -> Mapping[str, StandInJob]:
@@ -124,8 +135,6 @@ class ScriptedPipeline:
         }
 
     def _plan(self, event: Any) -> Any:
-        if "item" not in event:
-            return self._gather(event)
         table = event["item"]["table"]
         with self._at(table, "plan", event):
             self._planned.add(table)
@@ -154,10 +163,10 @@ class ScriptedPipeline:
                 answer[stage.value] = self._listed(event["run_id"], stage.value, tables)
         return answer
 
-    def _operating(self, function: str) -> StandIn:
+    def _operating(self, step: str) -> StandIn:
         def call(event: Any) -> Any:
-            with self._at(event["item"]["table"], function, event):
-                return {function: "succeeded: it did"}
+            with self._at(event["item"]["table"], step, event):
+                return {step: "succeeded: it did"}
 
         return call
 

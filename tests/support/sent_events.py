@@ -35,7 +35,7 @@ class SentEvents:
         (item,) = self.stack.control(found["tables"]["key"])
         self._send("plan", item=item)
         self._send("gather")
-        for name in ("expire_partitions", "compact_small", "expire_snapshots"):
+        for name in ("expire_partitions", "compact", "expire_snapshots"):
             self._send(name, item=item)
         listed = self._send("list_orphans", item=item)["listed"]
         self._send("remove_orphans", item=item, listed=listed)
@@ -60,7 +60,7 @@ _EXPECTED = {
     "expire_partitions": {
         "expire_partitions": "succeeded: expired 1 partition(s): dropped 1 data file(s) with 5 row(s)"
     },
-    "compact_small": {
+    "compact": {
         "compact": "succeeded: compacted 3 files into 1 (across 1 bins)",
         "rewrite_position_deletes": "skipped: no position delete files eligible for merging",
     },

@@ -30,10 +30,10 @@ def of_type(kind: str) -> dict[str, Mapping[str, Any]]:
 
 
 FUNCTIONS = {
-    properties["Handler"].removesuffix(".handler.handle"): (name, properties)
+    properties["Handler"].removesuffix(".handle"): (name, properties)
     for name, properties in of_type("AWS::Serverless::Function").items()
 }
-"""Functions by role, which is the folder of the handler."""
+"""Functions by role, which is the module of the handler."""
 JOBS = {
     Path(properties["Command"]["ScriptLocation"]["Fn::Sub"]).stem: (name, properties)
     for name, properties in of_type("AWS::Glue::Job").items()

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from icekeeper.machine.clock import system_clock
+from icekeeper.operation_facts import FUNCTIONS
 from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
-from support.lambda_functions import FUNCTIONS, Answer, LambdaFunctions, sample
+from support.lambda_functions import Answer, LambdaFunctions, sample
 from support.maintained_table import MaintainedTable
 
 RUN = "by-hand-1"
@@ -21,21 +22,8 @@ SECRETS = (
     "password-that-nobody-may-see",
     "header/that-nobody-may-see",
 )
-ROLES = sorted(path.parent.name for path in FUNCTIONS.glob("*/handler.py"))
-EVENTS = {
-    **dict(zip(ROLES, ROLES, strict=True)),
-    "detect_forced": "detect",
-    "gather": "plan",
-}
+EVENTS = {**FUNCTIONS, "detect_forced": FUNCTIONS["detect"]}
 """Sample → function."""
-STEPS = {
-    "expire_partitions": "expire_partitions",
-    "compact": "compact_small",
-    "expire_snapshots": "expire_snapshots",
-    "remove_orphans": "remove_orphans",
-    "rewrite_manifests": "rewrite_manifests",
-    "clean_staged": "clean_staged",
-}
 
 
 class Functions(LambdaFunctions):

@@ -116,16 +116,15 @@ def test_every_function_job_and_state_machine_has_its_role() -> None:
         for logical_id, properties in template.resources(kind)
     }
     assert used_roles <= set(roles)
-    detect = roles[template.role_of("DetectFunction", {})]
-    assert decide(detect, Need("s3:GetObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
-    assert not decide(detect, Need("s3:PutObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
-    assert not decide(detect, Need("s3:GetObject", "arn:aws:s3:::three/t")).is_allowed
+    read = roles[template.role_of("ReadFunction", {})]
+    assert decide(read, Need("s3:GetObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
+    assert not decide(read, Need("s3:PutObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
+    assert not decide(read, Need("s3:GetObject", "arn:aws:s3:::three/t")).is_allowed
     deleting = {
         item.name for item in roles.values() if decide(item, Need("s3:DeleteObject", "arn:aws:s3:::one/f")).is_allowed
     }
     assert deleting == {
-        *("ExpireSnapshotsFunctionRole", "RemoveOrphansFunctionRole", "CleanStagedFunctionRole"),
-        "RemoveOrphansJobRole",
+        *("ExpireFunctionRole", "DeleteFunctionRole", "RemoveOrphansJobRole"),
     }
 
 
@@ -133,7 +132,7 @@ def test_a_folder_bounds_reads_writes_deletions_and_listings() -> None:
     """``DataBucketArns`` with a folder of one bucket, beside a whole bucket."""
     parameters = {**FOLDER, "DataBucketArns": f"arn:aws:s3:::whole,{FOLDER['DataBucketArns']}"}
     template = Template(TEMPLATE, "stack", parameters)
-    expire = roles_of(template)[template.role_of("ExpireSnapshotsFunction", {})]
+    expire = roles_of(template)[template.role_of("ExpireFunction", {})]
 
     def may(action: str, resource: str, **context: str) -> bool:
         return decide(expire, Need(f"s3:{action}", f"arn:aws:s3:::{resource}", context)).is_allowed

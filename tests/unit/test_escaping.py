@@ -126,12 +126,13 @@ def test_logs_errors_and_metrics_of_a_function_are_escaped(
         import observability
 
         def broken(error: Exception) -> str:
-            def handle(event: dict[str, object], context: object) -> dict[str, object]:
+            def step(*_: object) -> dict[str, object]:
                 observability.logger.append_keys(table=LOGGED)
                 raise error
 
+            context: Any = LambdaContext("f", 512, 0.0)
             with pytest.raises(Exception, match="all tables lost") as raised:
-                observability.function(handle)({"run_id": "r"}, LambdaContext("f", 512, 0.0))
+                observability.function({"s": step})({"step": "s", "run_id": "r"}, context)
             return f"{raised.type.__name__}: {raised.value}"
 
         assert broken(StorageError(LOGGED)) == f"StorageError: {LOGGED_SPELLED}"

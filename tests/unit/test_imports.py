@@ -41,8 +41,7 @@ def within(modules: set[str], packages: tuple[str, ...]) -> list[str]:
 
 
 def test_a_function_imports_only_modules_for_its_work() -> None:
-    """All functions that run operations import the same modules."""
-    modules = modules_after(f"sys.path.insert(0, {str(FUNCTIONS)!r}); import remove_orphans.handler")
+    modules = modules_after(f"sys.path.insert(0, {str(FUNCTIONS)!r}); import delete")
     assert within(modules, (*OTHER_WORK, "icekeeper.detection", *INTERACTIVE)) == []
     assert set(FIRST_CALL) <= modules
     assert len(modules) <= 882

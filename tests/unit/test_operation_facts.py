@@ -15,9 +15,11 @@ from icekeeper.operation_facts import (
     ALL_OPERATIONS,
     CLEAN_STAGED,
     FACTS,
+    FUNCTIONS,
     STEP_FACTS,
     STEPS,
     BuiltIn,
+    Function,
     Operation,
     Stage,
     StepFacts,
@@ -63,12 +65,24 @@ def policies_in(value: Any) -> set[str]:
 
 
 def own_name(path: Path, function: str) -> str | None:
-    """The literal that a handler or script passes to ``function`` as its last argument."""
+    """The literal that a script passes to ``function`` as its last argument."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     for call in calls:
         if ast.unparse(call.func) == function and isinstance(call.args[-1], ast.Constant):
             return str(call.args[-1].value)
     return None
+
+
+def own_steps(function: Function) -> list[str]:
+    """The steps that a function does, as literals of its module: they cannot come from an event."""
+    (node,) = (
+        node
+        for node in ast.walk(ast.parse((ROOT / "functions" / f"{function}.py").read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "function"
+    )
+    (table,) = node.args
+    assert isinstance(table, ast.Dict)
+    return [ast.literal_eval(key) for key in table.keys if key is not None]
 
 
 def its_switches_are_keys_of_the_policy(steps: Sequence[StepFacts]) -> Iterable[str]:
@@ -79,21 +93,11 @@ def its_work_is_registered(steps: Sequence[StepFacts]) -> Iterable[str]:
     return [f"{step.name}: not in OPERATIONS" for step in operations(steps) if step.name not in OPERATIONS]
 
 
-def its_function_has_a_handler_that_names_it(steps: Sequence[StepFacts]) -> Iterable[str]:
-    for step in steps:
-        handler = ROOT / "functions" / step.function / "handler.py"
-        # The cleanup serves a whole run.
-        if not handler.exists() or (step.name != CLEAN_STAGED and own_name(handler, "carry_out") != step.function):
-            yield f"{step.name}: functions/{step.function}/handler.py"
-
-
 def its_function_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]) -> Iterable[str]:
-    wanted = {step.function: rights(other for other in steps if other.function == step.function) for step in steps}
-    wanted |= {step.lister: {READ} for step in steps if step.lister is not None}
-    for function, needed in wanted.items():
-        found = RESOURCES.get(f"{camel(function)}Function")
-        if found is None or policies_in(role_of(found["Properties"])) != needed:
-            yield f"{function}: template.yaml, {camel(function)}Function: {sorted(needed)}"
+    for step in steps:
+        found = RESOURCES[f"{camel(step.function)}Function"]
+        if policies_in(role_of(found["Properties"])) != rights([step]):
+            yield f"{step.name}: template.yaml, {camel(step.function)}Function: {sorted(rights([step]))}"
 
 
 def its_job_has_a_script_that_names_it(steps: Sequence[StepFacts]) -> Iterable[str]:
@@ -113,13 +117,12 @@ def its_job_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]) -> 
 
 
 def its_states_are_in_the_definition(steps: Sequence[StepFacts]) -> Iterable[str]:
-    """A task calls its function and lister in the map of its stage; a task behind the stage's choice starts its job."""
+    """A task calls its function in the map of its stage; a task behind the stage's choice starts its job."""
     stages = {Stage.SMALL: "CompactSmallTables", Stage.SWEEP: "ExpireAndSweep"}
     for step in steps:
         called = str(LEVELS[stages.get(step.stage, MACHINE.name)].definition)
-        for function in (step.function, step.lister):
-            if function is not None and f"'{camel(function)}Function'" not in called:
-                yield f"{step.name}: no task calls {function}: state_machine/maps.py"
+        if f"'step': '{step.call}'" not in called:
+            yield f"{step.name}: no task: state_machine/maps.py"
         if step.job is not None:
             started = [
                 state for _, state in tasks("glue") if state["Parameters"]["JobName"] == camel(step.job.script) + "Job"
@@ -168,17 +171,20 @@ def its_line_is_in_the_readme(steps: Sequence[StepFacts]) -> Iterable[str]:
 def its_rights_are_on_the_deployment_page(steps: Sequence[StepFacts]) -> Iterable[str]:
     table = page("docs/deployment.md").partition("\n## Who may do what\n")[2].partition("\n\nDeleting")[0]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if "|" in line]
-    for doer in {step.function for step in steps} | jobs(steps):
+    for doer in {step.function.value for step in steps} | jobs(steps):
         done = [step for step in steps if doer in (step.function, step.job and step.job.script)]
         needed = ["yes" if policy in rights(done) else "" for policy in (READ, COMMIT, DELETE)]
-        if [cells for who, *cells in rows if re.search(rf"\b{doer}\b", who)] != [needed]:
+        found = [(its, cells) for who, its, *cells in rows if re.search(rf"\b{doer}\b", who)]
+        if [cells for _, cells in found] != [needed]:
             yield f"{doer}: docs/deployment.md, Who may do what: {needed}"
+        elif doer in set(Function):
+            named = set(re.findall(r"\w+", found[0][0]))
+            yield from (f"{doer}: no {step.name} on the page" for step in done if step.name not in named)
 
 
 CHECKS: tuple[Check, ...] = (
     its_switches_are_keys_of_the_policy,
     its_work_is_registered,
-    its_function_has_a_handler_that_names_it,
     its_function_has_exactly_the_rights_that_it_needs,
     its_job_has_a_script_that_names_it,
     its_job_has_exactly_the_rights_that_it_needs,
@@ -194,6 +200,15 @@ CHECKS: tuple[Check, ...] = (
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_every_operation_passes_the_check(check: Check) -> None:
     assert list(check(STEP_FACTS)) == []
+
+
+def test_each_step_is_named_by_its_function_and_by_one_task_that_calls_it() -> None:
+    expected = {(step, function.value) for step, function in FUNCTIONS.items()}
+    assert {(step, function.value) for function in Function for step in own_steps(function)} == expected
+    parameters = [state["Parameters"] for _, state in tasks("lambda")]
+    called = [(found["Payload"]["step"], found["FunctionName"]) for found in parameters]
+    assert sorted(called) == sorted((step, f"{camel(function)}Function") for step, function in expected)
+    assert [step for step in FUNCTIONS if not (ROOT / "events" / f"{step}.json").exists()] == []
 
 
 def test_every_operation_has_its_facts_in_canonical_order() -> None:

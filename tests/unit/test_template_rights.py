@@ -27,26 +27,19 @@ from support.stack_template import (
     wildcards,
 )
 
-READ, READ_OUTSIDE, COMMIT, DELETE = "read", "read outside of table buckets", "commit", "delete"
+READ, COMMIT, DELETE = "read", "commit", "delete"
 POLICIES: Mapping[str, set[str]] = {
     READ: {"ListTableBucketsPolicy", "ReadTableBucketsPolicy", "ReadTablesPolicy"},
-    READ_OUTSIDE: {"ReadTablesPolicy"},
     COMMIT: {"CommitTableBucketsPolicy", "CommitTablesPolicy"},
     DELETE: {"DeleteFilesPolicy"},
 }
 """The rights to tables, each in as many policies as IAM's character limit requires."""
 MAY: Mapping[str, set[str]] = {
-    "detect": {READ},
-    "plan": {READ},
-    "expire_partitions": {READ, COMMIT},
-    "compact_small": {READ, COMMIT},
-    "expire_snapshots": {READ, COMMIT, DELETE},
-    # It deletes a key that never existed, to find out whether the store allows deletion.
-    "list_orphans": {READ},
-    # Table buckets cannot be listed, so they have no known orphans.
-    "remove_orphans": {READ_OUTSIDE, DELETE},
-    "rewrite_manifests": {READ, COMMIT},
-    "clean_staged": {READ, DELETE},
+    # list_orphans deletes a key that never existed, to find out whether the store allows deletion.
+    "read": {READ},
+    "commit": {READ, COMMIT},
+    "expire": {READ, COMMIT, DELETE},
+    "delete": {READ, DELETE},
     "report": set(),
 }
 """The rights of each function to tables.  State which work needs a right before adding it here."""
@@ -61,7 +54,6 @@ def table_rights(policies: Any) -> set[str]:
     """The rights that these policies grant; none may be granted in part."""
     named = referred(policies) & {name for names in POLICIES.values() for name in names}
     found = {right for right, names in POLICIES.items() if names <= named}
-    found -= {READ_OUTSIDE} if READ in found else set()
     assert named == {name for right in found for name in POLICIES[right]}
     return found
 
@@ -130,7 +122,7 @@ class TestRights:
 
     def test_inline_policies_grant_no_rights_to_tables(self) -> None:
         expected = {
-            "detect": {"${ControlBucket.Arn}/detection/cursor.json"},
+            "read": {"${ControlBucket.Arn}/detection/cursor.json"},
             "report": {"${ControlBucket.Arn}/report/index.html", "${StateTable.Arn}/index/newest"},
         }
         for role, (_, properties) in FUNCTIONS.items():

@@ -139,7 +139,7 @@ def test_the_alarms_fire_on_a_failed_pass(scripted_stack: LocalStack, bucket: Ru
         if tables:
             client.delete_table(tableBucketARN=bucket.catalog.id.warehouse, namespace="ns", name="t")
 
-    scripted_stack.functions["compact_small"].before = drop
+    scripted_stack.functions["commit"].before = drop
     execution = scripted_stack.run({})
     assert execution.error == "PassesFailed"
     assert alarms(scripted_stack, execution) == ["PassesFailedAlarm", "RunsFailedAlarm"]

@@ -118,7 +118,7 @@ def test_a_function_killed_after_its_commit_commits_once_and_is_reported_once(
         return write(self, key, document)
 
     attempts = iter(range(10))
-    lake.before("compact_small", lambda event: lake.let_deadlines_pass() if next(attempts) == 2 else None)
+    lake.before("compact", lambda event: lake.let_deadlines_pass() if next(attempts) == 2 else None)
     monkeypatch.setattr(ControlBucket, "write", killed)
     execution = lake.stack.run({"table": "ns.t", "operations": "compact"})
     assert [error for error, _ in execution.children[1].visit("CompactSmall").errors] == [

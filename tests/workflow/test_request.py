@@ -235,18 +235,19 @@ def test_a_run_beyond_the_policy_is_refused_before_it_begins(lake: LocalLake) ->
 
 def test_direct_calls_of_functions_cannot_exceed_the_policy(lake: LocalLake) -> None:
     files, started = lake.table.files(), datetime.datetime.now(datetime.UTC).isoformat()
-    found = lake.stack.invoke("detect", {"run_id": "forged", "started": started, "input": {"table": "ns.t"}})
+    wanted = {"run_id": "forged", "started": started, "input": {"table": "ns.t"}}
+    found = lake.stack.invoke("read", {"step": "detect", **wanted})
     (proposed,) = lake.stack.control(found["tables"]["key"])
     honest = {"run_id": "forged", "started_ms": found["started_ms"], "item": proposed}
     greedy = {**honest, "item": {**proposed, "settings": {"operations": ATTACK["operations"], **GREED}}}
     with pytest.raises(Exception, match=r"a request for ns\.t cannot ask for expire_partitions"):
-        lake.stack.invoke("plan", greedy)
-    lake.stack.invoke("plan", honest)
+        lake.stack.invoke("read", {"step": "plan", **greedy})
+    lake.stack.invoke("read", {"step": "plan", **honest})
     # The honest plan has these steps; each step reads the policy again, with the settings of its item.
     key = f"{table_folder('forged', parse_event(Item, proposed).identity.spelling)}/plan.json"
     plan = lake.stack.control(key)
     lake.stack.put_control(key, json.dumps({**plan, "routes": {"expire_partitions": "function", **plan["routes"]}}))
-    for function in ("expire_partitions", "expire_snapshots"):
-        shown = lake.stack.invoke(function, greedy)
-        assert "a request for ns.t cannot ask for expire_partitions" in shown[function]
+    for function, step in (("commit", "expire_partitions"), ("expire", "expire_snapshots")):
+        shown = lake.stack.invoke(function, {"step": step, **greedy})
+        assert "a request for ns.t cannot ask for expire_partitions" in shown[step]
     assert is_untouched(lake, files)

@@ -10,11 +10,14 @@ from pathlib import Path
 import boto3
 import pytest
 
+from icekeeper.operation_facts import FUNCTIONS, Function
 from local_stack.credential_server import KEY_VARIABLES
+from local_stack.functions import invoke
 from local_stack.moto_server import MotoServer
 from local_stack.rights.callers import DENIED
 from local_stack.rights.coverage import surprises
 from local_stack.stack import LocalStack, deployed
+from support.lambda_functions import sample
 from support.rights_fleet import ALL_IN_JOBS, DATA_BUCKET, PARAMETERS, RightsFleet, jobs_in_this_process
 from support.scripted_pipeline import ScriptedPipeline
 
@@ -126,6 +129,23 @@ def test_a_missing_right_stops_the_call_that_needs_it(scripted_stack: LocalStack
     assert list(script.event_of("report")["state"]["jobs"]) == ["compaction"]
     assert {str(item.need.action) for item in DENIED} == {"s3:GetObject", "glue:StartJobRun"}
     DENIED.clear()
+
+
+@pytest.mark.parametrize("function", Function)
+def test_a_function_refuses_the_steps_of_all_others_before_it_reads(
+    scripted_stack: LocalStack, monkeypatch: pytest.MonkeyPatch, function: Function
+) -> None:
+    monkeypatch.setattr(scripted_stack.rights, "used", set())
+    own = ", ".join(step for step, its in FUNCTIONS.items() if its is function)
+    foreign = [step for step, its in FUNCTIONS.items() if its is not function]
+    for step in foreign:
+        name = scripted_stack.template.name(f"{function.title()}Function")
+        result, error = invoke(name, sample(step), timeout_s=60, memory_mb=1024)
+        assert error is not None
+        sentence = f"this function does only {own}: it does not do {step}"
+        assert (result, error["errorType"], error["errorMessage"]) == (None, "StepRefused", sentence)
+    assert len(foreign) >= 6
+    assert scripted_stack.rights.used == set()  # no request, not even for its state or the control bucket
 
 
 # Functions and jobs of a local stack fetch the keys of their role, as on AWS.

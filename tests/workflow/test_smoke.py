@@ -73,7 +73,7 @@ def test_a_stack_that_works_passes_and_a_fault_is_reported(smoked: Smoked, capsy
     def denied(event: object) -> object:
         raise PermissionError("AccessDenied: not authorized to perform: s3tables:GetTable")
 
-    stack.stand_in({"detect": denied}, {})
+    stack.stand_in({"read": denied}, {})
     assert smoke("--catalog", CATALOG) == 1
     shown = capsys.readouterr().out
     assert "WRONG  pass as deployed: run smoke-" in shown

@@ -37,8 +37,8 @@ NONE = dict.fromkeys(STEPS, "none")
 EVERYTHING = dict.fromkeys(STEPS, "function")
 LARGE = {step: "glue" if step in FACTS and FACTS[step].job else "none" for step in STEPS}  # type: ignore[index]
 MOST_BYTES = 16 * 1024
-FUNCTIONS = ["expire_partitions", "compact_small"], ["expire_snapshots", "list_orphans", "remove_orphans"]
-WHOLE = ["plan", *FUNCTIONS[0], *FUNCTIONS[1], "rewrite_manifests"]
+IN_MAPS = ["expire_partitions", "compact"], ["expire_snapshots", "list_orphans", "remove_orphans"]
+WHOLE = ["plan", *IN_MAPS[0], *IN_MAPS[1], "rewrite_manifests"]
 
 
 def route(*steps: str, to: str = "function") -> dict[str, str]:
@@ -87,7 +87,7 @@ def test_a_run_passes_every_stage_in_order(scripted_stack: LocalStack, script: S
     ]
     assert (script.steps_of("ns.small"), script.steps_of("ns.large")) == (WHOLE, ["plan"])
     steps = [step for step in script.steps if step not in ("detect", "gather", "clean_staged", "report")]
-    assert steps == [*["plan"] * 2, *FUNCTIONS[0], "job:compaction", *WHOLE[3:], "job:orphans", "job:manifests"]
+    assert steps == [*["plan"] * 2, *IN_MAPS[0], "job:compaction", *WHOLE[3:], "job:orphans", "job:manifests"]
     assert [child.label for child in execution.children] == [
         *("PlanTables", "PlanTables", "CompactSmallTables", "ExpireAndSweep")
     ]
@@ -223,7 +223,7 @@ def test_the_next_state_follows_every_failed_task(scripted_stack: LocalStack, sc
     refused = failing(OperationRefused("a guard saw danger"))
     script.happening = {step: of_table("ns.all", refused) for step in WHOLE[1:] if step != "remove_orphans"}
     script.happening["remove_orphans"] = of_table("ns.removal", failing(ValueError("a bug")))
-    script.happening["plan"] = lambda event: of_table("ns.unplanned", refused)(event) if "item" in event else None
+    script.happening["plan"] = of_table("ns.unplanned", refused)
     execution = scripted_stack.run()
 
     assert execution.status == "SUCCEEDED"
@@ -314,11 +314,11 @@ def test_a_run_that_may_wait_waits_for_the_table_and_for_a_slot(
             script.held.clear()
 
     full = FleetBusy("every slot is taken")
-    script.happening |= {"plan": free_at_the_third, "compact_small": failing(full, full, full)}
+    script.happening |= {"plan": free_at_the_third, "compact": failing(full, full, full)}
     script.routes = route("compact")
     execution = scripted_stack.run({"table": "ns.t", "wait": True})
     assert execution.status == "SUCCEEDED"
-    assert script.steps == ["detect", *["plan"] * 3, "gather", *["compact_small"] * 4, "report"]
+    assert script.steps == ["detect", *["plan"] * 3, "gather", *["compact"] * 4, "report"]
     assert list(PACE.waits) == [30] * 5
 
 

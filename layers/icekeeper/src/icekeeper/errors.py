@@ -7,6 +7,7 @@
     │   ├── TableNotFound      the catalog has no such table
     │   ├── CatalogNotFound    PyIceberg's configuration has no such catalog
     │   ├── UnknownSetting     there is no such policy key
+    │   ├── StepRefused        an event names a step that this function must not do
     │   └── RequestRefused     a request for a pass asks for more than the table's policy allows
     ├── TableUnsupported       the table is legal, but this version must not touch it
     ├── PlanStale              the table changed so that the plan no longer applies: plan again
@@ -82,6 +83,10 @@ class UnknownSetting(PolicyError):
     """There is no policy key of this name."""
 
     page = "policy"
+
+
+class StepRefused(PolicyError):
+    """An event names a step of another function; nothing was read."""
 
 
 class RequestRefused(PolicyError):

@@ -26,6 +26,19 @@ class Operation(StrEnum):
     COMPUTE_STATISTICS = "compute_statistics"
 
 
+class Function(StrEnum):
+    """A function of the stack, ``functions/NAME.py``, named after what its role may do to tables."""
+
+    READ = "read"
+    COMMIT = "commit"
+    EXPIRE = "expire"
+    """Commits, and deletes files."""
+    DELETE = "delete"
+    """Deletes files, and does not commit."""
+    REPORT = "report"
+    """Has no right to any table."""
+
+
 class BuiltIn(StrEnum):
     """The maintenance that a table bucket can do itself, named as in the S3 Tables API."""
 
@@ -66,12 +79,12 @@ class Stage(StrEnum):
     MANIFESTS = "manifests"
     """One run of the Glue job ``rewrite_manifests``."""
     STAGED = "staged"
-    """One call of the function ``clean_staged``."""
+    """One call of a function for all tables of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlueJob:
-    """The Glue job that runs a step instead of its function when ``measure`` is above ``times * limit``."""
+    """The Glue job that runs a step instead of a function when ``measure`` is above ``times * limit``."""
 
     script: str
     """``glue_jobs/SCRIPT.py``."""
@@ -95,16 +108,14 @@ class StepFacts:
     built_in: BuiltIn | None = None
     """The table bucket's own maintenance that does the same work, unless it is switched off."""
     commits: bool = False
-    """Its function needs the right to write files and to commit."""
+    """It needs the right to write files and to commit."""
     deletes_rows: bool = False
     deletes_files: bool = False
-    """Its function needs the right to delete."""
-    function: str
-    """``functions/FUNCTION/handler.py``."""
+    """It needs the right to delete."""
+    done_with: str | None = None
+    """The step whose call does this step too; ``None``: it has a call of its own."""
     stage: Stage
-    """The stage in which its function runs."""
-    lister: str | None = None
-    """A function without the right to delete; it runs first and lists the files to delete."""
+    """The stage in which a function does it."""
     job: GlueJob | None = None
     """``None``: the step reads and writes metadata only, which always fits into a function."""
 
@@ -112,6 +123,18 @@ class StepFacts:
     def is_destructive(self) -> bool:
         """Whether the operation is refused if it cannot read metadata; other operations fail."""
         return self.deletes_rows or self.deletes_files
+
+    @property
+    def call(self) -> str:
+        """The step that the event names."""
+        return self.done_with or self.name
+
+    @property
+    def function(self) -> Function:
+        """The function whose role has exactly the rights that the step needs."""
+        if self.deletes_files:
+            return Function.EXPIRE if self.commits else Function.DELETE
+        return Function.COMMIT if self.commits else Function.READ
 
 
 STEP_FACTS: tuple[StepFacts, ...] = (
@@ -121,7 +144,6 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         is_opt_in=True,  # it changes rows
         commits=True,
         deletes_rows=True,
-        function="expire_partitions",
         stage=Stage.SMALL,
     ),
     StepFacts(
@@ -130,7 +152,6 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         switches=("rewrite_enabled", "delete_compaction_enabled"),
         built_in=BuiltIn.COMPACTION,
         commits=True,
-        function="compact_small",
         stage=Stage.SMALL,
         job=GlueJob(
             script="compact_data_files",
@@ -145,7 +166,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         switches=("delete_compaction_enabled",),
         built_in=BuiltIn.COMPACTION,
         commits=True,
-        function="compact_small",
+        done_with=Operation.COMPACT.value,
         stage=Stage.SMALL,
         # The work depends on the size of the delete files, but a snapshot's summary has only their number.
         job=GlueJob(
@@ -163,7 +184,6 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         built_in=BuiltIn.SNAPSHOT_MANAGEMENT,
         commits=True,
         deletes_files=True,
-        function="expire_snapshots",
         stage=Stage.SWEEP,
     ),
     StepFacts(
@@ -172,9 +192,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         switches=("orphan_sweep_enabled",),
         built_in=BuiltIn.UNREFERENCED_FILE_REMOVAL,
         deletes_files=True,
-        function="remove_orphans",
         stage=Stage.SWEEP,
-        lister="list_orphans",
         job=GlueJob(script="remove_orphans", stage=Stage.ORPHANS, measure=Measure.FILES, limit=Limit.ORPHAN_REFERENCES),
     ),
     StepFacts(
@@ -182,7 +200,6 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         description="Merge small manifests",
         switches=("manifest_rewrite_enabled",),
         commits=True,
-        function="rewrite_manifests",
         stage=Stage.SWEEP,
         job=GlueJob(
             script="rewrite_manifests", stage=Stage.MANIFESTS, measure=Measure.FILES, limit=Limit.MANIFEST_ENTRIES
@@ -193,7 +210,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         description="Count distinct values",
         is_opt_in=True,  # it costs a full read
         commits=True,
-        function="rewrite_manifests",
+        done_with=Operation.REWRITE_MANIFESTS.value,
         stage=Stage.SWEEP,
         job=GlueJob(
             script="rewrite_manifests", stage=Stage.MANIFESTS, measure=Measure.TOTAL_BYTES, limit=Limit.STATISTICS_BYTES
@@ -203,7 +220,6 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         name=CLEAN_STAGED,
         description="Delete the files of failed loads, from the record",
         deletes_files=True,
-        function="clean_staged",
         stage=Stage.STAGED,
     ),
 )
@@ -220,9 +236,17 @@ ALL_OPERATIONS: tuple[Operation, ...] = tuple(operation for operation in FACTS i
 """What ``operations=all`` means, in canonical order."""
 
 
-def steps_of_function(function: str) -> frozenset[str]:
-    """The steps that ``functions/FUNCTION`` does."""
-    return frozenset(step.name for step in STEP_FACTS if step.function == function)
+FUNCTIONS: Mapping[str, Function] = {
+    **dict.fromkeys(("detect", "plan", "gather", "list_orphans"), Function.READ),
+    **{step.call: step.function for step in STEP_FACTS},
+    "report": Function.REPORT,
+}
+"""The function of every step that an event names, in the order of a run."""
+
+
+def steps_of_call(call: str) -> frozenset[str]:
+    """The steps that a call does, given the step that its event names."""
+    return frozenset(step.name for step in STEP_FACTS if step.call == call)
 
 
 def operations_of_job(script: str) -> frozenset[Operation]:

@@ -199,8 +199,7 @@ def _number(environment: Mapping[str, str], name: str, default: int) -> int:
 # A deployment as its functions and jobs see it: the state, the control bucket, and the catalogs by name.
 
 # Every call in AWS needs this module.  Import it while a function starts, when Lambda grants the most CPU, and not
-# during its first call.  Modules that only file-reading functions need are imported in functions/files_ahead.py
-# (platform: function-import-time).
+# during its first call (platform: function-import-time).
 
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from icekeeper.errors import PolicyError
+from icekeeper.errors import PolicyError, StepRefused
 from icekeeper.model import CatalogId, TableName
 from icekeeper.operation_facts import Stage
 from icekeeper.policy.keys import Scope, refuse_meaningless
@@ -182,6 +182,14 @@ class Item(_Event):
         return TableIdentity(CatalogId(self.catalog, self.warehouse), self.name, self.uuid, self.location)
 
 
+class StepEvent(BaseModel):
+    """What every event of a function has: the step that the function is to do; the step's own model has the rest."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    step: str
+
+
 class RunEvent(_Event):
     """Work on all tables of a run: gather the work of its stages, or clean up after failed loads."""
 
@@ -192,7 +200,7 @@ class RunEvent(_Event):
 
 
 class TableEvent(RunEvent):
-    """Plan a table, or carry out this function's steps of its pass."""
+    """Plan a table, or carry out a step of its pass."""
 
     item: Item
     listed: str | None = None
@@ -249,6 +257,19 @@ class ReportEvent(_Event):
 
 
 AnyEvent = TypeVar("AnyEvent", bound=BaseModel)
+
+
+def split_event(event: Any, own: Collection[str]) -> tuple[str, dict[str, Any]]:
+    """The step that an event names, which is one of ``own``, and the event without it.
+
+    Raises:
+        StepRefused: the function does not do this step.
+        PolicyError: the event is malformed.
+    """
+    step = parse_event(StepEvent, event).step
+    if step not in own:
+        raise StepRefused(f"this function does only {', '.join(own)}: it does not do {step}")
+    return step, {name: value for name, value in event.items() if name != "step"}
 
 
 def parse_event(model: type[AnyEvent], event: Any) -> AnyEvent:

@@ -29,7 +29,7 @@ from icekeeper.errors import (
     TableBusy,
 )
 from icekeeper.maintenance.pass_steps import begin, run_operation
-from icekeeper.operation_facts import CLEAN_STAGED, STEPS, Stage, steps_of_function
+from icekeeper.operation_facts import CLEAN_STAGED, STEPS, Stage, steps_of_call
 from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import OperationContext, PassLimits
 from icekeeper.pass_context.stores import sharing_reads
@@ -212,10 +212,10 @@ def _clean_staged(step: _Step) -> str:
     return summary
 
 
-def steps_for(work: TableWork, function: str) -> list[str]:
-    """The steps that a table's plan assigns to a function, named by its folder, in canonical order."""
+def steps_for(work: TableWork, call: str) -> list[str]:
+    """The steps that a table's plan assigns to a function, of those that a call does, in canonical order."""
     plan = work.documents.plan()
-    mine = frozenset[str]() if plan is None else steps_of_function(function)
+    mine = frozenset[str]() if plan is None else steps_of_call(call)
     return [step for step in STEPS if step in mine and plan is not None and plan.routes.get(step) == "function"]
 
 
