@@ -14,7 +14,7 @@ _OF_RESOURCE = ("AWS::Serverless::Function", "AWS::Serverless::StateMachine")
 def roles_of(template: Template) -> Mapping[str, Role]:
     """Every role by its ARN: those of the template, and those that SAM makes for functions and state machines.
 
-    What SAM adds to a function's role by itself (writing its logs and traces) is left out: a function here prints its
+    What SAM adds to a function's role by itself (writing its logs) is left out: a function here prints its
     logs.  So are policies of resources, such as the denial of what comes without TLS: nothing here has TLS.
 
     Raises:

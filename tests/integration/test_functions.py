@@ -68,6 +68,9 @@ def test_functions_alone_run_a_whole_pass(aws_functions: Functions, monkeypatch:
         started, finished = answer.lines_of("operation_started"), answer.lines_of("operation_finished")
         assert [line["operation"] for line in (*started[:1], *finished[:1])] == [operation] * 2, name
         assert finished[0]["status"] == "succeeded"
+        seconds, of_it = finished[0]["seconds"], [finished[0][f"{part}_s"] for part in ("load", "plan", "commit")]
+        assert sum(of_it) <= seconds + 0.003, "each is rounded"
+        assert (of_it[2] > 0) == (operation != "remove_orphans")
         for line in answer.lines:
             assert (line["run_id"], line["correlation_id"], line["step"]) == (RUN, RUN, name)
             assert (line["catalog"], line["table"]) == ("local", "ns.t")

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from icekeeper.errors import StorageError
 from icekeeper.operation_facts import Operation
 from icekeeper.report.activity import (
     PASS,
     REWRITING,
     JsonLines,
     PassShare,
+    Spent,
     operation_finished,
     operation_started,
     progress_of,
@@ -39,6 +42,35 @@ def test_the_start_and_end_of_an_operation_are_logged_with_fields(caplog: pytest
         (finished, {"event": "operation_finished", "status": "succeeded", "seconds": 1.235}),
     ):
         assert {key: vars(record)[key] for key in {**common, **more}} == {**common, **more}
+
+
+def test_the_seconds_of_an_operation_are_those_of_loads_plan_and_commits() -> None:
+    now_s, passed = [0.0], list[Any]()
+    spent = Spent(lambda: now_s[0])
+    progress = spent.noting(lambda *what: passed.append(what))
+
+    def after(seconds: float) -> None:
+        now_s[0] += seconds
+
+    with spent.loading():
+        after(2)
+    progress("compact: planning", 0, 0)
+    after(3)
+    progress("compact: footers", 1, 1)
+    after(4)
+    progress(REWRITING, 0, 8)
+    after(100)
+    for _ in range(2):
+        with spent.loading():
+            after(1)
+        with suppress(StorageError), spent.committing():
+            after(5)
+            raise StorageError("a failed commit counts, too")
+    assert spent.fields() == {"load_s": 4, "plan_s": 7, "commit_s": 10}
+    assert passed == [("compact: planning", 0, 0), ("compact: footers", 1, 1), (REWRITING, 0, 8)]
+    idle = Spent(lambda: now_s[0])
+    after(6)
+    assert idle.fields() == {"load_s": 0, "plan_s": 6, "commit_s": 0}
 
 
 def progressed(total: int, seconds_each: float, *, steps: int | None = None) -> list[tuple[str, int, int]]:

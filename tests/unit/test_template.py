@@ -330,12 +330,11 @@ def test_the_page_names_every_service_with_a_client() -> None:
 def test_a_function_writes_only_logs_of_this_stack() -> None:
     stack = render({})
     groups = {stack.resources[f"{name.removesuffix('Function')}LogGroup"]["Type"] for name, _ in FUNCTIONS.values()}
-    (logs, traces) = stack.managed["FunctionRuntimePolicy"].statements
+    (logs,) = stack.managed["FunctionRuntimePolicy"].statements
 
     assert groups == {"AWS::Logs::LogGroup"}
     assert len(logs["Resource"]) == len(FUNCTIONS)
     assert all("LogGroup" in item and "*" not in item for item in logs["Resource"])
-    assert set(traces["Action"]) == {"xray:PutTraceSegments", "xray:PutTelemetryRecords"}
 
 
 # The rendered template under every combination of the parameters that create resources.

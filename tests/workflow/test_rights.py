@@ -22,7 +22,6 @@ from support.rights_fleet import ALL_IN_JOBS, DATA_BUCKET, PARAMETERS, RightsFle
 from support.scripted_pipeline import ScriptedPipeline
 
 OF_GLUE = "Glue itself asks for it, to start and to log a run"
-OF_LAMBDA = "Lambda itself asks for it, to log and to trace a call"
 OF_STEP_FUNCTIONS = "Step Functions itself asks for it"
 OF_REST = "only a table bucket that is reached as an Iceberg REST catalog asks for it: test_counted_requests.py"
 OF_READERS = "nothing here asks for it; AWS's own policies for readers of table buckets have it"
@@ -46,7 +45,7 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
         "kms:GenerateDataKey": OF_KMS,
     },
     "FunctionRuntimePolicy": dict.fromkeys(
-        ("logs:CreateLogStream", "logs:PutLogEvents", "xray:PutTraceSegments", "xray:PutTelemetryRecords"), OF_LAMBDA
+        ("logs:CreateLogStream", "logs:PutLogEvents"), "Lambda itself asks for it, to log a call"
     ),
     "GlueRuntimePolicy": dict.fromkeys(
         ("s3:GetObject", "logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"), OF_GLUE
@@ -63,10 +62,9 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
         (
             *("logs:CreateLogDelivery", "logs:GetLogDelivery", "logs:UpdateLogDelivery", "logs:DeleteLogDelivery"),
             *("logs:ListLogDeliveries", "logs:PutResourcePolicy", "logs:DescribeResourcePolicies"),
-            *("logs:DescribeLogGroups", "xray:PutTraceSegments", "xray:PutTelemetryRecords"),
-            *("xray:GetSamplingRules", "xray:GetSamplingTargets"),
+            "logs:DescribeLogGroups",
         ),
-        f"{OF_STEP_FUNCTIONS}, to deliver logs and traces",
+        f"{OF_STEP_FUNCTIONS}, to deliver logs",
     ),
 }
 """By policy: actions that no call here needs, each with the reason why it is allowed."""

@@ -37,7 +37,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.metadata_files import deletes_after_commit
 from icekeeper.policy import Operation
 from icekeeper.policy.sweep_rhythm import FORMER_TABLES, why_no_sweep
-from icekeeper.report.activity import operation_finished, operation_started, progress_of
+from icekeeper.report.activity import Spent, operation_finished, operation_started, progress_of
 from icekeeper.report.outcome import (
     OperationOutcome,
     PassOutcome,
@@ -192,7 +192,9 @@ def run_operation(
     names = str(context.table), operation.value, context.run_id
     operation_started(*names)
     started_s = time.perf_counter()
-    context = replace(context, progress=progress_of(*names, context.progress, context.share))
+    spent = Spent()
+    progress = progress_of(*names, spent.noting(context.progress), context.share)
+    context = replace(context, progress=progress, spent=spent)
     context.progress(f"{operation.value}: planning", 0, 0)
     with counting() as sent, keeping_documents():
         try:
@@ -212,7 +214,8 @@ def run_operation(
         finally:
             remember_claims(context)
     seconds = time.perf_counter() - started_s
-    operation_finished(*names, status=outcome.status.value, summary=outcome.summary, seconds=seconds)
+    shown = {"status": outcome.status.value, "summary": outcome.summary}
+    operation_finished(*names, **shown, seconds=seconds, spent=spent.fields())
     metrics = {**outcome.metrics, **context.stores.metrics, **request_metrics(operation.value, sent.counts)}
     outcome = replace(outcome, metrics=metrics, lost_lease=context.limits.has_lost_lease)
     return _only_planned(outcome, context) if context.dry_run else outcome

@@ -31,7 +31,7 @@ from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.pass_context.served import ServedCatalogs
 from icekeeper.pass_context.stores import Stores
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
-from icekeeper.report.activity import PassShare, Progress
+from icekeeper.report.activity import PassShare, Progress, Spent
 from icekeeper.state.leases import HeldLease
 from icekeeper.state.store import Pin, PinKind, StateStore
 from icekeeper.state.table_memory import TableMemory
@@ -115,6 +115,8 @@ class OperationContext:
     sleep: Callable[[float], None]
     monotonic_s: Callable[[], float]
     """A steady clock in seconds; it advances while ``sleep`` sleeps."""
+    spent: Spent = field(default_factory=Spent)
+    """The seconds of the running operation."""
     footprint: Footprint = field(default_factory=Footprint)
     """The folders in which this pass has seen files of the table."""
     running: Job | None = None
@@ -139,7 +141,8 @@ class OperationContext:
         Raises:
             SwitchedOff: its properties stop the running operation.
         """
-        loaded = self.catalogs.own.load(self.table)
+        with self.spent.loading():
+            loaded = self.catalogs.own.load(self.table)
         self._heed(loaded)
         return loaded if self.planned is None else self.planned.load(loaded)
 
@@ -267,25 +270,22 @@ class OperationContext:
         """
         if self.planned is not None:
             return self.planned.commit(head, prepare, self.stores.now_ms(head))
-        return commit_with_retries(
-            self.catalogs.own,
-            head,
-            prepare,
-            CommitTerms(
-                max_retries=self.policy.max_commit_retries,
-                patience_s=patience_s,
-                discard=lambda paths: self.discard(head, paths),
-                pinned_metadata=lambda: (
-                    *self.memory.pinned_metadata(),
-                    *metadata_of_other_entries(self.state, self.catalogs, head),
-                ),
-                permit=self._heed,
-                renew=self._renew,
-                traces=lambda shown: newer_metadata(self.stores.storage(shown), shown),
-                sleep=self.sleep,
-                monotonic_s=self.monotonic_s,
+        terms = CommitTerms(
+            max_retries=self.policy.max_commit_retries,
+            patience_s=patience_s,
+            discard=lambda paths: self.discard(head, paths),
+            pinned_metadata=lambda: (
+                *self.memory.pinned_metadata(),
+                *metadata_of_other_entries(self.state, self.catalogs, head),
             ),
+            permit=self._heed,
+            renew=self._renew,
+            traces=lambda shown: newer_metadata(self.stores.storage(shown), shown),
+            sleep=self.sleep,
+            monotonic_s=self.monotonic_s,
         )
+        with self.spent.committing():
+            return commit_with_retries(self.catalogs.own, head, prepare, terms)
 
     def _renew(self) -> None:
         if self.running is not None:

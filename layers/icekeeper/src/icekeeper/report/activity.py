@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TypeAlias
 
 from icekeeper.errors import PolicyError
@@ -33,6 +34,8 @@ REWRITING = "compact: rewriting"
 """The phase in which compaction reads and writes data files; it counts bytes of inputs, all others count items."""
 _SHARES = {Operation.COMPACT.value: 80, Operation.REMOVE_ORPHANS.value: 8}
 _SHARE = 3
+_PLANNING = ("planning", "footers")
+"""Planning and reading footers come before the work."""
 
 
 def amount_text(what: str, done: int, total: int) -> str:
@@ -69,10 +72,61 @@ class PassShare:
             return
         self._place = self._operations.index(name, self._place)
         shares = [_SHARES.get(operation, _SHARE) for operation in self._operations]
-        # Planning and reading footers come before the work, and committing after it.
-        is_work = total > 0 and not what.endswith("footers")
+        is_work = total > 0 and not what.endswith(_PLANNING)  # committing has no total
         reached = sum(shares[: self._place]) + (shares[self._place] * min(done, total) / total if is_work else 0.0)
         self.percent = max(self.percent, min(99, int(100 * reached / sum(shares))))
+
+
+class Spent:
+    """The seconds that an operation spent on loading the table, on planning, and on commits.
+
+    Planning ends with the first commit, or with the first progress of the work itself; loads do not count as planning.
+    """
+
+    def __init__(self, monotonic_s: Callable[[], float] = time.perf_counter) -> None:
+        self._now_s = monotonic_s
+        self._began_s = monotonic_s()
+        self._load_s = self._commit_s = 0.0
+        self._plan_s: float | None = None
+
+    @contextmanager
+    def loading(self) -> Iterator[None]:
+        """The block loads the table."""
+        since_s = self._now_s()
+        try:
+            yield
+        finally:
+            self._load_s += self._now_s() - since_s
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """The block commits, with all its attempts."""
+        self._end_plan()
+        since_s = self._now_s()
+        try:
+            yield
+        finally:
+            self._commit_s += self._now_s() - since_s
+
+    def noting(self, and_then: Progress) -> Progress:
+        """A progress callback that notes the end of planning, and passes each call on to ``and_then``."""
+
+        def progress(what: str, done: int, total: int) -> None:
+            if not what.endswith(_PLANNING):
+                self._end_plan()
+            and_then(what, done, total)
+
+        return progress
+
+    def fields(self) -> Mapping[str, float]:
+        """``load_s``, ``plan_s`` and ``commit_s``; an operation that neither worked nor committed has only planned."""
+        self._end_plan()
+        seconds = {"load_s": self._load_s, "plan_s": self._plan_s or 0.0, "commit_s": self._commit_s}
+        return {name: round(value, 3) for name, value in seconds.items()}
+
+    def _end_plan(self) -> None:
+        if self._plan_s is None:
+            self._plan_s = self._now_s() - self._began_s - self._load_s
 
 
 def silent(what: str, done: int, total: int) -> None:
@@ -102,11 +156,21 @@ def operation_started(table: str, operation: str, run_id: str) -> None:
     _log("operation_started", "%s: %s started", table, operation, **fields)
 
 
-def operation_finished(table: str, operation: str, run_id: str, *, status: str, summary: str, seconds: float) -> None:
-    """Log that an operation of a pass ended; ``summary`` is the sentence of its outcome."""
+def operation_finished(
+    table: str,
+    operation: str,
+    run_id: str,
+    *,
+    status: str,
+    summary: str,
+    seconds: float,
+    spent: Mapping[str, float] = MappingProxyType({}),
+) -> None:
+    """Log that an operation of a pass ended; ``summary`` is the sentence of its outcome, ``spent`` parts of its
+    seconds."""
     fields = {"table": table, "operation": operation, "run_id": run_id, "status": status, "summary": summary}
     shown = (table, operation, status, summary)
-    _log("operation_finished", "%s: %s %s: %s", *shown, **fields, seconds=round(seconds, 3))
+    _log("operation_finished", "%s: %s %s: %s", *shown, **fields, seconds=round(seconds, 3), **spent)
 
 
 def swap_lost(table: str, attempt: int, why: str, wait_s: float) -> None:
