@@ -468,24 +468,26 @@ def test_every_role_that_uses_the_state_table_may_use_its_key_through_dynamodb()
 
 
 @pytest.mark.parametrize(
-    ("parameter", "service"),
+    ("parameter", "services"),
     [
-        ("ControlBucketKmsKeyArn", "s3."),
-        ("StateTableKmsKeyArn", "dynamodb."),
-        ("QueueKmsKeyArn", "sqs."),
-        ("ArtifactKmsKeyArn", "s3.*."),
+        ("ControlBucketKmsKeyArn", {"s3"}),
+        ("StateTableKmsKeyArn", {"dynamodb"}),
+        ("QueueKmsKeyArn", {"sqs"}),
+        ("ArtifactKmsKeyArn", {"s3"}),
+        ("KmsKeyArns", {"s3", "s3tables", "secretsmanager"}),
     ],
 )
-def test_a_key_of_the_stack_is_used_only_through_its_service(parameter: str, service: str) -> None:
+def test_a_key_is_used_only_through_the_services_that_need_it(parameter: str, services: set[str]) -> None:
     """No role may decrypt with the key directly."""
-    stack = render({parameter: SINGLE[parameter]})
+    key = SINGLE.get(parameter) or TABLES[parameter][1]
+    stack = render({parameter: key})
     policies = [*stack.of_type("AWS::IAM::Role").values(), *stack.of_type("AWS::IAM::ManagedPolicy").values()]
-    found = [item for policy in policies for item in statements(policy) if item.get("Resource") == SINGLE[parameter]]
-    assert found
-    for item in found:
-        ((keys),) = item["Condition"].values()
-        assert list(keys) == ["kms:ViaService"]
-        assert str(keys["kms:ViaService"]).startswith(service)
+    through: set[str] = set()
+    for item in (item for policy in policies for item in statements(policy) if item.get("Resource") in (key, [key])):
+        ((condition),) = item["Condition"].values()
+        assert list(condition) == ["kms:ViaService"]
+        through |= {service.partition(".")[0] for service in strings({"": condition["kms:ViaService"]})}
+    assert through == services
 
 
 def test_only_the_schedule_may_use_the_key_of_the_queue() -> None:
