@@ -1,4 +1,4 @@
-"""The work of a run table by table, in three Distributed Maps: plan, compact in functions, expire and sweep.
+"""The work of a run table by table, in Distributed Maps: plan, compact in functions, expire and sweep, and what waits.
 
 A child has as few states as possible, because AWS bills each state that is entered,
 and is bounded by the timeouts of its tasks.  It returns nothing: outcomes and reasons of failures are documents in the
@@ -85,6 +85,16 @@ def expire_and_sweep() -> State:
         ended: _ended("The outcomes are in the control bucket"),
     }
     return _stage_map("ExpireAndSweep", Stage.SWEEP, "Snapshots, then orphans, then manifests", states)
+
+
+def merge_after_orphans() -> State:
+    """Manifests of tables whose orphans the job has removed; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
+    ended = "ManifestsMerged"
+    states = {
+        **_task("rewrite_manifests", name="MergeManifests", then=None, failed=ended),
+        ended: _ended("The outcomes are in the control bucket"),
+    }
+    return _stage_map("MergeAfterOrphans", Stage.AFTER_ORPHANS, "The manifests of tables with many files", states)
 
 
 def _map(label: str, *, of: str, comment: str, item: State, states: States) -> State:

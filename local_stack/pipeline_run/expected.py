@@ -59,11 +59,16 @@ _DATA_FILES = {
     f"{NAMESPACE}.customers": 1,
     f"{NAMESPACE}.orders": 7,
 }
-_JOBS = {"compact_data_files": ["SUCCEEDED"], "rewrite_manifests": ["SUCCEEDED"], "remove_orphans": []}
+_JOBS = {
+    "compact_data_files": ["SUCCEEDED"],
+    "expire_snapshots": [],
+    "rewrite_manifests": ["SUCCEEDED"],
+    "remove_orphans": [],
+}
 _LINE = [
     *("Detect", "AnyTables", "PlanTables", "Gather", "AnySmall", "CompactSmallTables", "AnyCompaction"),
-    *("CompactDataFiles", "AnySweep", "ExpireAndSweep", "AnyLargeOrphans", "AnyLargeManifests"),
-    *("RewriteLargeManifests", "AnyStaged", "Report", "HowItWent", "Done"),
+    *("CompactDataFiles", "AnyLargeExpiry", "AnySweep", "ExpireAndSweep", "AnyLargeOrphans", "AnyAfterOrphans"),
+    *("AnyLargeManifests", "RewriteLargeManifests", "AnyStaged", "Report", "HowItWent", "Done"),
 ]
 _STAGES = {
     "small": {f"{NAMESPACE}.events", f"{NAMESPACE}.customers", f"{NAMESPACE}.{BROKEN}"},

@@ -56,7 +56,12 @@ def print_history(
             _tell_job(console, stages[_JOBS[visit.name]], passes)
 
 
-_JOBS = {"CompactDataFiles": "compaction", "RemoveLargeOrphans": "orphans", "RewriteLargeManifests": "manifests"}
+_JOBS = {
+    "CompactDataFiles": "compaction",
+    "ExpireManySnapshots": "expiry",
+    "RemoveLargeOrphans": "orphans",
+    "RewriteLargeManifests": "manifests",
+}
 """The stage of which each job does the work."""
 
 

@@ -127,7 +127,7 @@ def test_a_pass_that_left_every_step_counts_as_refused(pipeline: Pipeline) -> No
 
 def test_a_step_killed_with_the_most_time_and_memory_is_cut_off(pipeline: Pipeline) -> None:
     """A step that has a job runs there first; a pass that succeeds ends the cut-off."""
-    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280")
+    pipeline.deployment = pipeline.open(ICEKEEPER_SMALL_COMPACTION_MB="1280", ICEKEEPER_SMALL_EXPIRY="0")
     item, plan = pipeline.begin()
     cuts = pipeline.deployment.state.cut_offs
 

@@ -513,8 +513,27 @@ def test_a_step_that_a_function_did_not_finish_becomes_a_glue_job(pipeline: Pipe
     pipeline.report()
     pipeline.clock.now_ms += HOUR_MS
     routes = pipeline.begin("run-2")[1].routes
-    assert {step for step, route in routes.items() if route == "glue"} == {"compact"}
-    assert routes["expire_snapshots"] == "function", "there is no job that does it"
+    assert {step for step, route in routes.items() if route == "glue"} == {"compact", "expire_snapshots"}
+
+
+def test_expiry_is_a_glue_job_above_its_limit_of_listed_manifests(pipeline: Pipeline) -> None:
+    """All snapshots times the manifests of the head count, and nothing where no snapshot expires."""
+    metadata = pipeline.table.metadata
+    head = metadata.current_snapshot
+    assert head is not None
+    listed = len(metadata.snapshots) * len(pipeline.table.reader.manifests(head))
+    (item,) = pipeline.detect(table="ns.t", operations="expire_snapshots")[1]
+
+    def route(**environment: str) -> str:
+        pipeline.deployment = pipeline.open(**environment)
+        return pipeline.plan(item).routes["expire_snapshots"]
+
+    assert route(ICEKEEPER_SMALL_EXPIRY=str(listed)) == "function"
+    assert route(ICEKEEPER_SMALL_EXPIRY=str(listed - 1)) == "glue"
+    assert route(ICEKEEPER_SMALL_EXPIRY="0", ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP=str(len(metadata.snapshots))) == "function"
+    # The function reports what is unreadable.
+    Path(str(head.manifest_list).removeprefix("file://")).unlink()
+    assert route(ICEKEEPER_SMALL_EXPIRY="0") == "function"
 
 
 # The pipeline's scan.

@@ -18,10 +18,10 @@ from icekeeper.engines.shared_tasks import SharedTasks
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import LeaseLost, StorageError
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.operation_facts import Stage
 from icekeeper.operations.compaction.land import rounds
 from icekeeper.pipeline import glue_job as wave_module
 from icekeeper.pipeline.control_bucket import ControlBucket, Work
+from icekeeper.pipeline.gather import JOB_STAGES
 from icekeeper.pipeline.glue_job import NO_TIME, End, run_job, run_work
 from icekeeper.pipeline.run_leases import give_back, held_table
 from icekeeper.pipeline.run_step import run_steps
@@ -390,7 +390,7 @@ def test_a_table_that_a_wave_lists_twice_loses_no_row(wave: Wave) -> None:
 # Each large stage is a job over many tables, or over a single table on request.
 
 
-def test_large_manifests_and_orphans_get_separate_jobs(pipeline: Pipeline) -> None:
+def test_large_tables_get_a_job_for_each_stage(pipeline: Pipeline) -> None:
     pipeline.deployment = pipeline.open()
     orphan = pipeline.table.plant("data/orphan.parquet")
     item, _ = pipeline.begin(in_job=True)
@@ -399,14 +399,11 @@ def test_large_manifests_and_orphans_get_separate_jobs(pipeline: Pipeline) -> No
     reported = pipeline.gather()
     assert {stage: each.get("count") for stage, each in reported.items() if each["count"]} == {
         "compaction": 1,
-        "sweep": 1,
+        "expiry": 1,
         "orphans": 1,
         "manifests": 1,
     }
-    for stage in (Stage.COMPACTION, Stage.SWEEP, Stage.ORPHANS, Stage.MANIFESTS):
-        if stage is Stage.SWEEP:
-            assert list(pipeline.run(item, "expire_snapshots")) == ["expire_snapshots"]
-            continue
+    for stage in JOB_STAGES:
         each = reported[stage.value]
         work = Work.model_validate(control.read(each["key"], each["digest"]))
         assert (work.stage, each["execution_class"], each["workers"]) == (stage, "STANDARD", 2)

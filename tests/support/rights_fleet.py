@@ -21,9 +21,11 @@ from icekeeper.administration.pins import declare_load, stage_load
 from icekeeper.catalogs.catalog import Catalog as OurCatalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.model import TableName
-from icekeeper.operation_facts import BuiltIn
+from icekeeper.operation_facts import STEPS, BuiltIn
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.pipeline import glue_job
+from icekeeper.pipeline.control_bucket import table_folder
+from icekeeper.pipeline.events import Item, parse_event
 from icekeeper.state.open import open_state
 from icekeeper.state.staging import LoadState
 from local_stack import functions, moto_s3tables
@@ -46,13 +48,13 @@ PARAMETERS = {
     "Operations": "all,expire_partitions",
     "SmallCompactionMb": "1280",  # so that every function has something to do
 }
-ALL_IN_JOBS = {
+IN_JOBS = {
     "ICEKEEPER_SMALL_COMPACTION_MB": "0",
-    "ICEKEEPER_SMALL_MANIFESTS": "0",
+    "ICEKEEPER_SMALL_EXPIRY": "0",
+    "ICEKEEPER_SMALL_MANIFESTS": "4",
     "ICEKEEPER_SMALL_ORPHANS": "0",
-    "ICEKEEPER_SMALL_STATISTICS_MB": "0",
 }
-"""No work is small enough for a function."""
+"""Only the manifests of four files are few enough for a function."""
 POLICY_FILE = """\
 rules:
 - settings:
@@ -108,6 +110,15 @@ class RightsFleet:
         report = self.stack.control(f"runs/{execution.name}/report.json")
         return {item["table"]: item["status"] for item in report["results"]}
 
+    def ended_steps(self, execution: Execution, table: str) -> list[str]:
+        """The steps of a pass that wrote an outcome, in the order in which they did."""
+        item = next(child.input["item"] for child in execution.children if child.table == table)
+        folder = f"{table_folder(execution.name, parse_event(Item, item).identity.spelling)}/"
+        bucket = s3_backends[ACCOUNT]["aws"].get_bucket(self.stack.template.name("ControlBucket"))
+        written = {key: bucket.keys.getlist(key)[0].last_modified for key in bucket.keys if key.startswith(folder)}
+        names = [key.removeprefix(folder).removesuffix(".json") for key in sorted(written, key=written.__getitem__)]
+        return [name for name in names if name in STEPS]
+
     # -- tables
 
     def glue_table(self, name: str, folder: str = "") -> Table:
@@ -136,7 +147,7 @@ class RightsFleet:
         """Date back every object in the data bucket."""
         _grow_old(DATA_BUCKET)
 
-    def bucket_table(self, name: str, bucket: str = "rights-tables") -> None:
+    def bucket_table(self, name: str, bucket: str = "rights-tables", files_today: int = 3) -> None:
         """Create a partitioned table with a failed load in a new table bucket, which does not remove orphan files."""
         s3tables = self.stack.moto.client("s3tables")
         arn = s3tables.create_table_bucket(name=bucket)["arn"]
@@ -147,7 +158,7 @@ class RightsFleet:
         blind = {"py-io-impl": "support.aws_table_bucket.BlindFileIO", **self.stack.moto.s3_properties}
         writer = load_catalog("writer", type="sql", uri=f"sqlite:///{self._folder}/{bucket}.db", **blind)
         writer.create_namespace(DATABASE)
-        table = _filled(writer, f"{DATABASE}.{name}", pointer["warehouseLocation"])
+        table = _filled(writer, f"{DATABASE}.{name}", pointer["warehouseLocation"], files_today)
         s3tables.update_table_metadata_location(
             **address, versionToken=pointer["versionToken"], metadataLocation=table.metadata_location
         )
@@ -180,10 +191,10 @@ def _grow_old(bucket: str) -> None:
         versions.last_modified -= _DAYS_OLD
 
 
-def _filled(catalog: Catalog, name: str, location: str) -> Table:
+def _filled(catalog: Catalog, name: str, location: str, files_today: int = 3) -> Table:
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "day"))
     table = catalog.create_table(name, _SCHEMA, location=location, partition_spec=spec)
     today = datetime.datetime.now(datetime.UTC).date()
-    for past in (today, today, today, today - _DAYS_OLD):
+    for past in (*[today] * files_today, today - _DAYS_OLD):
         table.append(pa.table({"id": range(5), "day": [past] * 5}, schema=_SCHEMA.as_arrow()))
     return table

@@ -20,7 +20,7 @@ STARTED_MS = 1_790_000_000_000
 """The start time of every run in the answer of ``Detect``."""
 ROUTES = {step: "function" for step in STEPS if step not in ("expire_partitions", "compute_statistics")}
 """The default routes of a table's steps: the steps of a policy without options, all in functions."""
-JOBS = {"compact_data_files": Stage.COMPACTION, "remove_orphans": Stage.ORPHANS, "rewrite_manifests": Stage.MANIFESTS}
+JOBS = {step.job.script: step.job.stage for step in STEP_FACTS if step.job is not None}
 """The stage of each script."""
 _OPERATING = sorted({step.call for step in STEP_FACTS} - {"clean_staged"})
 DIGEST = "0" * 64

@@ -124,7 +124,7 @@ def test_every_function_job_and_state_machine_has_its_role() -> None:
         item.name for item in roles.values() if decide(item, Need("s3:DeleteObject", "arn:aws:s3:::one/f")).is_allowed
     }
     assert deleting == {
-        *("ExpireFunctionRole", "DeleteFunctionRole", "RemoveOrphansJobRole"),
+        *("ExpireFunctionRole", "DeleteFunctionRole", "ExpireSnapshotsJobRole", "RemoveOrphansJobRole"),
     }
 
 

@@ -24,6 +24,7 @@ from icekeeper.operation_facts import (
     Stage,
     StepFacts,
 )
+from icekeeper.pipeline.deployment import CONTROL_BUCKET, PipelineSettings
 from icekeeper.policy import POLICY_KEYS
 from local_stack.template import load_template
 from support.stack_template import role_of
@@ -117,12 +118,16 @@ def its_job_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]) -> 
 
 
 def its_states_are_in_the_definition(steps: Sequence[StepFacts]) -> Iterable[str]:
-    """A task calls its function in the map of its stage; a task behind the stage's choice starts its job."""
-    stages = {Stage.SMALL: "CompactSmallTables", Stage.SWEEP: "ExpireAndSweep"}
+    """A task calls its function in the map of each of its stages; a task behind the stage's choice starts its job."""
+    maps = {
+        Stage.SMALL: "CompactSmallTables",
+        Stage.SWEEP: "ExpireAndSweep",
+        Stage.AFTER_ORPHANS: "MergeAfterOrphans",
+    }
     for step in steps:
-        called = str(LEVELS[stages.get(step.stage, MACHINE.name)].definition)
-        if f"'step': '{step.call}'" not in called:
-            yield f"{step.name}: no task: state_machine/maps.py"
+        for stage in filter(None, (step.stage, step.later_stage)):
+            if f"'step': '{step.call}'" not in str(LEVELS[maps.get(stage, MACHINE.name)].definition):
+                yield f"{step.name}: no task in {stage}: state_machine/maps.py"
         if step.job is not None:
             started = [
                 state for _, state in tasks("glue") if state["Parameters"]["JobName"] == camel(step.job.script) + "Job"
@@ -146,10 +151,9 @@ def its_steps_are_selected_by_the_choices(steps: Sequence[StepFacts]) -> Iterabl
             yield f"{step.name}: make definition"
 
 
-def its_limit_is_a_setting_of_the_stack(steps: Sequence[StepFacts]) -> Iterable[str]:
-    variables = load_template()["Globals"]["Function"]["Environment"]["Variables"]
-    limits = {step.job.limit.value for step in steps if step.job is not None}
-    return sorted(limits - set(variables))
+def its_limit_has_a_value(steps: Sequence[StepFacts]) -> Iterable[str]:
+    limits = {step.job.limit for step in steps if step.job is not None}
+    return sorted(limits - PipelineSettings.read({CONTROL_BUCKET: "b"}).limits.keys())
 
 
 def its_page_is_listed_in_canonical_order(steps: Sequence[StepFacts]) -> Iterable[str]:
@@ -190,7 +194,7 @@ CHECKS: tuple[Check, ...] = (
     its_job_has_exactly_the_rights_that_it_needs,
     its_states_are_in_the_definition,
     its_steps_are_selected_by_the_choices,
-    its_limit_is_a_setting_of_the_stack,
+    its_limit_has_a_value,
     its_page_is_listed_in_canonical_order,
     its_line_is_in_the_readme,
     its_rights_are_on_the_deployment_page,
@@ -202,12 +206,13 @@ def test_every_operation_passes_the_check(check: Check) -> None:
     assert list(check(STEP_FACTS)) == []
 
 
-def test_each_step_is_named_by_its_function_and_by_one_task_that_calls_it() -> None:
+def test_each_step_is_named_by_its_function_and_by_one_task_in_each_of_its_stages() -> None:
     expected = {(step, function.value) for step, function in FUNCTIONS.items()}
     assert {(step, function.value) for function in Function for step in own_steps(function)} == expected
     parameters = [state["Parameters"] for _, state in tasks("lambda")]
     called = [(found["Payload"]["step"], found["FunctionName"]) for found in parameters]
-    assert sorted(called) == sorted((step, f"{camel(function)}Function") for step, function in expected)
+    again = {(step.call, step.function.value) for step in STEP_FACTS if step.later_stage is not None}
+    assert sorted(called) == sorted((step, f"{camel(function)}Function") for step, function in [*expected, *again])
     assert [step for step in FUNCTIONS if not (ROOT / "events" / f"{step}.json").exists()] == []
 
 

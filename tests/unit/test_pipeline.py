@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import chain, product
 
 import pytest
 from pydantic import BaseModel
 
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.operation_facts import FUNCTIONS, STEPS, Limit, Measure
+from icekeeper.operation_facts import FUNCTIONS, STEP_FACTS, STEPS, Limit, Measure, Stage
 from icekeeper.pipeline.control_bucket import PlanDocument
 from icekeeper.pipeline.deployment import PipelineSettings
 from icekeeper.pipeline.events import (
@@ -18,10 +19,12 @@ from icekeeper.pipeline.events import (
     DetectEvent,
     MachineInput,
     ReportEvent,
+    Route,
     RunEvent,
     TableEvent,
     parse_event,
 )
+from icekeeper.pipeline.gather import steps_in
 from icekeeper.pipeline.plan_table import choose_routes, table_size
 from icekeeper.pipeline.wave import (
     MOST_WORKERS,
@@ -107,9 +110,16 @@ LIMITS = {
     Limit.MANIFEST_ENTRIES: 10,
     Limit.ORPHAN_REFERENCES: 20,
     Limit.STATISTICS_BYTES: 100,
+    Limit.LISTED_MANIFESTS: 30,
 }
-HAVE_JOBS = {"compact", "rewrite_position_deletes", "remove_orphans", "rewrite_manifests", "compute_statistics"}
-SMALL = {Measure.BYTES_TO_COMPACT: 1, Measure.TOTAL_BYTES: 100, Measure.BYTES_WITH_DELETES: 100, Measure.FILES: 10}
+HAVE_JOBS = set(STEPS) - {"expire_partitions", "clean_staged"}
+SMALL = {
+    Measure.BYTES_TO_COMPACT: 1,
+    Measure.TOTAL_BYTES: 100,
+    Measure.BYTES_WITH_DELETES: 100,
+    Measure.FILES: 10,
+    Measure.LISTED_MANIFESTS: 0,
+}
 
 
 def in_glue(size: Mapping[Measure, int | None], *outgrown: str, due: Collection[str] = STEPS) -> set[str]:
@@ -123,8 +133,10 @@ def in_glue(size: Mapping[Measure, int | None], *outgrown: str, due: Collection[
 @pytest.mark.parametrize(
     ("measure", "most", "expected"),
     [
-        (Measure.FILES, 10, {"rewrite_manifests"}),
-        (Measure.FILES, 20, {"rewrite_manifests", "remove_orphans"}),
+        # Distinct values are counted after the manifests are merged, in the same job.
+        (Measure.FILES, 10, {"rewrite_manifests", "compute_statistics"}),
+        (Measure.FILES, 20, {"rewrite_manifests", "compute_statistics", "remove_orphans"}),
+        (Measure.LISTED_MANIFESTS, 30, {"expire_snapshots"}),
         (Measure.TOTAL_BYTES, 100, {"compute_statistics"}),
         (Measure.BYTES_WITH_DELETES, 1600, {"rewrite_position_deletes"}),
         (Measure.BYTES_TO_COMPACT, 100, {"compact", "rewrite_position_deletes"}),  # deletes follow compaction
@@ -142,6 +154,41 @@ def test_steps_of_unknown_size_and_steps_a_function_could_not_finish_run_as_jobs
     assert in_glue(large, due={"rewrite_position_deletes"}) == set()
     assert in_glue(large, due={"compact", "rewrite_position_deletes"}) == {"compact", "rewrite_position_deletes"}
     assert in_glue(large, due={"compact", "expire_snapshots"}) == {"compact"}
+
+
+def in_stages(routes: Mapping[str, Route]) -> list[str]:
+    """The steps of a plan as its stages run them; every stage can run its steps."""
+    by_stage = {stage: steps_in(stage, routes) for stage in Stage}
+    for stage, steps in by_stage.items():
+        for facts in (facts for facts in STEP_FACTS if facts.name in steps):
+            of_job = [] if facts.job is None else [facts.job.stage]
+            assert stage in (of_job if routes[facts.name] == "glue" else (facts.stage, facts.later_stage))
+    return list(chain(*by_stage.values()))
+
+
+def test_every_table_passes_its_steps_in_canonical_order() -> None:
+    """For all sets of due steps, each of them small or unfinished by a function, and for all sizes and limits."""
+    ways = [("none", "small", *(["outgrown"] if step in HAVE_JOBS else [])) for step in STEPS]
+    for way in product(*ways):
+        due = [step for step, which in zip(STEPS, way, strict=True) if which != "none"]
+        outgrown = [step for step, which in zip(STEPS, way, strict=True) if which == "outgrown"]
+        assert in_stages(choose_routes(due, SMALL, LIMITS, outgrown)) == due
+    for limits in LIMITS, dict.fromkeys(Limit, 0):
+        for amounts in product((0, 10**9, None), repeat=len(Measure)):
+            assert in_stages(choose_routes(STEPS, dict(zip(Measure, amounts, strict=True)), limits)) == list(STEPS)
+    # A plan that somebody changed runs no step before an earlier one.
+    changed: dict[str, Route] = {
+        "compact": "glue",
+        "rewrite_position_deletes": "function",
+        "expire_snapshots": "function",
+    }
+    assert in_stages(changed) == ["compact", "expire_snapshots"]
+
+
+def test_a_step_moves_only_into_a_job_with_the_rights_of_its_function() -> None:
+    for facts in STEP_FACTS:
+        others = [other for other in STEP_FACTS if facts.job and other.job and other.job.script == facts.job.script]
+        assert {(other.commits, other.deletes_files) for other in others} <= {(facts.commits, facts.deletes_files)}
 
 
 def test_by_default_every_compaction_runs_in_glue() -> None:

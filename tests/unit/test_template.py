@@ -36,6 +36,7 @@ from support.stack_template import (
     referred,
     refusals,
     render,
+    role_of,
     statements,
     strings,
 )
@@ -256,20 +257,21 @@ def test_functions_are_in_the_given_vpc_and_only_lambda_may_use_its_interfaces()
         assert may_in_ec2(parameters, CODE) == [set()] * len(FUNCTIONS)
 
 
+NETWORK = {"ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface", "ec2:CreateTags", "ec2:DeleteTags"}
+
+
 def test_a_connection_gives_network_rights_to_jobs_only() -> None:
     for connection, expected in (("", None), ("private", {"Connections": ["private"]})):
         template = Template(TEMPLATE, "stack", {"GlueConnection": connection})
         assert [job.get("Connections") for _, job in template.resources("AWS::Glue::Job")] == [expected] * len(JOBS)
-    policy = RESOURCES["GlueNetworkPolicy"]
-    assert policy["Condition"] == "HasGlueConnection"
-    roles = {role["Ref"] for role in policy["Properties"]["Roles"]}
-    assert roles == {job["Role"]["Fn::GetAtt"][0] for _, job in JOBS.values()}
+        policy = render({"GlueConnection": connection}).of_type("AWS::IAM::ManagedPolicy")["GlueRuntimePolicy"]
+        changing = {action for action in actions(policy) if re.match(r"(ec2|glue):(?!Describe|Get)", action)}
+        assert changing == (NETWORK if connection else set())
+        assert ("glue:GetConnection" in actions(policy)) == bool(connection)
     assert {name for name, item in RESOURCES.items() if any(a.startswith("ec2:") for a in actions(item))} == {
-        *("GlueNetworkPolicy", "FunctionRuntimePolicy"),
+        *("GlueRuntimePolicy", "FunctionRuntimePolicy"),
     }
-    assert {action for action in actions(policy) if not action.startswith(("ec2:Describe", "glue:Get"))} == {
-        *("ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface", "ec2:CreateTags", "ec2:DeleteTags"),
-    }
+    assert all({"Ref": "GlueRuntimePolicy"} in role_of(job)["ManagedPolicyArns"] for _, job in JOBS.values())
 
 
 def test_parameters_that_go_together_are_refused_alone() -> None:

@@ -45,6 +45,7 @@ MAY: Mapping[str, set[str]] = {
 """The rights of each function to tables.  State which work needs a right before adding it here."""
 JOBS_MAY: Mapping[str, set[str]] = {
     "compact_data_files": {READ, COMMIT},
+    "expire_snapshots": {READ, COMMIT, DELETE},
     "rewrite_manifests": {READ, COMMIT},
     "remove_orphans": {READ, DELETE},
 }

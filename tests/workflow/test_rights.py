@@ -18,7 +18,7 @@ from local_stack.rights.callers import DENIED
 from local_stack.rights.coverage import surprises
 from local_stack.stack import LocalStack, deployed
 from support.lambda_functions import sample
-from support.rights_fleet import ALL_IN_JOBS, DATA_BUCKET, PARAMETERS, RightsFleet, jobs_in_this_process
+from support.rights_fleet import DATA_BUCKET, IN_JOBS, PARAMETERS, RightsFleet, jobs_in_this_process
 from support.scripted_pipeline import ScriptedPipeline
 
 OF_GLUE = "Glue itself asks for it, to start and to log a run"
@@ -80,11 +80,23 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
     fleet.bucket_table("a", bucket="rights-auto")  # the policy leaves its maintenance to AWS
     assert fleet.statuses(fleet.run({})) == {f"rights.{name}": "succeeded" for name in "tba"}
     fleet.stack.stand_in({}, jobs_in_this_process(fleet.stack))
-    fleet.stack.start_cold(ALL_IN_JOBS)
+    fleet.stack.start_cold(IN_JOBS)
     fleet.leave_orphans(fleet.glue_table("j"))
-    fleet.bucket_table("k", bucket="rights-jobs")
+    fleet.bucket_table("k", bucket="rights-jobs", files_today=4)
     execution = fleet.run({"tables": ["rights.j", "rights.k"]})
-    assert {"CompactDataFiles", "RemoveLargeOrphans", "RewriteLargeManifests"} <= set(execution.names)
+    jobs = [
+        "CompactDataFiles",
+        "ExpireManySnapshots",
+        "RemoveLargeOrphans",
+        "MergeAfterOrphans",
+        "RewriteLargeManifests",
+    ]
+    assert [name for name in execution.names if name in jobs] == jobs
+    (merged,) = execution.of_map("MergeAfterOrphans")
+    assert (merged.table, merged.tasks) == ("rights.j", ["MergeManifests"])
+    assert fleet.ended_steps(execution, "rights.j") == [
+        *("expire_partitions", "compact", "expire_snapshots", "remove_orphans", "rewrite_manifests", "clean_staged")
+    ]
     assert fleet.statuses(execution) == {"rights.j": "succeeded", "rights.k": "succeeded"}
     rights = fleet.stack.rights
     assert surprises(rights.roles.values(), rights.used, UNUSED) == []

@@ -28,14 +28,18 @@ END = ["Report", "HowItWent", "Done"]
 STAGES = {
     Stage.SMALL: ("AnySmall", "CompactSmallTables"),
     Stage.COMPACTION: ("AnyCompaction", "CompactDataFiles"),
+    Stage.EXPIRY: ("AnyLargeExpiry", "ExpireManySnapshots"),
     Stage.SWEEP: ("AnySweep", "ExpireAndSweep"),
     Stage.ORPHANS: ("AnyLargeOrphans", "RemoveLargeOrphans"),
+    Stage.AFTER_ORPHANS: ("AnyAfterOrphans", "MergeAfterOrphans"),
     Stage.MANIFESTS: ("AnyLargeManifests", "RewriteLargeManifests"),
     Stage.STAGED: ("AnyStaged", "CleanStaged"),
 }
 NONE = dict.fromkeys(STEPS, "none")
 EVERYTHING = dict.fromkeys(STEPS, "function")
 LARGE = {step: "glue" if step in FACTS and FACTS[step].job else "none" for step in STEPS}  # type: ignore[index]
+WAITING = {**NONE, "remove_orphans": "glue", "rewrite_manifests": "function", "compute_statistics": "function"}
+"""A function merges manifests after the job that removes orphans."""
 MOST_BYTES = 16 * 1024
 IN_MAPS = ["expire_partitions", "compact"], ["expire_snapshots", "list_orphans", "remove_orphans"]
 WHOLE = ["plan", *IN_MAPS[0], *IN_MAPS[1], "rewrite_manifests"]
@@ -77,23 +81,26 @@ def states_by_table(execution: Execution, label: str) -> dict[str, list[str]]:
 
 
 def test_a_run_passes_every_stage_in_order(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
-    script.tables = ("ns.small", "ns.large")
-    script.own_routes = {"ns.small": EVERYTHING, "ns.large": LARGE}
+    script.tables = ("ns.small", "ns.large", "ns.waiting")
+    script.own_routes = {"ns.small": EVERYTHING, "ns.large": LARGE, "ns.waiting": WAITING}
     execution = scripted_stack.run(name="run-whole")
 
     assert (execution.status, execution.names) == ("SUCCEEDED", line(*Stage))
     assert script.steps_of("*") == [
-        *("detect", "gather", "job:compaction", "job:orphans", "job:manifests", "clean_staged", "report")
+        *("detect", "gather", "job:compaction", "job:expiry", "job:orphans", "job:manifests", "clean_staged", "report")
     ]
     assert (script.steps_of("ns.small"), script.steps_of("ns.large")) == (WHOLE, ["plan"])
     steps = [step for step in script.steps if step not in ("detect", "gather", "clean_staged", "report")]
-    assert steps == [*["plan"] * 2, *IN_MAPS[0], "job:compaction", *WHOLE[3:], "job:orphans", "job:manifests"]
+    assert script.steps_of("ns.waiting") == ["plan", "rewrite_manifests"]
+    after = ["job:orphans", "rewrite_manifests", "job:manifests"]
+    assert steps == [*["plan"] * 3, *IN_MAPS[0], "job:compaction", "job:expiry", *WHOLE[3:], *after]
     assert [child.label for child in execution.children] == [
-        *("PlanTables", "PlanTables", "CompactSmallTables", "ExpireAndSweep")
+        *["PlanTables"] * 3,
+        *("CompactSmallTables", "ExpireAndSweep", "MergeAfterOrphans"),
     ]
-    assert [(child.status, child.output) for child in execution.children] == [("SUCCEEDED", {})] * 4
+    assert [(child.status, child.output) for child in execution.children] == [("SUCCEEDED", {})] * 6
     assert {key: execution.output[key] for key in ("reason", "forced", "jobs", "failure")} == {
-        "reason": "2 table(s) need maintenance",
+        "reason": "3 table(s) need maintenance",
         "forced": False,
         "jobs": {},
         "failure": None,
@@ -129,7 +136,8 @@ def test_a_run_passes_every_stage_in_order(scripted_stack: LocalStack, script: S
     parse_event(ReportEvent, shown)
     template = scripted_stack.template
     defaults = {job["Name"]: job["DefaultArguments"] for _, job in template.resources("AWS::Glue::Job")}
-    for stage, job in zip(JOB_STAGES, ("compact-data-files", "remove-orphans", "rewrite-manifests"), strict=True):
+    jobs = ("compact-data-files", "expire-snapshots", "remove-orphans", "rewrite-manifests")
+    for stage, job in zip(JOB_STAGES, jobs, strict=True):
         assert script.event_of(f"job:{stage.value}") == {
             **defaults[f"{template.stack}-{job}"],
             "--work-key": f"runs/run-whole/{stage.value}.json",
@@ -148,15 +156,18 @@ def test_a_stage_without_work_is_skipped(
         None: NONE,
         Stage.SMALL: route("compact"),
         Stage.COMPACTION: route("compact", to="glue"),
+        Stage.EXPIRY: route("expire_snapshots", to="glue"),
         Stage.SWEEP: route("expire_snapshots"),
         Stage.ORPHANS: route("remove_orphans", to="glue"),
+        Stage.AFTER_ORPHANS: WAITING,
         Stage.MANIFESTS: route("compute_statistics", to="glue"),
         Stage.STAGED: route("clean_staged"),
     }
     script.routes = steps[stage]
     execution = scripted_stack.run()
     assert execution.status == "SUCCEEDED"
-    assert execution.names == line(*([] if stage is None else [stage]))
+    before = [Stage.ORPHANS] if stage is Stage.AFTER_ORPHANS else []
+    assert execution.names == line(*before, *([] if stage is None else [stage]))
 
 
 def test_a_table_passes_the_states_of_its_steps(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
@@ -247,16 +258,18 @@ def test_the_next_state_follows_every_failed_task(scripted_stack: LocalStack, sc
 
 
 def test_jobs_that_fail_are_retried_once_and_reported(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
-    script.routes = {**LARGE, "expire_snapshots": "function", "clean_staged": "function"}
-    jobs = ("job:compaction", "job:orphans", "job:manifests")
+    script.routes = {**LARGE, "clean_staged": "function"}
+    jobs = ("job:compaction", "job:expiry", "job:orphans", "job:manifests")
     script.happening = {job: failing(RuntimeError(f"{job} was killed")) for job in jobs}
     script.happening["clean_staged"] = failing(ValueError("a bug"))
     execution = scripted_stack.run()
-    assert (execution.status, execution.names) == ("SUCCEEDED", line(*(stage for stage in Stage if stage != "small")))
+    assert execution.status == "SUCCEEDED"
+    assert execution.names == line(*JOB_STAGES, Stage.STAGED)
     assert [step for step in script.steps if step in jobs] == [job for job in jobs for _ in range(2)]
     shown = parse_event(ReportEvent, script.event_of("report")).state.jobs
     assert {stage.value: failure.Error for stage, failure in shown.items()} == {
         "compaction": "States.TaskFailed",
+        "expiry": "States.TaskFailed",
         "orphans": "States.TaskFailed",
         "manifests": "States.TaskFailed",
         "staged": "ValueError",

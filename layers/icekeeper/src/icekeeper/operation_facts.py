@@ -54,6 +54,7 @@ class Measure(StrEnum):
     BYTES_WITH_DELETES = "bytes of the table, or none where it has no delete files"
     TOTAL_BYTES = "bytes of the table"
     FILES = "data and delete files of the table"
+    LISTED_MANIFESTS = "manifests in the manifest lists of all snapshots, or none where no snapshot expires"
 
 
 class Limit(StrEnum):
@@ -62,6 +63,7 @@ class Limit(StrEnum):
     COMPACTION_BYTES = "ICEKEEPER_SMALL_COMPACTION_MB"
     MANIFEST_ENTRIES = "ICEKEEPER_SMALL_MANIFESTS"
     ORPHAN_REFERENCES = "ICEKEEPER_SMALL_ORPHANS"
+    LISTED_MANIFESTS = "ICEKEEPER_SMALL_EXPIRY"
     STATISTICS_BYTES = "ICEKEEPER_SMALL_STATISTICS_MB"
 
 
@@ -72,10 +74,14 @@ class Stage(StrEnum):
     """A map of functions that expire partitions and compact small tables."""
     COMPACTION = "compaction"
     """One run of the Glue job ``compact_data_files``."""
+    EXPIRY = "expiry"
+    """One run of the Glue job ``expire_snapshots``; orphans and manifests of its tables follow in the sweep."""
     SWEEP = "sweep"
     """A map of functions that expire snapshots, remove orphans and merge manifests."""
     ORPHANS = "orphans"
     """One run of the Glue job ``remove_orphans``."""
+    AFTER_ORPHANS = "after_orphans"
+    """A map of functions that merge the manifests of tables whose orphans the job has removed."""
     MANIFESTS = "manifests"
     """One run of the Glue job ``rewrite_manifests``."""
     STAGED = "staged"
@@ -116,6 +122,8 @@ class StepFacts:
     """The step whose call does this step too; ``None``: it has a call of its own."""
     stage: Stage
     """The stage in which a function does it."""
+    later_stage: Stage | None = None
+    """Where a function does it instead if an earlier step of the table runs after ``stage``."""
     job: GlueJob | None = None
     """``None``: the step reads and writes metadata only, which always fits into a function."""
 
@@ -185,6 +193,12 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         commits=True,
         deletes_files=True,
         stage=Stage.SWEEP,
+        job=GlueJob(
+            script="expire_snapshots",
+            stage=Stage.EXPIRY,
+            measure=Measure.LISTED_MANIFESTS,
+            limit=Limit.LISTED_MANIFESTS,
+        ),
     ),
     StepFacts(
         name=Operation.REMOVE_ORPHANS.value,
@@ -201,6 +215,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         switches=("manifest_rewrite_enabled",),
         commits=True,
         stage=Stage.SWEEP,
+        later_stage=Stage.AFTER_ORPHANS,
         job=GlueJob(
             script="rewrite_manifests", stage=Stage.MANIFESTS, measure=Measure.FILES, limit=Limit.MANIFEST_ENTRIES
         ),
@@ -212,6 +227,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         commits=True,
         done_with=Operation.REWRITE_MANIFESTS.value,
         stage=Stage.SWEEP,
+        later_stage=Stage.AFTER_ORPHANS,
         job=GlueJob(
             script="rewrite_manifests", stage=Stage.MANIFESTS, measure=Measure.TOTAL_BYTES, limit=Limit.STATISTICS_BYTES
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from icekeeper.errors import StorageError
@@ -25,7 +25,7 @@ from icekeeper.pipeline.wave import in_order, workers_for
 
 log = logging.getLogger(__name__)
 
-JOB_STAGES = (Stage.COMPACTION, Stage.ORPHANS, Stage.MANIFESTS)
+JOB_STAGES = tuple(dict.fromkeys(step.job.stage for step in STEP_FACTS if step.job is not None))
 """The stages that each are a single run of a Glue job; the others are lists of tables for functions."""
 _READERS = 16
 """How many plans are read at once: each read is a request that mostly waits."""
@@ -68,14 +68,30 @@ def _plan_of(documents: PassDocuments, item: Item) -> PlanDocument | None:
 
 def steps_in(stage: Stage, routes: Mapping[str, Route]) -> tuple[str, ...]:
     """The steps of a plan that belong to a stage, in canonical order."""
-    return tuple(step.name for step in STEP_FACTS if stage_of(step, routes.get(step.name, "none")) is stage)
+    return tuple(step for step, found in stages_of(routes).items() if found is stage)
 
 
-def stage_of(step: StepFacts, route: Route) -> Stage | None:
-    """The stage that runs a step with this route; ``None`` if the step does not run."""
+def stages_of(routes: Mapping[str, Route]) -> Mapping[str, Stage]:
+    """The stage of each step that a plan runs, in canonical order: the first that can run the step and is not before
+    the stage of an earlier step.
+
+    A step without such a stage does not run; only a plan that somebody changed has one.
+    """
+    stages, found = list(Stage), dict[str, Stage]()
+    for step in STEP_FACTS:
+        able = _able(step, routes.get(step.name, "none"))
+        stage = next((stage for stage in stages if stage in able), None)
+        if stage is not None:
+            found[step.name] = stage
+            del stages[: stages.index(stage)]
+    return found
+
+
+def _able(step: StepFacts, route: Route) -> Collection[Stage | None]:
+    """The stages that can run a step with this route."""
     if route == "glue" and step.job is not None:
-        return step.job.stage
-    return None if route == "none" else step.stage
+        return (step.job.stage,)
+    return () if route == "none" else (step.stage, step.later_stage)
 
 
 def _list(

@@ -26,7 +26,7 @@ from icekeeper.engines.shared_tasks import SharedTasks
 from icekeeper.errors import LeaseHeld, LeaseLost, MaintenanceError, OperationRefused, StorageError
 from icekeeper.machine.clock import in_limited_time
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.operation_facts import operations_of_job, stage_of_job
+from icekeeper.operation_facts import Stage, operations_of_job, stage_of_job
 from icekeeper.pipeline.control_bucket import ControlBucket, PassDocuments, Work, WorkTable, stage_key
 from icekeeper.pipeline.deployment import CONTROL_BUCKET, Deployment, PipelineSettings
 from icekeeper.pipeline.events import parse_event
@@ -83,6 +83,7 @@ def run_work(
         engine if shared is None else shared,
         engine,
         large_at_once=large,
+        is_each_alone=len(work.tables) <= (1 if work.stage is Stage.COMPACTION else drivers),
         # Retry at least once, in tasks of its own: a shared task may have failed because of another table.
         attempts=1 + max(1, settings.job_retry_limit),
         timeout_s=settings.job_timeout_s,
@@ -106,6 +107,9 @@ class _Wave:
     engine_alone: Engine
     """The engine of all further attempts."""
     large_at_once: int
+    is_each_alone: bool
+    """Whether each table may take all the time that is left: it is the only one, or has a thread of its own and leaves
+    the workers to the others."""
     attempts: int
     """How often a table with a transient failure is tried."""
     timeout_s: float
@@ -159,7 +163,7 @@ class _Wave:
             self.work.workers,
             elapsed_s=begun_s,
             limit_s=self.limit_s,
-            is_alone=len(self.work.tables) == 1,
+            is_alone=self.is_each_alone,
         )
         ends_s = begun_s + last_round_s(limit_s)
         try:

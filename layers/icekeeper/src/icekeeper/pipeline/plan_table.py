@@ -8,7 +8,7 @@ from dataclasses import replace
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.detection.looked_at import OF_FILES, looked_at
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.errors import PolicyError
+from icekeeper.errors import MetadataUnreadable, PolicyError
 from icekeeper.health.examine import summary_counter
 from icekeeper.maintenance.pass_steps import head_id, remembered_sweeps, why_no_statistics, why_waiting
 from icekeeper.maintenance.run_pass import why_needless
@@ -16,6 +16,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import ManifestContent
 from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS, Limit, Measure, Operation, StepFacts
 from icekeeper.operations.clean_staging import may_clean
+from icekeeper.operations.expiry.retention import expiry_at
 from icekeeper.operations.policy_fit import fitting
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import sharing_reads
@@ -35,7 +36,9 @@ from icekeeper.state.store import LastSeen
 # Where each step of a pass runs: in a function, or as a Glue job.  Pure.
 
 
-def table_size(metadata: TableMetadata, head: Snapshot | None) -> Mapping[Measure, int | None]:
+def table_size(
+    metadata: TableMetadata, head: Snapshot | None, listed_manifests: int | None = None
+) -> Mapping[Measure, int | None]:
     """The size of a table by each measure, from the summaries of its snapshots; ``None`` if a counter is missing."""
     summary = {} if head is None else head.summary
     data_files, delete_files = (summary_counter(summary, f"total-{kind}-files") for kind in ("data", "delete"))
@@ -45,6 +48,7 @@ def table_size(metadata: TableMetadata, head: Snapshot | None) -> Mapping[Measur
         Measure.TOTAL_BYTES: total_bytes,
         Measure.BYTES_WITH_DELETES: 0 if delete_files == 0 else total_bytes,
         Measure.FILES: None if data_files is None or delete_files is None else data_files + delete_files,
+        Measure.LISTED_MANIFESTS: listed_manifests,
     }
 
 
@@ -74,13 +78,17 @@ def choose_routes(
 ) -> dict[str, Route]:
     """Where each step that is ``due`` runs; ``outgrown`` are the steps that a function could not finish.
 
-    An unknown size counts as too large for a function. Position deletes are merged after compaction, so they run in its
-    job if compaction runs in a job.
+    An unknown size counts as too large for a function. A step follows the earlier steps of its job into the job: its
+    function runs before, and the job has the same rights.
     """
-    routes = {step.name: _route(step, size, limits, outgrown) for step in STEP_FACTS if step.name in due}
-    compact, deletes = Operation.COMPACT.value, Operation.REWRITE_POSITION_DELETES.value
-    if routes.get(compact) == "glue" and deletes in routes:
-        routes[deletes] = "glue"
+    routes: dict[str, Route] = {}
+    started = set[str]()
+    for step in (step for step in STEP_FACTS if step.name in due):
+        route = _route(step, size, limits, outgrown)
+        if step.job is not None and (route == "glue" or step.job.script in started):
+            route = "glue"
+            started.add(step.job.script)
+        routes[step.name] = route
     return routes
 
 
@@ -141,9 +149,11 @@ def _plan(
     fitting(loaded.metadata, resolved)
     settled = _settled(context, loaded)
     known = _known_outcomes(context, loaded, is_settled=settled is not None)
-    size = table_size(loaded.metadata, loaded.metadata.head(context.policy.branch))
+    due = _wanted(context) - set(known)
+    listed = _listed_manifests(context, loaded) if Operation.EXPIRE_SNAPSHOTS.value in due else None
+    size = table_size(loaded.metadata, loaded.metadata.head(context.policy.branch), listed)
     outgrown = STEPS if item.in_job else outgrown_steps(deployment.control, item)
-    routes = choose_routes(_wanted(context) - set(known), size, deployment.settings.limits, outgrown)
+    routes = choose_routes(due, size, deployment.settings.limits, outgrown)
     listing = documents.listings()
     return PlanDocument(
         requested_ms=requested_ms,
@@ -207,6 +217,22 @@ def _why_nothing_to_rewrite(context: OperationContext, loaded: LoadedTable, oper
         return None
     lists = any(manifest.content is ManifestContent.DELETES for manifest in context.reader(loaded).manifests(head))
     return None if lists else "no position delete files eligible for merging"
+
+
+def _listed_manifests(context: OperationContext, loaded: LoadedTable) -> int:
+    """About how many manifests the manifest lists of all snapshots name, each of which expiry reads; 0 if no snapshot
+    expires.
+
+    Each list counts as long as that of the branch's head.  If that cannot be read, the step itself reports why.
+    """
+    metadata, policy = loaded.metadata, context.policy
+    head = metadata.head(policy.branch)
+    if head is None or not expiry_at(metadata, policy, now_ms=context.stores.aged_until_ms(loaded)):
+        return 0
+    try:
+        return len(metadata.snapshots) * len(context.reader(loaded).manifests(head))
+    except MetadataUnreadable:
+        return 0
 
 
 def _settled(context: OperationContext, loaded: LoadedTable) -> LastSeen | None:

@@ -23,7 +23,7 @@ from icekeeper.pipeline.control_bucket import (
 )
 from icekeeper.pipeline.deployment import LEAST_CALL_S, Deployment, pending_request
 from icekeeper.pipeline.events import MAX_SENTENCE, Item, ReportEvent, RunState, TableResult
-from icekeeper.pipeline.gather import JOB_STAGES, stage_of
+from icekeeper.pipeline.gather import JOB_STAGES, stages_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import (
     OperationOutcome,
@@ -97,8 +97,7 @@ class _Found:
             found = operation_outcome(document)
             self.is_due_again |= found.lost_lease
             return found
-        route = self.plan.routes.get(step, "none")
-        if route == "none":
+        if self.plan.routes.get(step, "none") == "none":
             return None
         if (why := self.documents.left(step)) is not None:
             self.is_due_again = True
@@ -113,7 +112,8 @@ class _Found:
             self.killed.add(step)
             return failed(operation, "it was interrupted; uncommitted work is lost")
         self.is_due_again = True
-        job = self.state.jobs.get(stage) if (stage := stage_of(FACTS[operation], route)) is not None else None
+        stage = stages_of(self.plan.routes).get(step)
+        job = None if stage is None else self.state.jobs.get(stage)
         why = "its function or job did not reach it" if job is None else f"its job failed: {job.sentence}"
         return failed(operation, f"it did not begin: {why}"[:MAX_SENTENCE])
 

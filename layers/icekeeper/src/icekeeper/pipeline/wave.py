@@ -87,8 +87,8 @@ def may_begin(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float
 def longest_s(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float, is_alone: bool) -> float:
     """How many seconds a table that begins now may take before it is cut off.
 
-    Four times the time that is certain to suffice, or a quarter of the usable time, ``limit_s``; for the only table of
-    the job, all that is left.  Never more than what is left: a killed job reports no table.
+    Four times the time that is certain to suffice, or a quarter of the usable time, ``limit_s``; for a table that keeps
+    no other one waiting, all that is left.  Never more than what is left: a killed job reports no table.
     """
     generous_s = limit_s if is_alone else max(limit_s / 4, 4 * _needed_s(size_bytes, workers))
     return max(_LEAST_S, min(generous_s, limit_s - elapsed_s))
