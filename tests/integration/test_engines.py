@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from icekeeper.engines.engine import DeferredSpark, Engine, local_cores
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.engines.spark import SparkEngine, local_session
+from icekeeper.engines.spark import SparkEngine, drop_items, local_session
 from icekeeper.engines.spark_tasks import WritesFiles
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import system_clock
@@ -464,6 +464,42 @@ def test_parts_that_lost_shuffle_files_are_begun_again_with_new_attempt_numbers(
     assert [numbers for _, numbers in found][:3] == [[10], [10, 21], [21, 32]]
     (large,) = engine.map(_bytes, [2_000_000], lambda done: None)
     assert len(large) == 2_000_000
+
+
+def shuffled_files(local: Path) -> set[Path]:
+    return set(local.glob("**/shuffle_*"))
+
+
+def _files_during(local: str, items: Iterator[tuple[int, bytes]]) -> set[Path]:
+    numbers("", items)
+    return shuffled_files(Path(local))
+
+
+def gone_within(seconds: float, files: set[Path]) -> bool:
+    """Whether all files disappear; Spark removes them in the background."""
+    deadline = time.monotonic() + seconds
+    while any(path.exists() for path in files) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not any(path.exists() for path in files)
+
+
+def test_an_exchange_leaves_no_shuffled_items_on_disk(spark_session: SparkSession) -> None:
+    """If this fails, Spark or PySpark has changed a name that ``drop_items`` uses; dropped items are sent again."""
+    context = spark_session.sparkContext
+    local = Path(context.getConf().get("spark.local.dir") or "")
+    before = shuffled_files(local)
+    sent = context.parallelize([1, 2, 3], 3).map(lambda number: (number % 2, number)).partitionBy(2, lambda part: part)
+    for _ in range(2):
+        assert sorted(sent.values().collect()) == [1, 2, 3]
+        made = shuffled_files(local) - before
+        assert sum(path.suffix == ".data" for path in made) == 3
+        drop_items(sent)
+        assert gone_within(20, made)
+
+    during = SparkEngine(context).exchange(digits, [10, 21, 32], _files_during, [str(local)] * 4, lambda done: None)
+    made = set().union(*during) - before
+    assert made
+    assert gone_within(20, made)
 
 
 # Every engine gives a task its share of all cores, and no core to two tasks.

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
@@ -31,6 +32,13 @@ class Session:
     def __init__(self, stage: Any) -> None:
         self.stage = stage
         self.runs = 0
+        self.dropped: list[tuple[int, bool]] = []
+        """After how many runs the shuffled items were dropped, and whether the caller waited for it."""
+        self._jrdd = SimpleNamespace(rdd=lambda: SimpleNamespace(cleanShuffleDependencies=self._drop))
+
+    def _drop(self, blocking: bool) -> None:
+        self.dropped.append((self.runs, blocking))
+        raise Py4JError("the executor is gone")
 
     def parallelize(self, tasks: Any, count: int) -> Session:
         return self
@@ -82,6 +90,7 @@ def test_the_result_of_a_stage_with_a_single_attempt_is_used() -> None:
     session = Session(SimpleNamespace(currentAttemptId=0, numCompletedTasks=1))
     assert exchange(session) == ["merged"]
     assert session.runs == 1
+    assert session.dropped == [(1, False)], "and an error of the removal changes nothing"
 
 
 def test_the_work_of_a_restarted_stage_is_repeated() -> None:
@@ -89,6 +98,7 @@ def test_the_work_of_a_restarted_stage_is_repeated() -> None:
     with pytest.raises(StorageError, match="repeated the work too often"):
         exchange(session)
     assert session.runs == RUNS
+    assert session.dropped == [(RUNS, False)]
 
 
 # The settings with which a local Spark session starts.

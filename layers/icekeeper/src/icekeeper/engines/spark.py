@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark import RDD, SparkConf, SparkContext, TaskContext
@@ -192,17 +192,20 @@ class SparkEngine:
         wanted, total = list(parts), len(tasks) + len(parts)
         keyed = self._context.parallelize(tasks, max(1, len(tasks))).flatMap(self._tasks(len(tasks)).splitting(split))
         sent = keyed.partitionBy(len(wanted), _itself)
-        for run in range(RUNS):
-            group = _new_group()
-            try:
-                merging = self._tasks(len(wanted), run).merging(merge, wanted)
-                results = self._collect(sent.mapPartitionsWithIndex(merging), group, total, on_done)
-            except StorageError as error:
-                if run + 1 == RUNS or _LOST_ITEMS not in str(error.__cause__):
-                    raise
-            else:
-                if not self._repeats_stages or self._was_one_stage_attempt(group):
-                    return results
+        try:
+            for run in range(RUNS):
+                group = _new_group()
+                try:
+                    merging = self._tasks(len(wanted), run).merging(merge, wanted)
+                    results = self._collect(sent.mapPartitionsWithIndex(merging), group, total, on_done)
+                except StorageError as error:
+                    if run + 1 == RUNS or _LOST_ITEMS not in str(error.__cause__):
+                        raise
+                else:
+                    if not self._repeats_stages or self._was_one_stage_attempt(group):
+                        return results
+        finally:
+            drop_items(sent)  # behind all runs, because each run after the first reads the items of the first
         raise StorageError(
             "Spark repeated the work too often, because workers or their disks were lost; or it does not report how "
             "jobs ended: set spark.ui.retainedJobs of the session to 100 or more"
@@ -285,6 +288,17 @@ class SparkEngine:
             if last < done < total:
                 last = done
                 on_done(done)
+
+
+def drop_items(sent: RDD[Any]) -> None:
+    """Remove the items of an exchange from the disks of the workers, without waiting for it.
+
+    Otherwise they stay until the driver's Java collects garbage, at the latest after
+    ``spark.cleaner.periodicGC.interval``, which is 30 minutes.  ``cleanShuffleDependencies`` is for Spark's developers,
+    and ``_jrdd`` is private to PySpark: ``tests/integration/test_engines.py`` fails if either changes.
+    """
+    with suppress(Py4JError):
+        sent._jrdd.rdd().cleanShuffleDependencies(False)
 
 
 def _new_group() -> str:
