@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import random
+import re
+import shutil
 import struct
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import mean
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -100,6 +103,93 @@ def test_rows_of_a_single_key_keep_their_order_and_become_several_files(table: M
     files = by_lower(table.data_files())
     assert len(files) > 2
     assert [i for file in files for i in column(file)] == list(range(120_000))
+
+
+# A group whose rows do not fit on the workers' disks is sorted in several exchanges, each of a part of the lanes.
+
+
+def divided(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Divide the lanes of each group among ``count`` exchanges."""
+
+    def exchanges(needs: exchange.DiskNeeds, slots: int, room_bytes: float) -> list[range]:
+        ends = [needs.lanes * n // count for n in range(count + 1)]
+        assert len(set(ends)) == count + 1, "each has a lane"
+        return [range(start, end) for start, end in pairwise(ends)]
+
+    monkeypatch.setattr(exchange.DiskNeeds, "exchanges", exchanges)
+
+
+@pytest.mark.usefixtures("little_memory")
+@pytest.mark.parametrize("strategy", ["sort", "zorder"])
+def test_a_group_that_overflows_the_disk_is_sorted_in_several_exchanges(
+    table: MaintainedTable, engine: Engine, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files over the whole range are read by each exchange."""
+    divided(monkeypatch, 4)
+    fill(table, 8, 16_000)
+    before, size = both_read(table), sum(file.file_size_in_bytes for file in table.data_files())
+    settings = {"strategy": strategy, "sort_order": "id", "target_file_size_mb": "0.02", "proof": "full"}
+    outcome = compacted(table, engine=engine, **settings)
+    files = by_lower(table.data_files())
+    assert len(files) > 15
+    assert all(low[1] <= high[0] for low, high in pairwise(bounds(file, 1) for file in files))
+    if strategy == "sort":
+        assert [i for file in files for i in column(file)] == sorted(table.ids())
+    assert both_read(table) == before
+    assert outcome.metrics["compact.bytes_read_again"] == 3 * size
+    assert compacted(table, **settings).reason == NOTHING_ELIGIBLE
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_exchanges_skip_files_without_rows_for_them(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that follow each other in the key are read again only at the ends of an exchange."""
+    divided(monkeypatch, 3)
+    for n in range(9):
+        table.append(*range(n * 16_000, (n + 1) * 16_000))
+    size = sum(file.file_size_in_bytes for file in table.data_files())
+    outcome = compacted(table, target_file_size_mb="0.02", **BY_ID)
+    assert [i for file in by_lower(table.data_files()) for i in column(file)] == list(range(9 * 16_000))
+    assert outcome.metrics["compact.bytes_read_again"] == pytest.approx(7 / 9 * size, rel=0.2)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_rows_of_a_frequent_key_are_divided_among_exchanges(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key of 60 % of the rows is cut by the number of the row, and its rows keep their order."""
+    divided(monkeypatch, 4)
+    for n in range(6):
+        ids = range(n * 20_000, (n + 1) * 20_000)
+        keys = ["often" if i % 5 < 3 else f"{i % 7}{'z' if i % 2 else 'a'}" for i in ids]
+        table.table.append(pa.table({"id": list(ids), "part": keys}))
+    rows = [(row["part"], row["id"]) for row in duckdb_rows(table.metadata_location)]
+    compacted(table, strategy="sort", sort_order="part", target_file_size_mb="0.01")
+    names = {normalise(file.file_path).rpartition("/")[2]: file for file in table.data_files()}
+    found = [
+        pair
+        for name in sorted(names)
+        for pair in zip(column(names[name], "part"), column(names[name], "id"), strict=True)
+    ]
+    assert found == sorted(rows)
+
+
+@pytest.mark.usefixtures("little_memory")
+def test_a_group_for_which_four_exchanges_are_too_few_is_refused(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(table, 6, 8_000)
+    before = table.files()
+    monkeypatch.setattr(exchange.DISK, "_free_bytes", 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=20_000))
+    outcome = table.run(Operation.COMPACT, min_input_files="5", target_file_size_mb="0.02", **BY_ID)
+    assert outcome.status is Status.FAILED
+    assert re.fullmatch(
+        r"1 bin\(s\) failed: 6 files \([\d.]+ KB\) cannot be sorted together: even in 4 exchanges each would keep "
+        r"about [\d.]+ KB on disk, and the workers may use 14 KB, 70% of the free disk; use more workers or workers "
+        r"with larger disks, or lower max_file_group_size_mb",
+        outcome.reason or "",
+    )
+    assert table.files() == before
 
 
 @pytest.mark.parametrize("memory", ["enough", "little"])

@@ -228,7 +228,7 @@ def dealt_out(folder: Path, layout: Layout = Layout.PLAIN) -> Writer:
 
 def lane(folder: Path) -> Writer:
     made = merging(folder, recipe=RECIPE)
-    items = [item for _, item in split_rows(SplitTask(made, 0, 0, None, (), (0,)))]
+    items = [item for _, item in split_rows(SplitTask(made, 0, 0, None, (), (0,), range(1)))]
     part = LaneTask(replace(made, inputs=()), 0, None, 1.0)
     return Writer(part, lambda task: merge_lane(task, iter(items)), list(lane_files(part, 10)))
 
@@ -500,6 +500,10 @@ def test_an_exchange_leaves_no_shuffled_items_on_disk(spark_session: SparkSessio
     made = set().union(*during) - before
     assert made
     assert gone_within(20, made)
+
+
+def test_hosts_are_counted_without_the_driver(engine: Engine) -> None:
+    assert engine.hosts == 1
 
 
 # Every engine gives a task its share of all cores, and no core to two tasks.

@@ -174,7 +174,7 @@ class Noting:
     """An engine that only records its calls."""
 
     def __init__(self, name: str, calls: list[str], slots: int) -> None:
-        self.name, self._calls, self.slots = name, calls, slots
+        self.name, self._calls, self.slots, self.hosts = name, calls, slots, slots // 2
 
     def map(self, function: Callable[..., Any], tasks: Sequence[Any], on_done: Callable[[int], None]) -> list[Any]:
         self._calls.append(f"{self.name} map")
@@ -215,6 +215,7 @@ def test_a_cluster_gets_all_work(calls: list[str]) -> None:
     """Rounds are sized for the engine that rewrites groups; reading ``slots`` is not work."""
     here, engine = auto(HERE, calls), auto(CLUSTER, calls)
     assert (here.slots, engine.slots, LocalEngine(3).slots) == (2, 40, 3)
+    assert (here.hosts, engine.hosts, LocalEngine(3).hosts) == (1, 20, 1)
     assert (here.name, calls) == ("local", [])
     engine.map(abs, [1], lambda done: None)
     sort(engine, 1)
@@ -454,7 +455,7 @@ class Unit:
 class OneWorker:
     """An engine with a single slot; its first task waits for ``begin``."""
 
-    name, slots = "workers", 1
+    name, slots, hosts = "workers", 1, 5
 
     def __init__(self) -> None:
         self.begin, self.works = Barrier(2), list[int]()
@@ -534,5 +535,5 @@ def test_large_or_unsized_work_is_sent_to_the_workers_unchanged(size: int | None
     tasks = ["text"] if size is None else [Unit("large", size)]
     engine = LocalEngine(1)
     shared = SharedTasks(engine)
-    assert (shared.name, shared.slots) == (engine.name, engine.slots)
+    assert (shared.name, shared.slots, shared.hosts) == (engine.name, engine.slots, engine.hosts)
     assert shared.map(str, tasks, lambda done: None) == [str(tasks[0])]

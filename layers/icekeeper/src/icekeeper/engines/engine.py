@@ -51,6 +51,11 @@ class Engine(Protocol):
         """How many tasks it runs at once."""
         ...
 
+    @property
+    def hosts(self) -> int:
+        """On how many machines it runs tasks; each has disks of its own."""
+        ...
+
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:
@@ -115,6 +120,11 @@ class DeferredSpark:
     def slots(self) -> int:
         """See :class:`icekeeper.engines.engine.Engine`."""
         return self._running().slots
+
+    @property
+    def hosts(self) -> int:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        return self._running().hosts
 
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
@@ -228,6 +238,11 @@ class AutoEngine:
     def slots(self) -> int:
         """See :class:`icekeeper.engines.engine.Engine`; those of the engine for ``map``."""
         return self._engine_of(choose(self._surroundings)).slots
+
+    @property
+    def hosts(self) -> int:
+        """See :class:`icekeeper.engines.engine.Engine`; those of the engine for ``map``."""
+        return self._engine_of(choose(self._surroundings)).hosts
 
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]

@@ -34,6 +34,7 @@ class LocalEngine:
     """
 
     name = "local"
+    hosts = 1
 
     def __init__(self, processes: int | None = None, *, cores: int | None = None, spare_bytes: int = 0) -> None:
         """``cores`` are divided among the processes; by default one core per process, or all cores of this machine.

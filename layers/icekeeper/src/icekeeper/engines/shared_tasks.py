@@ -63,6 +63,11 @@ class SharedTasks:
         """See :class:`icekeeper.engines.engine.Engine`."""
         return self._workers.slots
 
+    @property
+    def hosts(self) -> int:
+        """See :class:`icekeeper.engines.engine.Engine`."""
+        return self._workers.hosts
+
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:

@@ -166,6 +166,19 @@ class SparkEngine:
         """See :class:`icekeeper.engines.engine.Engine`; those of the executors that have registered so far."""
         return max(1, self._context.defaultParallelism)
 
+    @property
+    def hosts(self) -> int:
+        """See :class:`icekeeper.engines.engine.Engine`; those of the executors that have registered so far.
+
+        PySpark has no name for it: ``_jsc`` is private, and ``tests/integration/test_engines.py`` notices a change.
+        """
+        infos = self._context._jsc.sc().statusTracker().getExecutorInfos()
+        found = [info.host() for info in infos]
+        driver = self._context.getConf().get("spark.driver.host")
+        if len(found) > 1 and driver in found:
+            found.remove(driver)  # the driver is listed, too, and has no slots
+        return max(1, len(set(found)))
+
     def map(
         self, function: Callable[[Task], Result], tasks: Sequence[Task], on_done: Callable[[int], None]
     ) -> list[Result]:

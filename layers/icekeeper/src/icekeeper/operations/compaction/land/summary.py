@@ -43,6 +43,7 @@ def outcome_of(plan: CompactionPlan, outcomes: GroupOutcomes, properties: Mappin
         "compact.bytes_written": sum(file.file_size_in_bytes for file in written),
         "compact.bytes_copied": sum(result.bytes_copied for result in results),
         "compact.bytes_unread": sum(result.bytes_unread for result in results),
+        "compact.bytes_read_again": sum(result.bytes_read_again for result in results),
         "compact.rows_rewritten": sum(group.record_count for group in groups),
         "compact.rows_deleted": sum(result.rows_deleted for result in results),
         "compact.delete_files_removed": outcomes.deletes_removed,

@@ -132,6 +132,8 @@ class RewriteResult:
     """Bytes of row groups that were copied and not decoded."""
     bytes_unread: int = 0
     """The part of the copied bytes that the store itself copied, so their page checksums were not verified."""
+    bytes_read_again: int = 0
+    """Bytes of inputs that were read more than once, because the group was sorted in several exchanges."""
     sections: tuple[Section, ...] = ()
     """The division of the written files; empty: they have the rows of all inputs in their order, or row maps."""
     has_row_maps: bool = False

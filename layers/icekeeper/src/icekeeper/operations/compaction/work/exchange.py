@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import accumulate
+from threading import Condition, Lock
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +41,9 @@ from icekeeper.policy import Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.read_task import InputFile
 from icekeeper.storage.paths import MAX_ATTEMPTS
+from icekeeper.text import counted, size_text
+
+log = logging.getLogger(__name__)
 
 # The keys that are sampled per group, and the least number of files; each range gets a hundred keys or more.
 _SAMPLED_KEYS = 100_000
@@ -90,14 +96,150 @@ def cluster_groups(
         found = [next(samples) for _ in some]
         error = _error_of(found)
         if error is None:
-            splits, lanes, files = _plan(task, found)
-            will_write(file.record for lane in lanes for file in lane_files(lane, files))
-            sorted_lanes = engine.exchange(split_rows, splits, merge_lane, lanes, lambda done: on_done(len(results)))
-            results.append(_result(task, sorted_lanes, discard))
+            results.append(_sorted(engine, task, found, will_write, discard, lambda done: on_done(len(results))))
         else:
             results.append(RewriteResult(group_id=task.group_id, error=error, unreadable=_unreadable(found)))
         on_done(len(results))
     return results
+
+
+def _sorted(
+    engine: Engine,
+    task: RewriteTask,
+    samples: Sequence[Sample],
+    will_write: Callable[[Iterable[str]], None],
+    discard: Callable[[Iterable[str]], None],
+    on_done: Callable[[int], None],
+) -> RewriteResult:
+    """Sort a group in one or more exchanges, or refuse it if the workers' disks are too small."""
+    plan, slots = _plan(task, samples), engine.slots
+    room_bytes = DISK.room_bytes(engine.hosts, min(sample.free_bytes for sample in samples))
+    exchanges = plan.needs.exchanges(slots, room_bytes)
+    if not exchanges:
+        return RewriteResult(group_id=task.group_id, error=_too_large(task, plan.needs, slots, room_bytes))
+    need_bytes = plan.needs.bytes_of(exchanges[0], slots)
+    log.info(
+        "sorting %s in %s: each keeps up to %s on disk, and the workers may use %s on %s",
+        size_text(task.file_bytes),
+        counted(len(exchanges), "exchange"),
+        size_text(need_bytes),
+        size_text(room_bytes),
+        counted(engine.hosts, "host"),
+    )
+    will_write(file.record for lane in plan.lanes for file in lane_files(lane, plan.files_per_lane))
+    with DISK.taken(need_bytes, room_bytes):
+        lanes, again_bytes = _exchanged(engine, plan, exchanges, on_done)
+    return _result(task, lanes, again_bytes, discard)
+
+
+# The rows of an exchange wait on the disks of the workers until it ends, and those of a lane once more while the lane
+# is sorted.  If they take more than the workers may use, the group is sorted in several exchanges, each of a part of
+# the lanes.  The first reads all inputs and finds out for which lanes each portion has rows, so that later exchanges
+# skip portions that have none for them: if files overlap little in the key, little is read again.
+
+MOST_EXCHANGES = 4
+"""The most exchanges of a group; a group that needs more is refused, because each may read all inputs again."""
+USED_SHARE = 0.7
+"""The share of the free disk that exchanges may use: lanes differ in size, and so do the parts of the workers."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskNeeds:
+    """The estimated bytes on disk while a group is sorted."""
+
+    sent_bytes: float
+    """The bytes of all rows on their way to lanes."""
+    split_bytes: float
+    """The bytes of them that a split task sends."""
+    lanes: int
+
+    def bytes_of(self, lanes: range, slots: int) -> float:
+        """The bytes of an exchange of some lanes: all its rows, and again either those of the lanes that are sorted at
+        once or, before, those of the running split tasks, which Spark writes twice."""
+        share = len(lanes) / self.lanes
+        lane_bytes = self.sent_bytes / self.lanes
+        return self.sent_bytes * share + max(min(slots, len(lanes)) * lane_bytes, slots * self.split_bytes * share)
+
+    def exchanges(self, slots: int, room_bytes: float) -> list[range]:
+        """The lanes of each exchange, as few exchanges as fit; empty: ``MOST_EXCHANGES`` are not enough."""
+        for count in range(1, MOST_EXCHANGES + 1):
+            size = -(-self.lanes // count)
+            if self.bytes_of(range(size), slots) <= room_bytes:
+                return [range(first, min(first + size, self.lanes)) for first in range(0, self.lanes, size)]
+        return []
+
+
+class SharedDisk:
+    """The disk that workers may use for exchanges, shared by the threads of this process."""
+
+    def __init__(self) -> None:
+        self._turn, self._changed = Lock(), Condition()
+        self._taken_bytes = 0.0
+        self._free_bytes = 0
+
+    def room_bytes(self, hosts: int, free_bytes: int) -> float:
+        """The bytes that exchanges may use on all hosts together, if a host was found to have ``free_bytes``.
+
+        The largest number that was found counts: at other times, exchanges were using the disk.
+        """
+        with self._changed:
+            self._free_bytes = max(self._free_bytes, free_bytes)
+            return USED_SHARE * self._free_bytes * hosts
+
+    @contextmanager
+    def taken(self, size_bytes: float, room_bytes: float) -> Iterator[None]:
+        """Hold bytes of the room; waits for exchanges of other threads if it has too few, in the order of calls."""
+        with self._turn, self._changed:
+            self._changed.wait_for(lambda: not self._taken_bytes or self._taken_bytes + size_bytes <= room_bytes)
+            self._taken_bytes += size_bytes
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken_bytes -= size_bytes
+                self._changed.notify_all()
+
+
+DISK = SharedDisk()
+
+
+def _too_large(task: RewriteTask, needs: DiskNeeds, slots: int, room_bytes: float) -> str:
+    where = f" of partition {task.outputs.partition_path}" if task.outputs.partition_path else ""
+    least = needs.bytes_of(range(-(-needs.lanes // MOST_EXCHANGES)), slots)
+    return (
+        f"{counted(len(task.inputs), 'file')} ({size_text(task.file_bytes)}){where} cannot be sorted together: even "
+        f"in {MOST_EXCHANGES} exchanges each would keep about {size_text(least)} on disk, and the workers may use "
+        f"{size_text(room_bytes)}, {USED_SHARE:.0%} of the free disk; use more workers or workers with larger "
+        "disks, or lower max_file_group_size_mb"
+    )
+
+
+def _exchanged(
+    engine: Engine, plan: _GroupPlan, exchanges: Sequence[range], on_done: Callable[[int], None]
+) -> tuple[list[LaneResult], int]:
+    """The results of the lanes, and how many bytes of files were read again; ends early if there is an error."""
+    results: list[LaneResult] = []
+    seen: dict[int, frozenset[int]] = {}
+    again_bytes = 0
+    for lanes in exchanges:
+        splits = [
+            replace(split, exchanged=lanes, is_again=bool(results))
+            for split in plan.splits
+            if not results or not seen[split.number].isdisjoint(lanes)
+        ]
+        again_bytes += sum(split.task.file_bytes for split in splits if split.is_again)
+        ended = engine.exchange(split_rows, splits, merge_lane, plan.lanes[lanes.start : lanes.stop], on_done)
+        results += ended
+        if _lane_error(ended) is not None:
+            break
+        # A later exchange reports the same lanes.
+        seen |= {report.split: report.lanes for lane in ended for report in lane.reports}
+    return results, again_bytes
+
+
+def _lane_error(lanes: Sequence[LaneResult]) -> str | None:
+    reports = (report for lane in lanes for report in lane.reports)
+    return next((e for e in [*(r.error for r in reports), *(lane.error for lane in lanes)] if e is not None), None)
 
 
 def _error_of(samples: Sequence[Sample]) -> str | None:
@@ -118,13 +260,24 @@ def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
             replace(task, inputs=tuple(task.inputs[i] for i in some), deletes=()),
             tuple(firsts[i] for i in some),
             step,
+            task.record_count,
         )
         for some in (chosen[n : n + _FILES_PER_SAMPLE] for n in range(0, wanted, _FILES_PER_SAMPLE))
     ]
 
 
-def _plan(task: RewriteTask, samples: Sequence[Sample]) -> tuple[list[SplitTask], list[LaneTask], int]:
-    """The tasks that sort a group, and the expected number of files of a lane."""
+@dataclass(frozen=True, slots=True)
+class _GroupPlan:
+    """The tasks that sort a group."""
+
+    splits: list[SplitTask]
+    lanes: list[LaneTask]
+    files_per_lane: int
+    """The expected number of files of a lane."""
+    needs: DiskNeeds
+
+
+def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _GroupPlan:
     recipe = task.recipe
     assert recipe is not None
     disk_bytes = task.file_bytes
@@ -140,10 +293,17 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> tuple[list[SplitTask]
     outputs = replace(task.outputs, attempts=MAX_ATTEMPTS)
     without_inputs = replace(task, inputs=(), deletes=(), most_files=share, outputs=outputs)
     portions = enumerate(_portions(task, arrow_bytes / max(1, disk_bytes)))
-    return (
-        [SplitTask(part, number, first_row, curve, bounds, lane_of) for number, (part, first_row) in portions],
-        [LaneTask(without_inputs, number, curve, disk_bytes / arrow_bytes, lane_count) for number in range(lane_count)],
+    every, ratio = range(lane_count), disk_bytes / arrow_bytes
+    splits = [
+        SplitTask(part, number, first_row, curve, bounds, lane_of, every) for number, (part, first_row) in portions
+    ]
+    sent_bytes = task.record_count * max(sample.sent_bytes for sample in samples)
+    largest = max(split.task.record_count for split in splits) / max(1, task.record_count)
+    return _GroupPlan(
+        splits,
+        [LaneTask(without_inputs, number, curve, ratio, lane_count) for number in every],
         math.ceil(file_count / lane_count),
+        DiskNeeds(sent_bytes, sent_bytes * largest, lane_count),
     )
 
 
@@ -191,12 +351,14 @@ def _first_rows(task: RewriteTask) -> list[int]:
     return [0, *accumulate(source.record_count for source in task.inputs)]
 
 
-def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[Iterable[str]], None]) -> RewriteResult:
+def _result(
+    task: RewriteTask, lanes: Sequence[LaneResult], again_bytes: int, discard: Callable[[Iterable[str]], None]
+) -> RewriteResult:
     """The group's result, with the same proof as for a group that a single worker rewrites."""
     reports = [report for lane in lanes for report in lane.reports]
     read, deleted = sum(r.rows_read for r in reports), sum(r.rows_deleted for r in reports)
     written = tuple(file for lane in lanes for file in lane.written)
-    error = next((e for e in [*(r.error for r in reports), *(lane.error for lane in lanes)] if e is not None), None)
+    error = _lane_error(lanes)
     if error is not None:
         discard(file.file_path for file in written)
     if error is None:
@@ -215,6 +377,7 @@ def _result(task: RewriteTask, lanes: Sequence[LaneResult], discard: Callable[[I
         written=() if error is not None else written,
         rows_read=read,
         rows_deleted=deleted,
+        bytes_read_again=again_bytes,
         has_row_maps=task.keeps_row_maps,
         error=error,
         unreadable=_unreadable(reports),

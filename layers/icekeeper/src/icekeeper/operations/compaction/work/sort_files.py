@@ -7,11 +7,15 @@ sorted, because rows never become columns of Spark.
 
 from __future__ import annotations
 
+import os
 import pickle
+import shutil
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -68,6 +72,8 @@ class SampleTask:
     first_rows: tuple[int, ...]
     """Per input: the number of its first row within the group."""
     step: int
+    group_rows: int
+    """The number of all rows of the group."""
 
     @property
     def input_bytes(self) -> int:
@@ -86,6 +92,10 @@ class Sample:
     """The numbers of the sampled rows within the group."""
     row_bytes: float
     """Arrow bytes of a row with all its columns."""
+    sent_bytes: float
+    """Bytes of a row on its way to a lane; see :func:`_row_sizes`."""
+    free_bytes: int
+    """Free bytes of the disk on which the worker keeps rows."""
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """As in :class:`.RewriteResult`."""
@@ -105,6 +115,10 @@ class SplitTask:
     """The start of each range except the first."""
     lanes: tuple[int, ...]
     """Per range: the number of its lane."""
+    exchanged: range
+    """The lanes of this exchange, if the group is sorted in several; rows of other lanes are read and not sent."""
+    is_again: bool = False
+    """Whether an earlier exchange has read the inputs, and has reported their rows."""
 
     @property
     def input_bytes(self) -> int:
@@ -131,7 +145,11 @@ class SplitReport:
     rows_read: int
     rows_deleted: int
     evidence: Evidence
-    """Evidence of the rows sent to lanes."""
+    """Evidence of the rows that were read."""
+    split: int
+    """The number of the split task within the group."""
+    lanes: frozenset[int]
+    """The lanes for which the inputs have rows, also lanes of other exchanges."""
     error: str | None = None
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """As in :class:`.RewriteResult`."""
@@ -188,26 +206,33 @@ def write_clustered(
 
 
 def split_rows(work: SplitTask) -> Iterator[tuple[int, RunSlice | SplitReport]]:
-    """Read the live rows of the inputs and yield them as ``(lane, slice)``, then a report for the first lane.
+    """Read the live rows of the inputs and yield ``(part, slice)`` for the lanes of this exchange, then a report for
+    its first lane, which is part 0.
 
     Errors that affect only this group are in the report, not raised.
     """
     tally = Tally()
+    seen: set[int] = set()
     proof = RowProof(work.task.schema, work.task.proof)
     error: str | None = None
     unreadable: Mapping[str, str] = {}
     storage = Storage(work.task.io_properties)
     try:
         with closing(read_rows(work.task, storage, tally)) as rows:
-            yield from _run_slices(work, proof.watch(rows))
+            for lane, part in _run_slices(work, rows if work.is_again else proof.watch(rows)):
+                seen.add(lane)
+                if lane in work.exchanged:
+                    yield work.exchanged.index(lane), part()
     except FileUnreadable as problem:
         error, unreadable = str(problem), unreadable_files(work.task, storage)
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as caught:
         error = f"{type(caught).__name__}: {caught}"
-    yield work.lanes[0], SplitReport(tally.read, tally.deleted, proof.evidence, error, unreadable)
+    read, deleted = (0, 0) if work.is_again else (tally.read, tally.deleted)
+    yield 0, SplitReport(read, deleted, proof.evidence, work.number, frozenset(seen), error, unreadable)
 
 
-def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, RunSlice]]:
+def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Callable[[], RunSlice]]]:
+    """Every slice with its lane; the slice is made when it is called."""
     task = work.task
     assert task.recipe is not None
     order = RowOrder(task.recipe, task.schema, work.curve)
@@ -216,10 +241,14 @@ def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tup
         batch = one_batch(held)
         keys = order.keys(batch)
         for number, indices in cut(keys, order.indices(keys), first_row, work.bounds, order.columns):
-            part = batch.take(indices)
-            yield work.lanes[number], RunSlice(number, (work.number, run), part.nbytes, _ipc_bytes(part))
+            yield work.lanes[number], partial(_slice, batch, indices, number, (work.number, run))
         first_row += batch.num_rows
         run += 1
+
+
+def _slice(batch: pa.RecordBatch, indices: pa.Array, number: int, run: tuple[int, int]) -> RunSlice:
+    part = batch.take(indices)
+    return RunSlice(number, run, part.nbytes, _ipc_bytes(part))
 
 
 def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneResult:
@@ -333,19 +362,36 @@ def sample_keys(work: SampleTask) -> Sample:
                 values.append([array.take(some) for array in order.keys(batch)])
                 rows.extend(first_row + offset + i for i in some.to_pylist())
                 offset += batch.num_rows
-        row_bytes = _row_bytes(task, storage)
+        sizes = _row_sizes(task, work.group_rows, storage)
+        free_bytes = free_disk_bytes(os.environ)
     except FileUnreadable as problem:
-        return Sample((), (), 0.0, str(problem), unreadable_files(task, storage))
+        return Sample((), (), 0.0, 0.0, 0, str(problem), unreadable_files(task, storage))
     except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-        return Sample((), (), 0.0, f"{type(error).__name__}: {error}")
+        return Sample((), (), 0.0, 0.0, 0, f"{type(error).__name__}: {error}")
     columns = [pa.concat_arrays(parts) for parts in zip(*values, strict=True)]
-    return Sample(tuple(columns), tuple(rows), row_bytes)
+    return Sample(tuple(columns), tuple(rows), *sizes, free_bytes)
 
 
-def _row_bytes(task: RewriteTask, storage: Storage) -> float:
-    """Arrow bytes per row with all columns, measured on the first batch that has rows."""
+def _row_sizes(task: RewriteTask, group_rows: int, storage: Storage) -> tuple[float, float]:
+    """Bytes per row with all columns, in Arrow and as sent to a lane, measured on the first batch that has rows.
+
+    A run is sent in a slice for each range of the group, and each slice has the schema and is compressed alone.  So
+    rows of a large group take more bytes.
+    """
     for source in task.inputs:
         for batch in projected_rows(task.readable(source), task.schema, storage):
             if batch.num_rows:
-                return float(batch.nbytes / batch.num_rows)
-    return 0.0
+                row_bytes = float(batch.nbytes / batch.num_rows)
+                slices = max(1.0, group_rows * row_bytes / RANGE_BYTES)
+                rows = min(batch.num_rows, max(1, int(RUN_BYTES / max(1.0, row_bytes) / slices)))
+                return row_bytes, len(_ipc_bytes(batch.slice(0, rows))) / rows
+    return 0.0, 0.0
+
+
+def free_disk_bytes(environment: Mapping[str, str]) -> int:
+    """Free bytes where this worker keeps rows: in the temporary folder, and in Spark's folders for a shuffle.
+
+    Spark passes these folders to its Python workers (``org.apache.spark.api.python.BasePythonRunner``).
+    """
+    folders = [tempfile.gettempdir(), *filter(None, environment.get("SPARK_LOCAL_DIRS", "").split(","))]
+    return min(shutil.disk_usage(folder).free for folder in folders)
