@@ -159,7 +159,7 @@ def test_only_functions_that_open_catalogs_read_the_given_secrets() -> None:
         roles = roles_of(template)
         for logical_id, properties in template.resources("AWS::Serverless::Function"):
             role = roles[template.role_of(logical_id, properties)]
-            opens = any(item.policy == "RunDocumentsPolicy" for item in role.statements)
+            opens = any(item.policy == "RunPolicy" for item in role.statements)
             assert decide(role, Need("secretsmanager:GetSecretValue", secret)).is_allowed is (expected and opens)
             assert not decide(role, Need("secretsmanager:GetSecretValue", f"{secret}x")).is_allowed
 

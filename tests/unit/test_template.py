@@ -387,7 +387,7 @@ def test_policies_of_thirty_table_buckets_are_short_enough() -> None:
     assert {name: grant.length for name, grant in stack.managed.items() if grant.length > 6144} == {}
     for name, grants in stack.grants.items():
         assert sum(grant.length for grant in grants if not grant.is_managed) <= 10_240, name
-        assert sum(grant.is_managed for grant in grants) <= 10, name
+        assert sum(grant.is_managed for grant in grants) <= 9, name  # IAM allows ten
 
 
 def test_a_parameter_full_of_table_buckets_fits_into_every_policy() -> None:

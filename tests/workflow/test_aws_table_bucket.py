@@ -183,7 +183,7 @@ def test_a_missing_key_is_a_403_without_the_right_to_list(scripted_stack: LocalS
         scripted_stack.moto.client("s3").delete_object(Bucket=name, Key=key)
     assert scripted_stack.run({}).names == ["Detect", "AnyTables", "NothingToDo"]
     scripted_stack.start_cold()
-    with scripted_stack.rights.without("RunDocumentsPolicy", "s3:ListBucket"):
+    with scripted_stack.rights.without("RunPolicy", "s3:ListBucket"):
         execution = scripted_stack.run({})
     assert execution.error == "ReportFailed"  # the report cannot be read either
     assert "cannot be accessed: access is denied to these credentials" in execution.visits[0].errors[0][1]
