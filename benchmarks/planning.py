@@ -7,10 +7,10 @@ One table of 1,000 partitions, as hourly commits leave it: manifests of 5,000 fi
 statistics of so many columns (numbers, times, text), written by our own writer.  Data files do not exist: nobody looks
 at them.  ``--small`` is the share of files below the target size; the others are left alone.  *reading* decodes every
 live entry, *planning* is all that ``compact`` does before it reads rows, reading included, *workers* does it in so many
-processes.  Prints the medians of wall and CPU seconds, workers included, and of the peak memory of the planning
-process, each measured in a process of its own, and what a planned file adds to the peak from one size to the next.  One
-worker is the planning process itself.  The claims: a million files within 60 s and 1 GB, in linear time, and 400 bytes
-a file.
+processes, and *committing* is a whole pass whose 36 workers write nothing and answer at once.  Prints the medians of
+wall and CPU seconds, workers included, and of the peak memory of the planning process, each measured in a process of
+its own, and what a planned file adds to the peak from one size to the next.  One worker is the planning process itself.
+The claims: a million files within 60 s and 1 GB, in linear time, and 400 bytes a file.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from icekeeper.engines.local_engine import LocalEngine
+from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import STORED, StoredFile
 from icekeeper.metadata.manifest_read import decode_manifest
@@ -44,7 +45,13 @@ from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent,
 from icekeeper.operations.compaction.plan.candidates import TableState
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
 from icekeeper.operations.compaction.plan.plan_on_workers import plan_on_workers
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask
+from icekeeper.operations.compaction.work.rewrite import rewrite_batch, rewrite_group
+from icekeeper.policy import Operation
+from icekeeper.report.outcome import Status
+from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
+from support.maintained_table import registered_table
 from support.plans import policy
 from support.tables import new_document, snapshot
 
@@ -118,7 +125,7 @@ def files(folder: str, manifest: int, small: float, columns: int) -> Iterator[Da
         size = chance.randrange(10**6, 10**7) if chance.random() < small else chance.randrange(4 * 10**8, 6 * 10**8)
         one = measured[number % len(measured)]
         values = {name: getattr(one, name) for name in STORED} | {
-            "file_path": f"s3://bucket/warehouse/ns/t/data/c1={day}/{manifest:05}-{number:05}-{chance.getrandbits(128):032x}.parquet",
+            "file_path": f"{folder}/data/c1={day}/{manifest:05}-{number:05}-{chance.getrandbits(128):032x}.parquet",
             "partition": (day,),
             "record_count": rows,
             "file_size_in_bytes": size,
@@ -196,11 +203,71 @@ def plan_there(reader: TableReader, processes: int) -> str:
     return f"{count} of {plan.files_considered} files in {len(plan.groups)} groups"
 
 
+class InstantWorkers(LocalEngine):
+    """Plans in two processes, and answers for 36 workers that write nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    @property
+    def slots(self) -> int:
+        return 36
+
+    def map(self, function: Any, tasks: Any, on_done: Callable[[int], None]) -> Any:
+        if function is rewrite_group:
+            return [_written(task) for task in tasks]
+        if function is rewrite_batch:
+            return [[_written(task) for task in batch.tasks] for batch in tasks]
+        return super().map(function, tasks, on_done)
+
+
+def _written(task: RewriteTask) -> RewriteResult:
+    """The files that a worker would write, with metrics of all columns."""
+    leaves, count = leaf_columns(task.schema), task.output_count
+    rows = sum(file.record_count for file in task.inputs)
+    every = range(1, len(leaves) + 1)
+    bounds = {n: bytes(WIDTHS[leaf.iceberg_type]) for n, leaf in enumerate(leaves, 1)}
+    files = [
+        DataFile(
+            content=FileContent.DATA,
+            file_path=task.outputs.file(number).path(0),
+            file_format="PARQUET",
+            partition=task.partition,
+            record_count=rows * (number + 1) // count - rows * number // count,
+            file_size_in_bytes=task.file_bytes // count,
+            column_sizes=dict.fromkeys(every, 10**6),
+            value_counts=dict.fromkeys(every, rows // count),
+            null_value_counts=dict.fromkeys(every, 0),
+            lower_bounds=bounds,
+            upper_bounds=bounds,
+            split_offsets=(4, 134_217_728, 268_435_456),
+        )
+        for number in range(count)
+    ]
+    return RewriteResult(group_id=task.group_id, written=tuple(files), rows_read=rows)
+
+
+def commit_there(reader: TableReader) -> str:
+    """A pass of ``compact``, in a new catalog."""
+    with tempfile.TemporaryDirectory(prefix="icekeeper-bench-") as scratch:
+        at = Path(scratch, "metadata", "00000.metadata.json")
+        at.parent.mkdir()
+        at.write_text(json.dumps(reader.metadata.document))
+        table = registered_table(str(at), Path(scratch))
+        table.runtime = table.runtime_with(clock=lambda: MADE_MS)
+        resolved = table.runtime.policy(table.loaded, {"operations": "compact"})
+        outcome = run_operation(Operation.COMPACT, table.runtime.context(table.loaded, resolved, InstantWorkers()))
+        assert outcome.status is Status.SUCCEEDED, outcome.summary
+        files, groups, commits = (outcome.metrics[f"compact.{what}"] for what in ("files_merged", "bins", "commits"))
+        return f"{files} files in {groups} groups and {commits} commits"
+
+
 PARTS: dict[str, Callable[[TableReader], str]] = {
     "reading": read_all,
     "planning": plan_all,
     "1 worker": partial(plan_there, processes=1),
     "2 workers": partial(plan_there, processes=2),
+    "committing": commit_there,
 }
 
 

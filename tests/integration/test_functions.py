@@ -362,6 +362,7 @@ DOCUMENTS: list[tuple[type[Any], dict[str, Any]]] = [
             "routes": {"compact": "glue", "expire_snapshots": "function", "remove_orphans": "none"},
             "outcomes": {"rewrite_manifests": {"status": "skipped"}},
             "size_bytes": 5,
+            "manifest_bytes": 7,
         },
     ),
     (StageItem, {"item": ITEM, "steps": {"compact": "function"}}),
@@ -370,7 +371,7 @@ DOCUMENTS: list[tuple[type[Any], dict[str, Any]]] = [
         {
             **OF_RUN,
             "stage": "compaction",
-            "tables": [{"item": ITEM, "steps": ["compact"], "size_bytes": 5}],
+            "tables": [{"item": ITEM, "steps": ["compact"], "size_bytes": 5, "manifest_bytes": 7}],
             "workers": 2,
             "environment": {"ICEKEEPER_OPERATIONS": "all"},
         },

@@ -159,6 +159,7 @@ def test_groups_are_committed_every_few_minutes(
     def afterwards(pace: rounds.Pace, *args: Any) -> None:
         pace_of(pace, *args)
         monkeypatch.setattr(pace, "_round_bytes", 10**12)
+        monkeypatch.setattr(rounds, "_ROUND_BYTES", 10**12)
 
     monkeypatch.setattr(rounds.Pace, "note_round", afterwards)
     outcome = compact(table, engine, limit_s)
@@ -167,6 +168,27 @@ def test_groups_are_committed_every_few_minutes(
     assert outcome.metrics["compact.bins"] == 7
     assert region_rows(table) == before
     table.assert_sound()
+
+
+class GrowingEngine(SlowEngine):
+    """One executor when the rewriting begins, three more from the second round on."""
+
+    @property
+    def slots(self) -> int:
+        return 4 if self.rounds else 1
+
+
+@pytest.mark.usefixtures("each_alone")
+def test_executors_that_come_late_take_part_from_the_next_round_on(
+    table: MaintainedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first round measures the speed with a group for each worker."""
+    fill(table, 6)
+    monkeypatch.setattr(rounds, "_ROUND_S", 11.0)
+    engine, before = GrowingEngine(table, 5.0), region_rows(table)
+    outcome = compact(table, engine, 10_000)
+    assert (engine.rounds, outcome.metrics["compact.bins"]) == ([1, 7], 8)
+    assert region_rows(table) == before
 
 
 @pytest.mark.usefixtures("small_rounds")

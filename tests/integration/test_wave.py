@@ -25,6 +25,7 @@ from icekeeper.pipeline.gather import JOB_STAGES
 from icekeeper.pipeline.glue_job import NO_TIME, End, run_job, run_work
 from icekeeper.pipeline.run_leases import give_back, held_table
 from icekeeper.pipeline.run_step import run_steps
+from icekeeper.pipeline.wave import driver_need
 from icekeeper.state.claims import CutWork
 from support.maintained_table import ID_AND_PART
 from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
@@ -118,6 +119,31 @@ def test_fewer_large_tables_run_at_the_same_time_and_small_tables_overtake_them(
     assert set(run_work(wave.deployment, work, Meddled(meddle)).values()) == {End.DONE}
     assert sorted(begun[:2]) == sorted([first, small])
     assert begun[2] == other
+
+
+def test_a_table_begins_when_its_manifests_fit_into_the_drivers_memory(
+    wave: Wave, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that needs more than there is runs alone; when it has ended, the others run together."""
+    monkeypatch.setattr(wave_module, "memory_for_tables", lambda _: 3 * driver_need(10**6))
+    work, together = wave.work(), threading.Barrier(2)
+    huge, *others = [
+        table.model_copy(update={"manifest_bytes": size})
+        for table, size in zip(work.tables, (10**12, 10**6, 10**6), strict=True)
+    ]
+    in_work = list[str]()
+
+    def meddle(name: str) -> None:
+        in_work.append(name)
+        if name == huge.item.table:
+            time.sleep(0.2)
+            assert in_work == [name]
+        else:
+            together.wait(20)
+
+    ends = run_work(wave.deployment, work.model_copy(update={"tables": (huge, *others)}), Meddled(meddle))
+    assert set(ends.values()) == {End.DONE}
+    assert sorted(in_work[1:]) == sorted(table.item.table for table in others)
 
 
 @pytest.mark.parametrize("error", [StorageError("the disk is full"), ValueError("a bug")], ids=["storage", "bug"])

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest,
 from icekeeper.metadata.manifest_write import encode_manifest_list
 from icekeeper.metadata.types import (
     least_decimal,
-    split_by_section,
+    section_of,
     summarise_partitions,
     uuid_bounds,
     uuid_section,
@@ -28,6 +29,8 @@ from icekeeper.model import EntryStatus, LiveFile, ManifestContent
 from support.examples import examples
 from support.manifests import COLUMNS, DRAWN_FIELDS, drawn_table, encoded, entries
 from support.values import AWKWARD_UUIDS, ORDERS, uuid_values
+
+Value = TypeVar("Value")
 
 # Manifests and manifest lists of any content are read back unchanged, and their counts add up.
 
@@ -73,6 +76,16 @@ def test_written_manifests_are_read_back_unchanged(format_version: int, data: st
     assert list(decode_live_files(written.data, "s3://b/m.avro")) == live
 
 
+def by_section(
+    types: Sequence[str], values: Sequence[Value], partition_of: Callable[[Value], Sequence[Any]]
+) -> list[list[Value]]:
+    """The values that may share a manifest, together."""
+    found: dict[Any, list[Value]] = defaultdict(list)
+    for value in values:
+        found[section_of(types, partition_of(value))].append(value)
+    return list(found.values())
+
+
 @settings(max_examples=examples(25))
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
@@ -80,9 +93,7 @@ def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObjec
     """This covers counts per status, the least sequence number, and summaries over all entries, also deleted entries
     (rule: summaries-hold-for-every-reader)."""
     kinds = [kind for _, kind, _ in COLUMNS]
-    made = next(
-        iter(split_by_section(kinds, data.draw(entries(format_version)), lambda entry: entry.file.partition)), []
-    )
+    made = next(iter(by_section(kinds, data.draw(entries(format_version)), lambda entry: entry.file.partition)), [])
     written = encoded(drawn_table(format_version), made, ManifestContent.DATA)
     manifest = written.manifest
     assert manifest.manifest_length == len(written.data)
@@ -184,7 +195,7 @@ def opens(comparison: str, literal: Any, low: Any, high: Any) -> bool:
 def test_a_planner_of_either_order_opens_manifests_with_a_match(values: list[bytes], literals: list[bytes]) -> None:
     """This holds for every comparison and for literals of either sign, and so for ``IN``, a list of literals
     (rule: summaries-hold-for-every-reader)."""
-    for part in split_by_section(["uuid"], values, lambda value: (value,)):
+    for part in by_section(["uuid"], values, lambda value: (value,)):
         bounds = uuid_bounds(part)
         assert bounds is not None
         for order in ORDERS:
@@ -210,7 +221,7 @@ def test_bounds_of_uuids_are_the_narrowest_that_hold_in_both_orders(values: list
 
         assert not (holds(operator.le) and holds(operator.ge))
     # The plan of a rewrite reads the section from the manifest list.
-    for part in split_by_section(["uuid"], values, lambda value: (value,)):
+    for part in by_section(["uuid"], values, lambda value: (value,)):
         found = uuid_bounds(part)
         assert found is not None
         assert {*map(uuid_section, found)} == {*map(uuid_section, part)}
@@ -245,8 +256,8 @@ def test_a_manifest_with_values_never_lacks_their_bounds() -> None:
     assert (found[1].contains_null, found[1].lower_bound) == (True, None)
 
 
-def test_partitions_are_split_by_the_section_of_their_uuids() -> None:
+def test_the_section_of_a_partition_is_that_of_its_uuids() -> None:
     """Nulls belong to the first section; without uuids there is only one section."""
-    partitions = [(7, HIGH), (1, None), (2, LOW), (3, HIGH)]
-    assert split_by_section(["long", "uuid"], partitions, tuple) == [[(1, None), (2, LOW)], [(7, HIGH), (3, HIGH)]]
-    assert split_by_section(["long", "binary"], partitions, tuple) == [partitions]
+    partitions = [(7, HIGH), (1, None), (2, LOW)]
+    assert [section_of(["long", "uuid"], partition) for partition in partitions] == [(2,), (0,), (0,)]
+    assert {section_of(["long", "binary"], partition) for partition in partitions} == {()}

@@ -13,7 +13,8 @@ from deflate import deflate_compress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.commit.snapshot import portions
+from icekeeper.commit import snapshot
+from icekeeper.commit.snapshot import ManifestLanes
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.machine.resources import on_cores
 from icekeeper.metadata import manifest_write as manifest_copy
@@ -25,6 +26,7 @@ from icekeeper.metadata.manifest_write import (
     EncodedManifest,
     EntryCopier,
     ManifestAssembler,
+    ManifestBuilder,
     avro_long,
     encode_manifest,
     encode_manifest_list,
@@ -337,18 +339,33 @@ MORE: dict[str, Any] = {
 LOW, HIGH = bytes(16), b"\xff" * 16
 
 
-def cut(spec_id: int, *partitions: tuple[Any, ...]) -> list[list[str]]:
+def cut(spec_id: int, *partitions: tuple[Any, ...], **more: Any) -> list[list[str]]:
     """The files of each manifest, with entries of 1,000 bytes."""
-    entries = [
-        ManifestEntry(EntryStatus.ADDED, 1, None, None, data_file(str(number), 1, partition))
-        for number, partition in enumerate(partitions)
+    metadata, stored = table(**MORE | more), dict[str, bytes]()
+
+    def store(builder: ManifestBuilder) -> ManifestFile:
+        encoded = builder.encoded(f"m{len(stored)}", 1, 1)
+        stored[encoded.manifest.manifest_path] = encoded.data
+        return encoded.manifest
+
+    lanes = ManifestLanes(metadata, {(spec_id, ManifestContent.DATA): len(partitions)}, 1000.0, store)
+    for number, partition in enumerate(partitions):
+        file = data_file(str(number), 1, partition)
+        lanes.add(spec_id, ManifestContent.DATA, ManifestEntry(EntryStatus.ADDED, 1, None, None, file))
+    return [
+        [entry.file.file_path for entry in decode_manifest(stored[m.manifest_path], m, metadata.specs[spec_id])]
+        for m in lanes.written()
     ]
-    return [[entry.file.file_path for entry in part] for part in portions(table(**MORE), spec_id, entries, 1000.0)]
 
 
 def test_manifests_hold_the_entries_that_fit_the_target() -> None:
     assert cut(1, (1,), (2,), (None,), (1,), (1,)) == [["0", "1"], ["2", "3"], ["4"]]
     assert cut(1) == []
+
+
+def test_the_number_of_manifests_in_a_commit_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_MOST_MANIFESTS", 10)
+    assert len(cut(1, *[(1,)] * 20, properties={"commit.manifest.target-size-bytes": "1"})) == 10
 
 
 def test_uuids_with_and_without_the_highest_bit_never_share_a_manifest() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from icekeeper.commit.attempt import PreparedCommit, assign_row_ids
-from icekeeper.commit.snapshot import FileReplacement, SnapshotWriter, snapshot_summary
+from icekeeper.commit.snapshot import ChangedFiles, FileReplacement, SnapshotWriter, snapshot_summary
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.updates import apply_updates
 from icekeeper.metadata.writer_marks import COMMITTED_KEY, carried_marks, marks_of
@@ -218,8 +218,11 @@ def summary(before: Mapping[str, str], counted: Mapping[str, int] | None = None)
     """The summary of a commit that merges two data files of 10 rows and removes a delete file of 3 rows."""
     parent = Snapshot(snapshot(1, format_version=2, summary={"operation": "append", **before}))
     delete = data_file("d", 30, records=3, content=FileContent.EQUALITY_DELETES)
-    removed = [(0, data_file("a", 100)), (0, data_file("b", 200)), (0, delete)]
-    return snapshot_summary("replace", parent, [(0, data_file("c", 250, records=20))], removed, {}, counted or {})
+    changed = ChangedFiles()
+    changed.count(0, data_file("c", 250, records=20), is_added=True)
+    for file in (data_file("a", 100), data_file("b", 200), delete):
+        changed.count(0, file, is_added=False)
+    return snapshot_summary("replace", parent, changed, {}, counted or {})
 
 
 def totals(found: Mapping[str, str]) -> dict[str, str]:
@@ -319,5 +322,5 @@ def test_only_marks_are_carried_and_each_writer_has_its_mark() -> None:
 @pytest.mark.parametrize("operation", ["replace", "delete"])
 def test_a_snapshot_without_new_rows_carries_its_parents_marks(operation: str) -> None:
     """(rule: carry-streaming-marks)"""
-    summary = snapshot_summary(operation, made(FLINK), (), (), {"icekeeper.run-id": "r"}, {})
+    summary = snapshot_summary(operation, made(FLINK), ChangedFiles(), {"icekeeper.run-id": "r"}, {})
     assert summary == {"operation": operation, **FLINK, COMMITTED_KEY: "1000", "icekeeper.run-id": "r"}

@@ -10,9 +10,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.commit.snapshot import manifest_target_bytes, portions
+from icekeeper.commit.snapshot import manifest_target_bytes
 from icekeeper.errors import PolicyError, TableUnsupported
-from icekeeper.model import EntryStatus, ManifestEntry
 from icekeeper.operations.compaction.terms.recipe import MAX_SORT_COLUMNS, choose_recipe
 from icekeeper.operations.compaction.terms.write_properties import metrics_modes, output_properties, writer_options
 from icekeeper.operations.compaction.work import write_file as write
@@ -23,7 +22,7 @@ from icekeeper.policy.layers import BOUND_KEYS, Layer
 from icekeeper.policy.values import text_of
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.storage.storage import Storage
-from support.plans import data_file, policy, table
+from support.plans import policy, table
 from support.rewrites import rows, struct, task
 from support.settings import NONE, refusal
 from support.settings import resolved as resolved_settings
@@ -411,13 +410,6 @@ def test_the_number_of_row_groups_is_capped(tmp_path: Path, monkeypatch: pytest.
 def test_the_target_size_of_manifests_is_bounded(asked: str, total: int, used: int) -> None:
     metadata = table(properties={"commit.manifest.target-size-bytes": asked})
     assert manifest_target_bytes(metadata, total) == used
-
-
-def test_the_number_of_manifests_in_a_commit_is_capped() -> None:
-    entries = [ManifestEntry(EntryStatus.ADDED, 1, None, None, data_file("f", 1, ()))] * 20_000
-    more: dict[str, Any] = {"partition-specs": [{"spec-id": 0, "fields": []}]}
-    metadata = table(properties={"commit.manifest.target-size-bytes": "1"}, **more)
-    assert len(list(portions(metadata, 0, entries, 1000.0))) == 10_000
 
 
 def test_an_integer_property_has_64_bits() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import secrets
 import uuid
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,13 +28,13 @@ from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_write import (
     ManifestAssembler,
-    encode_manifest,
+    ManifestBuilder,
     encode_manifest_list,
     partition_types,
 )
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.metadata.types import split_by_section
+from icekeeper.metadata.types import Section, section_of
 from icekeeper.metadata.updates import ref_at, same_table
 from icekeeper.metadata.writer_marks import carried_marks
 from icekeeper.model import (
@@ -50,6 +50,8 @@ from icekeeper.model import (
 
 _Kind = tuple[int, ManifestContent]
 """One spec and one content type per manifest."""
+_Lane = tuple[bool, int, ManifestContent, Section]
+"""Whether its entries are DELETED, spec, content type and section."""
 
 # Specification, "Snapshots", ``operation``: ``replace`` keeps all rows, ``delete`` only removes rows
 # (platform: spark-streams-skip-replace).
@@ -130,44 +132,49 @@ class SnapshotWriter:
         affected = set(affected)
         self.staged += replacement.staged
         carried = [m for m in manifests if m.manifest_path not in affected and m.may_have_live_files]
-        live: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
-        deleted: dict[_Kind, list[ManifestEntry]] = defaultdict(list)
-        for spec_id, file in replacement.added:
-            number = replacement.own_sequence_numbers.get(file.key, replacement.data_sequence_number)
-            if self.metadata.format_version == 1:
-                number = None
-            content = ManifestContent.DATA if file.content is FileContent.DATA else ManifestContent.DELETES
-            live[spec_id, content].append(ManifestEntry(EntryStatus.ADDED, self.snapshot_id, number, None, file))
         old = [m for m in manifests if m.manifest_path in affected]
-        for manifest, entries in self.reader.entries(old):
-            for entry in entries:
-                if not entry.is_live:
-                    continue
-                if entry.file.key in replacement.removed:
-                    gone = replace(entry, status=EntryStatus.DELETED, snapshot_id=self.snapshot_id)
-                    deleted[manifest.partition_spec_id, manifest.content].append(gone)
-                else:
-                    live[manifest.partition_spec_id, manifest.content].append(
-                        replace(entry, status=EntryStatus.EXISTING)
-                    )
-        removed = [(spec_id, entry.file) for (spec_id, _), entries in deleted.items() for entry in entries]
-        if len({file.key for _, file in removed}) != len(replacement.removed):
-            raise PlanStale("a file to be replaced is no longer in the table; plan again")
-        entry_bytes = bytes_per_entry(old)
         with self._discarding():
-            written = [
-                self._write_manifest(spec_id, content, portion)
-                for by_kind in (live, deleted)
-                for (spec_id, content), entries in sorted(by_kind.items())
-                for portion in portions(self.metadata, spec_id, entries, entry_bytes)
-            ]
+            written, changed = self._rewritten(replacement, old)
             extra = self._extra(written, carried, old)
             extra.update(replacement.noted)
             if replacement.recipe is not None:
                 extra[RECIPE_KEY] = replacement.recipe
             if replacement.clustering_depth is not None:
                 extra[DEPTH_KEY] = f"{replacement.clustering_depth:g}"
-            return self._prepare(operation, [*written, *carried], replacement.added, removed, extra)
+            return self._prepare(operation, [*written, *carried], changed, extra)
+
+    def _rewritten(
+        self, replacement: FileReplacement, old: Sequence[ManifestFile]
+    ) -> tuple[list[ManifestFile], ChangedFiles]:
+        """Write the entries of the old manifests and of the added files into new manifests, one entry at a time."""
+        changed, missing = ChangedFiles(), set(replacement.removed)
+        entries = Counter((spec_id, _content_of(file)) for spec_id, file in replacement.added)
+        for manifest in old:
+            live = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+            entries[manifest.partition_spec_id, manifest.content] += live
+        lanes = ManifestLanes(self.metadata, entries, bytes_per_entry(old), self._store_manifest)
+        for spec_id, file in replacement.added:
+            number = replacement.own_sequence_numbers.get(file.key, replacement.data_sequence_number)
+            if self.metadata.format_version == 1:
+                number = None
+            entry = ManifestEntry(EntryStatus.ADDED, self.snapshot_id, number, None, file)
+            lanes.add(spec_id, _content_of(file), entry)
+            changed.count(spec_id, file, is_added=True)
+        for manifest, found in self.reader.entries(old):
+            spec_id = manifest.partition_spec_id
+            for entry in found:
+                if not entry.is_live:
+                    continue
+                if entry.file.key in replacement.removed:
+                    missing.discard(entry.file.key)
+                    changed.count(spec_id, entry.file, is_added=False)
+                    entry = replace(entry, status=EntryStatus.DELETED, snapshot_id=self.snapshot_id)
+                else:
+                    entry = replace(entry, status=EntryStatus.EXISTING)
+                lanes.add(spec_id, manifest.content, entry)
+        if missing:
+            raise PlanStale("a file to be replaced is no longer in the table; plan again")
+        return lanes.written(), changed
 
     def drop_files(
         self, removed: Iterable[FileKey], manifests: Sequence[ManifestFile], affected: Iterable[str]
@@ -188,7 +195,7 @@ class SnapshotWriter:
         with self._discarding():
             extra = self._extra(new, carried, old)
             extra["entries-processed"] = str(sum(manifest.existing_files_count or 0 for manifest in written))
-            return self._prepare(REPLACE, [*new, *carried], (), (), extra)
+            return self._prepare(REPLACE, [*new, *carried], ChangedFiles(), extra)
 
     @contextmanager
     def _discarding(self) -> Iterator[None]:
@@ -214,14 +221,13 @@ class SnapshotWriter:
         self,
         operation: str,
         manifests: Sequence[ManifestFile],
-        added: Iterable[tuple[int, DataFile]],
-        removed: Iterable[tuple[int, DataFile]],
+        changed: ChangedFiles,
         extra: Mapping[str, str],
     ) -> PreparedCommit:
-        """The commit of a snapshot with these manifests; files and ``extra`` are for the summary."""
+        """The commit of a snapshot with these manifests; ``changed`` and ``extra`` are for the summary."""
         head, version = self.head, self.metadata.format_version
         manifests = self._counted(manifests)
-        summary = snapshot_summary(operation, head, added, removed, extra, counted_totals(manifests))
+        summary = snapshot_summary(operation, head, changed, extra, counted_totals(manifests))
         lineage: dict[str, int] = {}
         if version >= 3:
             first_row_id = self.metadata.next_row_id
@@ -293,23 +299,19 @@ class SnapshotWriter:
             )
         return [counted.get(m.manifest_path, m) for m in manifests]
 
-    def _write_manifest(self, spec_id: int, content: ManifestContent, entries: Sequence[ManifestEntry]) -> ManifestFile:
+    def _store_manifest(self, builder: ManifestBuilder) -> ManifestFile:
         path = f"{self.metadata.metadata_directory}/{self.attempt_id}-m{len(self.staged)}.avro"
-        encoded = encode_manifest(
-            self.metadata,
-            spec_id=spec_id,
-            content=content,
-            entries=entries,
-            path=path,
-            snapshot_id=self.snapshot_id,
-            sequence_number=self.sequence_number,
-        )
+        encoded = builder.encoded(path, self.snapshot_id, self.sequence_number)
         self._store(path, encoded.data)
         return encoded.manifest
 
     def _store(self, path: str, data: bytes) -> None:
         self.staged.append(path)
         self.write(path, data)
+
+
+def _content_of(file: DataFile) -> ManifestContent:
+    return ManifestContent.DATA if file.content is FileContent.DATA else ManifestContent.DELETES
 
 
 def _counts(manifest: ManifestFile) -> tuple[int | None, ...]:
@@ -336,39 +338,41 @@ _TOTALS = (
 )
 
 
+class ChangedFiles:
+    """Counts of the files that a snapshot adds and removes, for its summary."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = {}
+        self.partitions: set[tuple[int, tuple[PartitionValue, ...]]] = set()
+
+    def count(self, spec_id: int, file: DataFile, *, is_added: bool) -> None:
+        """Count a file."""
+        self.partitions.add((spec_id, file.partition))
+        self._add("added-files-size" if is_added else "removed-files-size", file.content_bytes)
+        if file.content is FileContent.DATA:
+            self._add("added-data-files" if is_added else "deleted-data-files", 1)
+            self._add("added-records" if is_added else "deleted-records", file.record_count)
+            return
+        kind = "position" if file.content is FileContent.POSITION_DELETES else "equality"
+        verb = "added" if is_added else "removed"
+        self._add(f"{verb}-delete-files", 1)
+        self._add(f"{verb}-{kind}-deletes", file.record_count)
+        self._add(f"{verb}-dvs", file.content_offset is not None)
+
+    def _add(self, key: str, amount: int) -> None:
+        self.counters[key] = self.counters.get(key, 0) + amount
+
+
 def snapshot_summary(
-    operation: str,
-    parent: Snapshot,
-    added: Iterable[tuple[int, DataFile]],
-    removed: Iterable[tuple[int, DataFile]],
-    extra: Mapping[str, str],
-    counted: Mapping[str, int],
+    operation: str, parent: Snapshot, changed: ChangedFiles, extra: Mapping[str, str], counted: Mapping[str, int]
 ) -> dict[str, str]:
-    """The summary of a ``replace`` or ``delete`` snapshot; files come with their spec id.
+    """The summary of a ``replace`` or ``delete`` snapshot.
 
     As in Java, a total is left out if the parent has none or the result would be negative, because later snapshots
     would inherit a guess.  The marks of streaming writers are copied from the parent, so that they survive its expiry.
     ``counted`` has totals from the manifests, which take precedence.
     """
-    counters: dict[str, int] = {}
-    partitions: set[tuple[int, tuple[PartitionValue, ...]]] = set()
-
-    def count(key: str, amount: int) -> None:
-        counters[key] = counters.get(key, 0) + amount
-
-    for is_added, files in ((True, added), (False, removed)):
-        for spec_id, file in files:
-            partitions.add((spec_id, file.partition))
-            count("added-files-size" if is_added else "removed-files-size", file.content_bytes)
-            if file.content is FileContent.DATA:
-                count("added-data-files" if is_added else "deleted-data-files", 1)
-                count("added-records" if is_added else "deleted-records", file.record_count)
-                continue
-            kind = "position" if file.content is FileContent.POSITION_DELETES else "equality"
-            verb = "added" if is_added else "removed"
-            count(f"{verb}-delete-files", 1)
-            count(f"{verb}-{kind}-deletes", file.record_count)
-            count(f"{verb}-dvs", file.content_offset is not None)
+    counters, partitions = changed.counters, changed.partitions
     summary = {"operation": operation, **carried_marks(parent), **extra}
     summary.update({key: str(amount) for key, amount in counters.items() if amount})
     if partitions:
@@ -432,15 +436,54 @@ def bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:
     return max(1.0, sum(m.manifest_length for m in manifests) / entries) if entries else 1024.0
 
 
-def portions(
-    metadata: TableMetadata, spec_id: int, entries: Sequence[ManifestEntry], entry_bytes: float
-) -> Iterator[Sequence[ManifestEntry]]:
-    """The entries of one spec, in portions for manifests of up to the target size.
+class ManifestLanes:
+    """Entries on their way into new manifests; each manifest is stored once it has the target size.
 
-    Raises:
-        TableUnsupported: a partition transform is unknown.
+    Entries of different specs, contents or sections never share a manifest, nor do live and DELETED entries.
     """
-    most = max(1, int(manifest_target_bytes(metadata, len(entries) * entry_bytes) / entry_bytes))
-    for found in split_by_section(partition_types(metadata, spec_id), entries, lambda entry: entry.file.partition):
-        for start in range(0, len(found), most):
-            yield found[start : start + most]
+
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        entries: Mapping[_Kind, int],
+        entry_bytes: float,
+        store: Callable[[ManifestBuilder], ManifestFile],
+    ) -> None:
+        """``entries``: how many entries are expected; ``entry_bytes``: see :func:`bytes_per_entry`."""
+        self._metadata, self._entries, self._entry_bytes, self._store = metadata, entries, entry_bytes, store
+        self._types: dict[int, list[str]] = {}
+        self._filling: dict[_Lane, tuple[ManifestBuilder, int]] = {}
+        self._written: dict[_Lane, list[ManifestFile]] = defaultdict(list)
+
+    def add(self, spec_id: int, content: ManifestContent, entry: ManifestEntry) -> None:
+        """Raises TableUnsupported: the spec, a transform or a source column is unknown."""
+        types = self._types.get(spec_id)
+        if types is None:
+            types = self._types[spec_id] = partition_types(self._metadata, spec_id)
+        section = section_of(types, entry.file.partition) if "uuid" in types else ()
+        lane = not entry.is_live, spec_id, content, section
+        found = self._filling.get(lane)
+        if found is None:
+            found = self._filling[lane] = (
+                ManifestBuilder(self._metadata, spec_id, content),
+                self._most(spec_id, content),
+            )
+        builder, most = found
+        builder.add(entry)
+        if builder.count >= most:
+            self._end(lane)
+
+    def _most(self, spec_id: int, content: ManifestContent) -> int:
+        """The entries of a full manifest."""
+        total_bytes = self._entries[spec_id, content] * self._entry_bytes
+        return max(1, int(manifest_target_bytes(self._metadata, total_bytes) / self._entry_bytes))
+
+    def _end(self, lane: _Lane) -> None:
+        builder, _ = self._filling.pop(lane)
+        self._written[lane].append(self._store(builder))
+
+    def written(self) -> list[ManifestFile]:
+        """All manifests, once all entries are added: those of live entries first."""
+        for lane in sorted(self._filling):
+            self._end(lane)
+        return [manifest for lane in sorted(self._written) for manifest in self._written[lane]]

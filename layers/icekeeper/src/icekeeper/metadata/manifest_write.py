@@ -69,7 +69,7 @@ def encode_manifest(
     *,
     spec_id: int,
     content: ManifestContent,
-    entries: Sequence[ManifestEntry],
+    entries: Iterable[ManifestEntry],
     path: str,
     snapshot_id: int,
     sequence_number: int,
@@ -83,34 +83,80 @@ def encode_manifest(
         ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id.
         TableUnsupported: the format version or a partition type cannot be written.
     """
-    types = partition_types(metadata, spec_id)
-    encoder = entry_encoder(metadata, spec_id)
-    data = container_of(empty_manifest(encoder, metadata, spec_id, content), avro_blocks(map(encoder.encoded, entries)))
-    live = [entry for entry in entries if entry.is_live]
-    sequence_numbers = [sequence_number if e.sequence_number is None else e.sequence_number for e in live]
+    builder = ManifestBuilder(metadata, spec_id, content)
+    for entry in entries:
+        builder.add(entry)
+    return builder.encoded(path, snapshot_id, sequence_number)
 
-    def count(status: EntryStatus) -> tuple[int, int]:
-        rows = [entry.file.record_count for entry in entries if entry.status is status]
-        return len(rows), sum(rows)
 
-    added, existing, deleted = count(EntryStatus.ADDED), count(EntryStatus.EXISTING), count(EntryStatus.DELETED)
-    manifest = ManifestFile(
-        manifest_path=path,
-        manifest_length=len(data),
-        partition_spec_id=spec_id,
-        content=content,
-        sequence_number=sequence_number,
-        min_sequence_number=min(sequence_numbers, default=sequence_number),
-        added_snapshot_id=snapshot_id,
-        added_files_count=added[0],
-        existing_files_count=existing[0],
-        deleted_files_count=deleted[0],
-        added_rows_count=added[1],
-        existing_rows_count=existing[1],
-        deleted_rows_count=deleted[1],
-        partitions=summarise_partitions(types, [entry.file.partition for entry in entries]),
-    )
-    return EncodedManifest(data, manifest)
+class ManifestBuilder:
+    """Encodes a manifest entry by entry, and keeps only its compressed blocks."""
+
+    def __init__(self, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> None:
+        """Raises TableUnsupported: the format version or a partition type cannot be written."""
+        self._spec_id, self._content = spec_id, content
+        self._types = partition_types(metadata, spec_id)
+        self._encoder = entry_encoder(metadata, spec_id)
+        self._header = empty_manifest(self._encoder, metadata, spec_id, content)
+        self._blocks: list[bytes] = []
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = self.count = 0
+        self._files, self._rows = dict.fromkeys(EntryStatus, 0), dict.fromkeys(EntryStatus, 0)
+        self._min_number: int | None = None
+        self._inherits_number = False
+        # By repr, because 0.0 == -0.0, which are two partitions.
+        self._partitions: dict[str, tuple[PartitionValue, ...]] = {}
+        self._last_partition: tuple[PartitionValue, ...] | None = None
+
+    def add(self, entry: ManifestEntry) -> None:
+        """Raises ValueError: an EXISTING or DELETED entry lacks a sequence number or snapshot id."""
+        encoded = self._encoder.encoded(entry)
+        self._waiting.append(encoded)
+        self._waiting_bytes += len(encoded)
+        if self._waiting_bytes >= BLOCK_BYTES:
+            self._end_block()
+        self.count += 1
+        self._files[entry.status] += 1
+        self._rows[entry.status] += entry.file.record_count
+        if entry.is_live:
+            number = entry.sequence_number
+            if number is None:
+                self._inherits_number = True
+            elif self._min_number is None or number < self._min_number:
+                self._min_number = number
+        if (partition := entry.file.partition) is not self._last_partition:
+            self._partitions.setdefault(repr(partition), partition)
+            self._last_partition = partition
+
+    def _end_block(self) -> None:
+        self._blocks.append(avro_block(self._waiting))
+        self._waiting, self._waiting_bytes = [], 0
+
+    def encoded(self, path: str, snapshot_id: int, sequence_number: int) -> EncodedManifest:
+        """The manifest, once all entries are added; parameters as in :func:`encode_manifest`."""
+        if self._waiting:
+            self._end_block()
+        data = container_of(self._header, self._blocks)
+        numbers = [number for number in (self._min_number,) if number is not None]
+        if self._inherits_number or not numbers:
+            numbers.append(sequence_number)
+        manifest = ManifestFile(
+            manifest_path=path,
+            manifest_length=len(data),
+            partition_spec_id=self._spec_id,
+            content=self._content,
+            sequence_number=sequence_number,
+            min_sequence_number=min(numbers),
+            added_snapshot_id=snapshot_id,
+            added_files_count=self._files[EntryStatus.ADDED],
+            existing_files_count=self._files[EntryStatus.EXISTING],
+            deleted_files_count=self._files[EntryStatus.DELETED],
+            added_rows_count=self._rows[EntryStatus.ADDED],
+            existing_rows_count=self._rows[EntryStatus.EXISTING],
+            deleted_rows_count=self._rows[EntryStatus.DELETED],
+            partitions=summarise_partitions(self._types, list(self._partitions.values())),
+        )
+        return EncodedManifest(data, manifest)
 
 
 def empty_manifest(encoder: EntryEncoder, metadata: TableMetadata, spec_id: int, content: ManifestContent) -> bytes:
@@ -579,19 +625,6 @@ def avro_block(records: Sequence[bytes]) -> bytes:
     """A deflated block of encoded records, without the sync marker after it."""
     payload = deflate_compress(b"".join(records), _DEFLATE_LEVEL)
     return avro_long(len(records)) + avro_long(len(payload)) + payload
-
-
-def avro_blocks(records: Iterable[bytes]) -> Iterator[bytes]:
-    """Blocks of about ``BLOCK_BYTES`` before compression."""
-    waiting, size = [], 0
-    for record in records:
-        waiting.append(record)
-        size += len(record)
-        if size >= BLOCK_BYTES:
-            yield avro_block(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield avro_block(waiting)
 
 
 def container_of(header: bytes, blocks: Iterable[bytes]) -> bytes:

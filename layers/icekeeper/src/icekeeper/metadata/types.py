@@ -12,11 +12,10 @@ import datetime
 import re
 import struct
 import uuid
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.model import PartitionFieldSummary, PartitionValue
@@ -358,12 +357,10 @@ def _next(value: bytes, step: int) -> bytes:
 # Readers take a summary without bounds for "all null" and skip the manifest.  So every field has bounds that hold for
 # every reader (rule: summaries-hold-for-every-reader), or the manifest has no summaries at all.  Readers accept the
 # second case, but Spark's ``manifests`` table does not.
-# ``split_by_section`` avoids it, because partitions of the same section always have bounds.
+# ``section_of`` avoids it, because partitions of the same section always have bounds.
 
 Section: TypeAlias = tuple[int, ...]
 """A number per uuid field.  Only partitions of the same section may share a manifest; most specs have one section."""
-
-Entry = TypeVar("Entry")
 
 
 def section_of(types: Sequence[str], partition: Sequence[PartitionValue]) -> Section:
@@ -373,18 +370,6 @@ def section_of(types: Sequence[str], partition: Sequence[PartitionValue]) -> Sec
         for kind, value in zip(types, partition, strict=True)
         if kind == "uuid"
     )
-
-
-def split_by_section(
-    types: Sequence[str], entries: Iterable[Entry], partition_of: Callable[[Entry], Sequence[PartitionValue]]
-) -> list[list[Entry]]:
-    """The entries by section, in order; the entries of a list may share a manifest."""
-    if "uuid" not in types:
-        return [list(entries)]
-    found: dict[Section, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        found[section_of(types, partition_of(entry))].append(entry)
-    return [found[key] for key in sorted(found)]
 
 
 def summarise_partitions(

@@ -237,6 +237,8 @@ class PlanDocument(_Document):
     """The outcomes of operations whose end planning already knows; they need no step."""
     size_bytes: int = Field(default=0, ge=0)
     """About how many bytes compaction is going to read."""
+    manifest_bytes: int = Field(default=0, ge=0)
+    """The bytes of the branch's manifests, if a step runs as a Glue job."""
 
 
 class StageItem(_Document):
@@ -255,6 +257,8 @@ class WorkTable(_Document):
     """The steps of its pass that the job carries out, in canonical order."""
     size_bytes: int
     """About how many bytes compaction is going to read."""
+    manifest_bytes: int = Field(ge=0)
+    """The bytes of its manifests, by which the driver's memory is reckoned."""
 
 
 class Work(_Document):

@@ -113,7 +113,7 @@ def _job(
     deployment: Deployment, event: RunEvent, stage: Stage, plans: Sequence[tuple[Item, PlanDocument]]
 ) -> Mapping[str, Any]:
     tables = in_order(
-        WorkTable(item=item, steps=steps, size_bytes=plan.size_bytes)
+        WorkTable(item=item, steps=steps, size_bytes=plan.size_bytes, manifest_bytes=plan.manifest_bytes)
         for item, plan in plans
         if (steps := steps_in(stage, plan.routes))
     )

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from threading import Lock
+from threading import Condition
 from types import TracebackType
 
 from icekeeper.aws.worker_keys import WORKER_CREDENTIALS
@@ -26,13 +26,23 @@ from icekeeper.engines.shared_tasks import SharedTasks
 from icekeeper.errors import LeaseHeld, LeaseLost, MaintenanceError, OperationRefused, StorageError
 from icekeeper.machine.clock import in_limited_time
 from icekeeper.machine.metering import WorkThreads
+from icekeeper.machine.resources import this_machine
 from icekeeper.operation_facts import Stage, operations_of_job, stage_of_job
 from icekeeper.pipeline.control_bucket import ControlBucket, PassDocuments, Work, WorkTable, stage_key
 from icekeeper.pipeline.deployment import CONTROL_BUCKET, Deployment, PipelineSettings
 from icekeeper.pipeline.events import parse_event
 from icekeeper.pipeline.run_leases import give_back
 from icekeeper.pipeline.run_step import RETRIED, TableWork, run_steps, write_error
-from icekeeper.pipeline.wave import SMALL_BYTES, last_round_s, longest_s, may_begin, tables_at_once, usable_s
+from icekeeper.pipeline.wave import (
+    SMALL_BYTES,
+    driver_need,
+    last_round_s,
+    longest_s,
+    may_begin,
+    memory_for_tables,
+    tables_at_once,
+    usable_s,
+)
 from icekeeper.report.activity import JsonLines, lines_about
 from icekeeper.runtime import open_engine
 from icekeeper.state.claims import CutWork, cut_again
@@ -89,6 +99,7 @@ def run_work(
         timeout_s=settings.job_timeout_s,
         elapsed_s=lambda: monotonic() - began_s,
         waiting=deque((table, 1) for table in work.tables),
+        memory_bytes=memory_for_tables(this_machine().memory_bytes),
     )
     with WorkThreads(drivers, thread_name_prefix="icekeeper-wave") as threads:
         for driver in [threads.submit(wave.drive) for _ in range(drivers)]:
@@ -117,9 +128,12 @@ class _Wave:
     elapsed_s: Callable[[], float]
     waiting: deque[tuple[WorkTable, int]]
     """Tables, each with the number of its next attempt."""
+    memory_bytes: int
+    """The memory that the tables in work may need together; a table that needs more is in work alone."""
     ends: dict[str, End] = field(default_factory=dict)
-    large_at_work: int = 0
-    lock: Lock = field(default_factory=Lock)
+    in_work: list[WorkTable] = field(default_factory=list)
+    changed: Condition = field(default_factory=Condition)
+    """Guards the fields that threads change; notified when a table leaves the work."""
 
     @property
     def limit_s(self) -> float:
@@ -134,26 +148,38 @@ class _Wave:
                 return
             table, attempt = taken
             spelling = table.item.identity.spelling
-            with lines_about(catalog=table.item.catalog, table=table.item.table), in_pool(spelling):
-                end = self._in_time(table, attempt)
-            with self.lock:
-                self.large_at_work -= table.size_bytes > SMALL_BYTES
-                if end is None:
-                    self.waiting.append((table, attempt + 1))  # behind the others, so that the retry waits for them
-                else:
-                    self.ends[spelling] = end
+            end: End | None = End.UNRECORDED
+            try:
+                with lines_about(catalog=table.item.catalog, table=table.item.table), in_pool(spelling):
+                    end = self._in_time(table, attempt)
+            finally:
+                with self.changed:
+                    self.in_work.remove(table)
+                    if end is None:
+                        self.waiting.append((table, attempt + 1))  # behind the others: the retry waits for them
+                    else:
+                        self.ends[spelling] = end
+                    self.changed.notify_all()
 
     def _next(self) -> tuple[WorkTable, int] | None:
-        """The next table that may begin; ``None`` if this thread has nothing left to do."""
-        with self.lock:
-            has_room = self.large_at_work < self.large_at_once
-            for number, (table, attempt) in enumerate(self.waiting):
-                is_large = table.size_bytes > SMALL_BYTES
-                if has_room or not is_large:
-                    del self.waiting[number]
-                    self.large_at_work += is_large
-                    return table, attempt
+        """The next table that may begin, as soon as there is room for it; ``None`` if no table waits."""
+        with self.changed:
+            while self.waiting:
+                for number, (table, attempt) in enumerate(self.waiting):
+                    if self._has_room(table):
+                        del self.waiting[number]
+                        self.in_work.append(table)
+                        return table, attempt
+                self.changed.wait()
             return None
+
+    def _has_room(self, table: WorkTable) -> bool:
+        if not self.in_work:
+            return True
+        large = sum(each.size_bytes > SMALL_BYTES for each in self.in_work)
+        if table.size_bytes > SMALL_BYTES and large >= self.large_at_once:
+            return False
+        return sum(driver_need(each.manifest_bytes) for each in (*self.in_work, table)) <= self.memory_bytes
 
     def _in_time(self, table: WorkTable, attempt: int) -> End | None:
         """Make one attempt; cut it off when it takes too long, because Python cannot end a thread that hangs."""

@@ -165,7 +165,14 @@ def _plan(
         routes=routes,
         outcomes={step: operation_document(outcome, event.run_id, listing) for step, outcome in known.items()},
         size_bytes=(size[Measure.BYTES_TO_COMPACT] or 0) if Operation.COMPACT.value in routes else 0,
+        manifest_bytes=_manifest_bytes(context, loaded) if "glue" in routes.values() else 0,
     )
+
+
+def _manifest_bytes(context: OperationContext, loaded: LoadedTable) -> int:
+    """The bytes of the manifests that the branch's head lists."""
+    head = loaded.metadata.head(context.policy.branch)
+    return sum(m.manifest_length for m in context.reader(loaded).manifests(head)) if head is not None else 0
 
 
 def _context(runtime: Runtime, event: TableEvent, loaded: LoadedTable) -> OperationContext:

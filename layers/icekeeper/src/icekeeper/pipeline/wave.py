@@ -17,12 +17,19 @@ BUSY = 0.75
 _BYTES_PER_CORE_SECOND = int(MB_PER_CPU_SECOND * BUSY * 1024**2)
 # What a worker does in about five minutes: long enough that its start-up is a small part of its cost.
 _BYTES_PER_WORKER = 50 * 1024**3
-# A driver has 16 GB and needs up to a few hundred megabytes for the manifests of a large table.
+# Tables in work share the workers, and each must end in its time (:func:`longest_s`).
 _LARGE_AT_ONCE = 16
 # The threads of small tables mostly wait for answers.  This many threads keep a driver's Python busy.
 _SMALL_AT_ONCE = 32
 SMALL_BYTES = 64 * 1024**2
-"""A table up to this size counts as small; its manifests are small, too."""
+"""A table up to this size counts as small."""
+# What the driver needs for a table, without Python and its modules (tests/nightly/test_driver_memory.py).
+_TABLE_BYTES = 16 * 1024**2
+_PER_MANIFEST_BYTE = 5
+_MOST_TABLE_BYTES = 1024**3
+"""From so many entries on, workers plan, and files are committed in portions."""
+# The JVM of a Glue driver takes most of its machine.
+_TABLES_SHARE = 0.25
 # The seconds that a table needs besides its bytes: for planning, for the commit, and while other tables use the
 # workers.
 _ROUND_S = 120
@@ -60,6 +67,16 @@ def tables_at_once(sizes: Sequence[int], workers: int) -> tuple[int, int]:
     small = sum(size <= SMALL_BYTES for size in sizes)
     large = min(len(sizes) - small, 2 * _cores(workers), _LARGE_AT_ONCE)
     return max(1, large + min(small, _SMALL_AT_ONCE - large)), large
+
+
+def driver_need(manifest_bytes: int) -> int:
+    """The most memory that the driver needs for a table with so many bytes of manifests."""
+    return _TABLE_BYTES + min(_PER_MANIFEST_BYTE * manifest_bytes, _MOST_TABLE_BYTES)
+
+
+def memory_for_tables(machine_bytes: int) -> int:
+    """How much memory of the driver's machine the tables in work may need together."""
+    return int(_TABLES_SHARE * machine_bytes)
 
 
 def in_order(tables: Iterable[AnySized]) -> tuple[AnySized, ...]:

@@ -75,8 +75,10 @@ class _Rewriting:
         self._settled = 0
         """The number of groups in earlier rounds."""
         self._settled_bytes = 0
-        self._pace = Pace(context.engine.slots, self._context.limits.time_left_s())
+        self._pace = Pace(self._context.limits.time_left_s())
         self._planned_bytes = sum(group.total_bytes for group in plan.groups)
+        self._slots = 1
+        """The tasks that the engine ran at once when the running round began."""
         self._has_begun = False
         self._committed_s = context.monotonic_s()
 
@@ -120,7 +122,8 @@ class _Rewriting:
         if self._has_begun and (reason := self._context.limits.why_stop()) is not None:
             why = f"because {reason}"
         else:
-            count = self._pace.next_round(self._portion(), self._context.limits.time_left_s())
+            self._slots = self._context.engine.slots
+            count = self._pace.next_round(self._portion(), self._context.limits.time_left_s(), self._slots)
         if not count:
             self._outcomes.groups_left, self._outcomes.why_left = self._stop(), why
         self._has_begun = True
@@ -147,7 +150,9 @@ class _Rewriting:
         self._settled += len(groups)
         self._settled_bytes += size
         self._in_work = 0
-        self._pace.note_round(works, self._context.monotonic_s() - began_s)
+        # With executors that came meanwhile, the round shows a lower speed than theirs: the next one ends early.
+        slots = max(self._slots, self._context.engine.slots)
+        self._pace.note_round(works, self._context.monotonic_s() - began_s, slots)
         again: list[FileGroup] = []
         for result in results:
             if not result.unreadable or self._attempts[result.group_id] == _ATTEMPTS_WITHOUT:
@@ -171,8 +176,9 @@ class _Rewriting:
     def _commit_is_due(self) -> bool:
         if self._context.policy.partial_progress:
             return not self._waiting or (self._is_full() and self._pace.may_commit_early(self._context.monotonic_s()))
-        ready_bytes = sum(opened_bytes(self._groups[result.group_id]) for result in self._ready)
-        return self._pace.commit_is_due(ready_bytes, self._context.monotonic_s() - self._committed_s)
+        groups = [self._groups[result.group_id] for result in self._ready]
+        size, files = sum(map(opened_bytes, groups)), sum(len(group.files) for group in groups)
+        return self._pace.commit_is_due(size, files, self._context.monotonic_s() - self._committed_s)
 
     def _commit(self) -> None:
         if not self._ready:
@@ -261,7 +267,7 @@ def rewrite_groups(
         task.group_id: task.recipe is None or fits_one_worker(task.schema, task.record_count, task.file_bytes)
         for task in tasks
     }
-    small = [task for task in tasks if is_small[task.group_id]]
+    small = largest_first(task for task in tasks if is_small[task.group_id])
     large = [task for task in tasks if not is_small[task.group_id]]
     context.will_write(file.record for task in small for file in planned_files(task))
     all_bytes = sum(task.file_bytes for task in tasks)
@@ -304,6 +310,11 @@ def _rewrite_small(context: OperationContext, tasks: Sequence[RewriteTask], all_
         return context.engine.map(rewrite_group, tasks, on_done)
     by_batch = context.engine.map(rewrite_batch, batches, on_done)
     return [result for batch in by_batch for result in batch]
+
+
+def largest_first(tasks: Iterable[RewriteTask]) -> list[RewriteTask]:
+    """The order in which tasks of a round begin: were a large task the last, all other workers would wait for it."""
+    return sorted(tasks, key=lambda task: -task.input_bytes)
 
 
 def in_batches(tasks: Iterable[RewriteTask]) -> list[RewriteBatch]:

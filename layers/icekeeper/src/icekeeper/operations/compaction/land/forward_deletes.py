@@ -64,7 +64,15 @@ def with_newest_deletes(
         raise
     except MaintenanceError:
         return list(groups)
-    return [replace(group, files=tuple(_refreshed(c, index) for c in group.unpacked.files)) for group in groups]
+    return [_with_newest(group, index) for group in groups]
+
+
+def _with_newest(group: FileGroup, index: DeleteIndex) -> FileGroup:
+    """The group itself, perhaps packed, if no file has other deletes now."""
+    files = tuple(group.files)
+    refreshed = tuple(_refreshed(candidate, index) for candidate in files)
+    is_changed = any(new is not old for new, old in zip(refreshed, files, strict=True))
+    return replace(group, files=refreshed) if is_changed else group
 
 
 def _refreshed(candidate: Candidate, index: DeleteIndex) -> Candidate:
