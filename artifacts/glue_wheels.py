@@ -27,7 +27,7 @@ _FIRST_TIME = (1980, 1, 1, 0, 0, 0)
 
 def zip_name() -> str:
     """The file name of the zip."""
-    return f"icekeeper-{version()}.gluewheels.zip"
+    return "icekeeper.gluewheels.zip"
 
 
 def build(wheel: Path, folder: Path) -> Path:

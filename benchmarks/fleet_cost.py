@@ -7,8 +7,8 @@ are scaled to fleets of the given sizes, once with all compaction in Glue and on
 
 Calls, states, requests, metrics and log bytes are counted exactly, requests where they reach the server.  Units of
 the state table are reckoned from the bytes of requests and answers.  Durations are of this machine, whose store is
-moto, a Python server, where AWS has S3: GB-seconds are a hint.  A Glue run is reckoned: ``--wave-start`` seconds, and
-``--wave-table`` for each table (docs/costs.md says where both come from).
+moto, a Python server, where AWS has S3; ``--latency`` seconds are added to each request of a function or job.  A
+Glue run is reckoned: ``--wave-start`` seconds, and ``--wave-table`` for each table (docs/costs.md has their sources).
 """
 
 from __future__ import annotations
@@ -147,12 +147,14 @@ class Used:
 
 
 @contextmanager
-def _counted() -> Iterator[Used]:
-    """Count the requests that reach the server, and the GB-seconds and calls of functions."""
+def _counted(latency_s: float) -> Iterator[Used]:
+    """Count the requests that reach the server, and the GB-seconds and calls of functions; delay each request."""
     used, answer = Used(), DomainDispatcherApplication.__call__
     load: Callable[[DeployedFunction], Handler] = DeployedFunction.load
 
     def counting(self: Any, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if caller_of(signer(environ.get("HTTP_AUTHORIZATION", ""))[0]) is not None:
+            time.sleep(latency_s)
         body = [b"".join(answer(self, environ, start_response))]
         used.note(environ, len(body[0]))
         return body
@@ -212,6 +214,7 @@ def main() -> None:
     parser.add_argument("--wave-start", type=float, default=45, help="seconds until a Glue run begins to work")
     parser.add_argument("--wave-table", type=float, default=0.5, help="seconds of a Glue run for each table")
     parser.add_argument("--wave-workers", type=int, default=2, help="of a Glue run, its driver included")
+    parser.add_argument("--latency", type=float, default=0.03, help="seconds that each request takes more")
     parser.add_argument("--alarms", type=int, default=_alarms(), help="of the stack")
     options = parser.parse_args()
     for by_glue in (True, False):
@@ -242,13 +245,13 @@ def _measured(options: argparse.Namespace, tables: int, *, by_glue: bool) -> tup
     with tempfile.TemporaryDirectory() as folder, running_moto() as moto:
         arn = _fill(moto, Path(folder), tables, options.files, options.megabytes)
         small = {"SmallCompactionMb": "0" if by_glue else "1280"}
-        parameters = {"TableBucketArns": arn, "MaxConcurrentTables": "1", **small}
+        parameters = {"TableBucketArns": arn, "Ownership": "auto", "MaxConcurrentTables": "1", **small}
         with deployed(moto, parameters=parameters, environment=_REACHED) as stack:
             stack.run({}, timeout_s=600)
             for number in range(tables):
                 _append_more(moto, Path(folder), arn, number, options)
             stack.forget_calls()
-            with _counted() as used:
+            with _counted(options.latency) as used:
                 execution = stack.run({}, timeout_s=600)
             assert execution.output["report"]["status"] == "succeeded", execution.output
             _note_run(used, stack, execution, tables)
@@ -258,7 +261,9 @@ def _measured(options: argparse.Namespace, tables: int, *, by_glue: bool) -> tup
 def _note_run(used: Used, stack: LocalStack, execution: Execution, tables: int) -> None:
     calls = [call for function in stack.functions.values() for call in function.invocations]
     used.add(_TRANSITIONS, execution.transitions)
-    used.add(_GB_LOGGED, sum(_PLATFORM_LOG_BYTES + len(call.output.encode()) for call in calls) / _GB)
+    logged = sum(_PLATFORM_LOG_BYTES + len(call.output.encode()) for call in calls)
+    logged += sum(len(run.log.encode()) for job in stack.jobs.values() for run in job.runs)
+    used.add(_GB_LOGGED, logged / _GB)
     if any(job.runs for job in stack.jobs.values()):
         used.add(_DPU_HOURS, 1)  # reckoned later
     for number in range(tables):

@@ -2,13 +2,13 @@
 
 Custom metrics are billed for every hour in which a combination of name and dimensions has data.  So a total is a metric
 only if an alarm or the dashboard reads it, and if it is not 0; other totals are properties of the same log line, which
-Logs Insights finds and AWS does not bill.  ``METRICS=all`` makes metrics of all totals.  Their dimension ``service`` is
-the stack's name, from ``POWERTOOLS_SERVICE_NAME``.
+Logs Insights finds and AWS does not bill.  Their dimension ``service`` is the stack's name, from
+``POWERTOOLS_SERVICE_NAME``.
 
-``METRICS_PER_TABLE`` decides whether there are metrics by table (``catalog``, ``service``, ``table``) as well.
-``none`` (the default) writes none.  ``passes`` adds what each pass did; ``all`` also adds the health of each table, so
-the number of metrics grows with the number of tables, not with the work.  Zeros of a pass are left out; the numbers of
-requests are written as totals only.
+``METRICS`` widens this, each value by one step: ``all`` makes metrics of all totals; ``passes`` adds metrics by table
+(``catalog``, ``service``, ``table``) of what each pass did; ``tables`` adds the health of each table, so the number of
+metrics grows with the number of tables, not with the work.  Zeros of a pass are left out; the numbers of requests are
+written as totals only.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def emit_run(report: RunReport) -> None:
 
 
 def _of_table(report: TableReport) -> Mapping[str, float]:
-    """The totals that a table adds to; its own metrics are written if ``METRICS_PER_TABLE`` asks for them."""
+    """The totals that a table adds to; its own metrics are written if ``METRICS`` asks for them."""
     totals: dict[str, float] = {}
     if report.status in _PASSES:
         totals[_PASSES[report.status]] = 1
@@ -129,7 +129,7 @@ def _of_table(report: TableReport) -> Mapping[str, float]:
     refused = [operation for operation in report.outcome.operations if operation.status is Status.REFUSED]
     totals["OrphanRemovalsRefused"] = sum(operation.operation is Operation.REMOVE_ORPHANS for operation in refused)
     done = {name: value for name, value in report.outcome.metrics.items() if value}
-    if _wanted() != "none":
+    if _wants("passes"):
         # Metrics of the requests of each table would cost more than the requests.
         of_table = {name: value for name, value in done.items() if not name.endswith(REQUESTS)}
         _emit_of_table(of_table, (report.item.catalog, report.item.table))
@@ -138,7 +138,7 @@ def _of_table(report: TableReport) -> Mapping[str, float]:
 
 def _put_lake_metrics(lake: Sequence[LakeStats]) -> None:
     _emit(lake_totals(lake))
-    if _wanted() == "all":
+    if _wants("tables"):
         for stats in (stats for stats in lake if not stats.verdict.is_unread):
             values = {**stats.counters, "lake_warnings": len(stats.warnings)}
             _emit_of_table(values, (stats.identity.catalog.name, str(stats.identity.table)))
@@ -153,13 +153,14 @@ def _remembered(deployment: Deployment) -> Iterator[LakeStats]:
         yield from deployment.state.lake_stats.of_catalog(catalog.id)
 
 
-def _wanted() -> str:
-    return os.environ.get("METRICS_PER_TABLE") or "none"
+def _wants(metrics: str) -> bool:
+    steps = ("few", "all", "passes", "tables")
+    return steps.index(metrics) <= steps.index(os.environ.get("METRICS", "").strip() or "few")
 
 
 def _emit(totals: Mapping[str, int | float]) -> None:
     """Write totals: those that are wanted as metrics, the others as properties of the line."""
-    if os.environ.get("METRICS") == "all":
+    if _wants("all"):
         metrics = dict(totals)
     else:
         metrics = {name: totals[name] for name in _ASKED_FOR & totals.keys() if totals[name] or name in _TOLD_AT_ZERO}

@@ -28,7 +28,8 @@ def check_stack(stack: DeployedStack, scratch: ScratchTable, catalog: str, *, li
     ``limit_s`` is how long each run may take.
     """
     if scratch.table_bucket is not None:
-        stack.switch_off_bucket_maintenance(scratch.table_bucket, *scratch.table.name())
+        sentence = stack.switch_off_bucket_maintenance(scratch.table_bucket, *scratch.table.name())
+        yield Found("ownership", True, sentence)
     lines: list[str] = []
     for in_job in (False, True):
         scratch.append()

@@ -51,16 +51,22 @@ class DeployedStack:
         buckets = self.parameters.get("TableBucketArns", "").split(",")
         return next((arn.strip() for arn in buckets if arn.strip() and "*" not in arn), None)
 
-    def switch_off_bucket_maintenance(self, bucket: str, namespace: str, table: str) -> None:
-        """Switch off a table bucket's own compaction and snapshot expiry for a table.
+    def switch_off_bucket_maintenance(self, bucket: str, namespace: str, table: str) -> str:
+        """Switch off a table bucket's own compaction and snapshot expiry for a table; return a sentence about the
+        others.
 
         With ``Ownership=auto`` the stack leaves both to the bucket.
         """
         client = self._session.client("s3tables", region_name=bucket.split(":")[3])
+        found = client.get_table_maintenance_configuration(tableBucketARN=bucket, namespace=namespace, name=table)
+        kinds = [kind for kind in _OF_TABLE_BUCKETS if found["configuration"].get(kind, {}).get("status") == "enabled"]
         for kind in _OF_TABLE_BUCKETS:
             client.put_table_maintenance_configuration(
                 tableBucketARN=bucket, namespace=namespace, name=table, type=kind, value={"status": "disabled"}
             )
+        ownership = self.parameters.get("Ownership", "")
+        verb = "Icekeeper takes over" if ownership == "icekeeper" else "the bucket keeps"
+        return f"with Ownership={ownership} {verb} {' and '.join(kinds) or 'nothing'} of its other tables"
 
     def run(self, machine_input: Mapping[str, Any], *, limit_s: float) -> Run:
         """Run the state machine over one table, and wait for its end.

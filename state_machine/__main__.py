@@ -15,7 +15,7 @@ HEAD = """# The state machine: find tables that need work, plan each table, then
 # JSONPath.  ${...} are the DefinitionSubstitutions of template.yaml; replace them in the text, then parse.
 """
 # Substitutions that are replaced by numbers, so that they are not quoted; all others are text.
-_NUMBERS = frozenset({"${MaxConcurrentTables}", "${LeaseWaitSeconds}", "${JobTaskSeconds}", "${JobRetryLimit}"})
+_NUMBERS = frozenset({"${MaxConcurrentTables}", "${JobTaskSeconds}"})
 
 
 # Step Functions reads no YAML aliases, so an object that occurs twice is written twice.

@@ -57,15 +57,15 @@ _NO_CAPACITY = _retry(
     rate=1.5,
     longest_s=300,
 )
-# Glue reports every failure of a job under this name: try once more, unless JobRetryLimit says otherwise.
-_JOB_FAILED = _retry(["States.TaskFailed"], interval_s=10, attempts="${JobRetryLimit}")
+# Glue reports every failure of a job under this name.
+_JOB_FAILED = _retry(["States.TaskFailed"], interval_s=10, attempts=1)
 
 
 # Another run has the table, and this run waits for it; or the maximum number of tables is being maintained.  The
 # interval does not grow: 960 times 30 s are eight hours of the machine's twelve.
 _BUSY: State = {
     "ErrorEquals": ["TableBusy", "FleetBusy"],
-    "IntervalSeconds": "${LeaseWaitSeconds}",
+    "IntervalSeconds": 30,
     "MaxAttempts": 960,
     "BackoffRate": 1,
 }
@@ -104,7 +104,7 @@ def job_task(script: str, stage: Stage) -> State:
         "Parameters": {
             "JobName": f"${{{camel(script)}Job}}",
             "ExecutionClass.$": f"{of}.execution_class",
-            "WorkerType": "G.1X",  # Gather computes the number of workers for it; available as FLEX
+            "WorkerType": "${WorkerType}",  # Gather computes the number of workers for it
             "NumberOfWorkers.$": f"{of}.workers",
             "Arguments": {
                 "--work-key.$": f"{of}.key",

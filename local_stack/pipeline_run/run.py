@@ -34,9 +34,7 @@ from local_stack.stack import LocalStack, deployed
 PARAMETERS = {
     "Catalogs": CATALOG,
     "SmallCompactionMb": "1",
-    "SmallManifests": "39",
-    "Metrics": "all",
-    "MetricsPerTable": "passes",
+    "Metrics": "passes",
 }
 POLICY_FILE = """\
 rules:
@@ -88,9 +86,9 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
         objects, catalog = judged.arns
         rights = {"DataBucketArns": objects, "TableBucketArns": catalog}
         # Rights to the catalog of the table bucket are given; it is opened by the catalog file, and not as one of AWS.
-        no_other = {"ICEKEEPER_TABLE_BUCKETS": ""}
+        variables = {"ICEKEEPER_TABLE_BUCKETS": "", "ICEKEEPER_SMALL_MANIFESTS": "39"}
         denied_before = len(DENIED)
-        with deployed(moto, parameters={**PARAMETERS, **rights}, environment=no_other) as stack:
+        with deployed(moto, parameters={**PARAMETERS, **rights}, environment=variables) as stack:
             stack.put_control("config/pyiceberg.yaml", lake.catalog_file(judged))
             stack.put_control("config/policy.yaml", POLICY_FILE)
             judged.closed = lake.broken_file.removeprefix("s3:/")

@@ -30,8 +30,7 @@ EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 
 
 def test_functions_alone_run_a_whole_pass(aws_functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("METRICS_PER_TABLE", "passes")
-    monkeypatch.setenv("METRICS", "all")
+    monkeypatch.setenv("METRICS", "passes")
     orphan = aws_functions.table.plant("data/orphan.parquet")
     rows = aws_functions.table.ids()
     aws_functions.begin()
@@ -104,7 +103,7 @@ def test_every_function_takes_the_environment_that_sam_local_makes_of_the_templa
     assert {name for name, value in environment.items() if not value} >= {
         "ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP",
         "ICEKEEPER_BOUND_MAINTENANCE_ENABLED",
-        "ICEKEEPER_TABLE_FILTER",
+        "ICEKEEPER_REQUESTS_MAY",
     }
     nothing_named = dict.fromkeys(("ICEKEEPER_CATALOGS", "ICEKEEPER_TABLE_BUCKETS", "ICEKEEPER_POLICY_FILE"), "")
     functions = Functions(
@@ -544,12 +543,11 @@ def test_metrics_of_a_run_are_sums_over_its_tables(functions: Functions) -> None
 # Metrics of scans and of the lake, and all metrics of alarms and dashboard.
 
 
-@pytest.mark.parametrize("wanted", ["none", "passes", "all"])
+@pytest.mark.parametrize("wanted", ["all", "passes", "tables"])
 def test_a_scan_is_counted_and_describes_the_lake(
     functions: Functions, monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
-    monkeypatch.setenv("METRICS_PER_TABLE", wanted)
-    monkeypatch.setenv("METRICS", "all")
+    monkeypatch.setenv("METRICS", wanted)
     other = functions.table.create_beside("ns.other", str(functions.table.folder.parent / "other"))
     other.append(functions.table.new_rows(1, 2))
     shown = functions.send("detect")
@@ -575,11 +573,11 @@ def test_a_scan_is_counted_and_describes_the_lake(
     }
     expected = {(table, name): value for table, stats in looks.items() for name, value in stats.counters.items()}
     expected |= {("ns.t", "lake_warnings"): 2, ("ns.other", "lake_warnings"): 0}
-    assert by_table == (expected if wanted == "all" else {})
+    assert by_table == (expected if wanted == "tables" else {})
     functions.begin("another-run")
     functions.send("compact", run_id="another-run")
     shown = functions.send("report", run_id="another-run")
-    assert bool(shown.values("service", "catalog", "table")) == (wanted != "none")
+    assert bool(shown.values("service", "catalog", "table")) == (wanted != "all")
     assert shown.values("service")["compact.files_merged"] == 5
 
 
@@ -623,8 +621,7 @@ def test_a_scan_logs_its_start_and_end_and_each_warning_once(
 
 
 def test_all_metrics_of_alarms_and_dashboard_are_written(functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("METRICS_PER_TABLE", "passes")
-    monkeypatch.setenv("METRICS", "all")
+    monkeypatch.setenv("METRICS", "passes")
     functions.table.plant("data/orphan.parquet")
     answers = [functions.send("detect", run_id="first")]
     (item,) = json.loads((functions.control / answers[0].result["tables"]["key"]).read_text())

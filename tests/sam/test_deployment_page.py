@@ -35,7 +35,7 @@ BUILT = """#!/bin/sh
 rm -rf dist
 mkdir -p dist/glue_jobs build/layer/python
 echo wheel > "dist/icekeeper-$VERSION-py3-none-any.whl"
-echo wheels > "dist/icekeeper-$VERSION.gluewheels.zip"
+echo wheels > "dist/icekeeper.gluewheels.zip"
 cp glue_jobs/*.py dist/glue_jobs/
 echo "built = True" > build/layer/python/icekeeper.py
 """
@@ -106,6 +106,7 @@ def test_the_commands_of_the_page_work(stack: LocalStack, local_catalog: SqlCata
     assert parameters(change) >= {
         ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.1.0"),
         ("TableBucketArns", "arn:aws:s3tables:us-east-1:123456789012:bucket/lake"),
+        ("Ownership", "auto"),
     }
     assert "CAPABILITY_IAM" in output
     (reviewed,) = client("cloudformation").describe_stacks(StackName="icekeeper")["Stacks"]
@@ -126,7 +127,6 @@ def test_the_commands_of_the_page_work(stack: LocalStack, local_catalog: SqlCata
     shell.run(upgrade)
     assert parameters(last_change(stack)) >= {
         ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.2.0"),
-        ("GlueWheelsName", "icekeeper-0.2.0.gluewheels.zip"),
     }
     assert artifacts(client("s3"), "0.2.0") == expected_artifacts("0.2.0")
     assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
@@ -167,7 +167,7 @@ def artifacts(s3: Any, version: str) -> set[str]:
 
 def expected_artifacts(version: str) -> set[str]:
     scripts = {f"glue_jobs/{path.name}" for path in (ROOT / "glue_jobs").glob("*.py")}
-    return {f"icekeeper-{version}-py3-none-any.whl", f"icekeeper-{version}.gluewheels.zip", *scripts}
+    return {f"icekeeper-{version}-py3-none-any.whl", "icekeeper.gluewheels.zip", *scripts}
 
 
 def log_groups(stack: LocalStack) -> list[str]:
@@ -184,10 +184,8 @@ def stand_in(stack: LocalStack) -> None:
         for name, properties in render().of_type("AWS::Logs::LogGroup").items()
     }
     outputs = {"StateMachineArn": {"Value": stack.state_machine}, "State": {"Value": "dynamodb://icekeeper"}}
-    name = {"Type": "String", "Default": "icekeeper-0.1.0.gluewheels.zip"}
     parameters = {
         "ArtifactLocation": {"Type": "String"},
-        "GlueWheelsName": name,
         "ScheduleState": {"Type": "String", "Default": "DISABLED"},
     }
     document = {"Parameters": parameters, "Resources": groups, "Outputs": outputs}

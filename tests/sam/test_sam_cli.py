@@ -26,6 +26,7 @@ SAM = Path(os.environ["SAM_CLI"])
 PARAMETERS = {
     "ArtifactLocation": "s3://artifacts/icekeeper/1",
     "TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/lake",
+    "Ownership": "auto",
     "DataBucketArns": "arn:aws:s3:::lake",
     "SmallCompactionMb": "1280",  # so that every function has work
 }
@@ -133,7 +134,7 @@ def is_linted(chosen: Mapping[str, str]) -> bool:
     """Discovery and keys only add statements, so each is combined with one other parameter."""
     discovers = chosen["DiscoverTableBuckets"] == "true"
     beside = discovers == bool(chosen["TableBucketArns"]), bool(chosen["KmsKeyArns"]) == bool(chosen["DataBucketArns"])
-    return all(beside) and not refusals(chosen)
+    return all(beside) and not refusals({"Ownership": "auto", **chosen})
 
 
 def rendered(path: Path, parameters: Mapping[str, str]) -> str:

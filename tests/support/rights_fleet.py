@@ -39,13 +39,12 @@ DATABASE = "rights"
 PARAMETERS = {
     "TableBucketArns": f"arn:aws:s3tables:{REGION}:{ACCOUNT}:bucket/rights-*",
     "DiscoverTableBuckets": "true",
-    "BucketFilter": "rights-*",
-    "NamespaceFilter": DATABASE,
+    "TableFilter": f"rights-*/{DATABASE}/*",
     "DataBucketArns": f"arn:aws:s3:::{DATA_BUCKET}",
     "GlueDataCatalogArns": f"arn:aws:glue:{REGION}:{ACCOUNT}:database/*,arn:aws:glue:{REGION}:{ACCOUNT}:table/*",
     "Catalogs": "glue",
     "KmsKeyArns": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/0",
-    "Operations": "all,expire_partitions",
+    "Ownership": "auto",
     "SmallCompactionMb": "1280",  # so that every function has something to do
 }
 IN_JOBS = {
@@ -58,6 +57,7 @@ IN_JOBS = {
 POLICY_FILE = """\
 rules:
 - settings:
+    operations: all,expire_partitions
     min_input_files: 2
     min_manifests_to_rewrite: 2
     max_snapshots_to_keep: 1

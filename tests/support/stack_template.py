@@ -117,6 +117,9 @@ def _by_default(template: Mapping[str, Any], value: Any) -> str:
         return _by_default(template, given[1])  # the joined list is a single parameter
     if function == "Fn::Sub":
         return str(given)
+    if function == "Fn::Select":
+        separator, text = given[1]["Fn::Split"]
+        return _by_default(template, text).split(str(separator))[int(given[0])]
     raise NotImplementedError(function)
 
 
@@ -256,6 +259,9 @@ class _Strict(Template):
         if isinstance(condition, Mapping) and "Fn::EachMemberIn" in condition:
             members, allowed = (self.resolve(part) for part in condition["Fn::EachMemberIn"])
             return set(members) <= set(allowed)
+        if isinstance(condition, Mapping) and "Fn::Contains" in condition:
+            among, value = (self.resolve(part) for part in condition["Fn::Contains"])
+            return bool(value in among)
         return super()._holds(condition)
 
     def refusals(self) -> list[str]:
@@ -310,27 +316,19 @@ TABLES = {
 """These parameters decide which policies exist and what they contain."""
 SINGLE = {
     "AssumableRoleArns": "arn:aws:iam::210987654321:role/lake",
-    "BucketFilter": "lake*",
-    "NamespaceFilter": "sales",
-    "TableFilter": "orders*",
     "ShortestSnapshotRetentionHours": "24",
     "FewestSnapshotsToKeep": "3",
     "ShortestOrphanGraceHours": "48",
     "AllowedPrefixes": "lake.sales=s3://lake/sales/",
     "RequestsMay": "expire_partitions,partition_retention_hours",
-    "MaxUnpackedMb": "512",
     "MaintenanceEnabled": "false",
     "GlueConnection": "lake-network",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:alarms",
-    "MonthlyBudgetUsd": "60",
     "ScheduleState": "ENABLED",
     "ArtifactKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/2",
-    "ControlBucketKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/3",
-    "StateTableKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/4",
-    "QueueKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/6",
+    "StackKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/3",
     "CatalogSecretArns": "arn:aws:secretsmanager:eu-central-1:123456789012:secret:lake-a1B2c3",
     "Ownership": "bucket",
-    "LogsKmsKeyArn": "arn:aws:kms:eu-central-1:123456789012:key/5",
     "PermissionsBoundaryArn": "arn:aws:iam::123456789012:policy/boundary",
 }
 """A value of every other parameter that a condition reads, each to be set alone."""

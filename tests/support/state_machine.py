@@ -57,7 +57,7 @@ def load_machine(values: Mapping[str, str] | None = None) -> Machine:
     """The definition with ``values`` substituted; other substitutions become their names, numbers their defaults, but
     with one table at a time.
     """
-    numbers = {"MaxConcurrentTables": "1", "LeaseWaitSeconds": "30", "JobTaskSeconds": "6300", "JobRetryLimit": "1"}
+    numbers = {"MaxConcurrentTables": "1", "JobTaskSeconds": "6300"}
     known = {**numbers, **(values or {})}
     text = _SUBSTITUTION.sub(lambda found: known.get(found[1], found[1]), DEFINITION.read_text())
     return Machine("the machine", yaml.load(text, Loader=YAML_LOADER))

@@ -40,7 +40,7 @@ from artifacts.supply_chain import complaints
 from icekeeper.pipeline.glue_job import run_job
 from local_stack.template import load_template
 from support.source_tree import imported
-from support.stack_template import JOBS, PARAMETERS
+from support.stack_template import JOBS
 
 # The packages of Glue jobs.
 
@@ -61,10 +61,9 @@ class TestJobs:
     def test_jobs_install_only_the_packed_wheels(self) -> None:
         """A deployment runs only the packages that are packed for it, installed by hash
         (rule: deploy-pinned-packages)."""
-        assert PARAMETERS["GlueWheelsName"]["Default"] == zip_name()
         for script, (_, job) in JOBS.items():
             arguments = job["DefaultArguments"]
-            wheels = {"Fn::Sub": "${ArtifactLocation}/${GlueWheelsName}"}
+            wheels = {"Fn::Sub": f"${{ArtifactLocation}}/{zip_name()}"}
             assert arguments["--additional-python-modules"] == wheels, script
             assert arguments["--python-modules-installer-option"] == "--no-index", script
 

@@ -141,7 +141,7 @@ def test_logs_errors_and_metrics_of_a_function_are_escaped(
         assert [json.loads(line)["table"] for line in lines] == [LOGGED_SPELLED, LOGGED_SPELLED]
         assert [line for line in lines if not line.isprintable()] == []
 
-        monkeypatch.setenv("METRICS_PER_TABLE", "passes")
+        monkeypatch.setenv("METRICS", "passes")
         item: Any = SimpleNamespace(catalog="lake", table=f"tä{LOGGED}{'x' * 2000}")
         outcome = SimpleNamespace(operations=(), metrics={"compact.files_merged": 1})
         table: Any = SimpleNamespace(item=item, status="succeeded", outcome=outcome, failures={})

@@ -27,8 +27,8 @@ from icekeeper.pipeline.events import (
 from icekeeper.pipeline.gather import steps_in
 from icekeeper.pipeline.plan_table import choose_routes, table_size
 from icekeeper.pipeline.wave import (
-    MOST_WORKERS,
     SMALL_BYTES,
+    cores_of,
     in_order,
     last_round_s,
     longest_s,
@@ -277,10 +277,12 @@ class Table:
     size_bytes: int
 
 
-def test_workers_grow_with_the_bytes_up_to_ten() -> None:
+def test_workers_grow_with_the_bytes_and_shrink_with_their_cores() -> None:
     """The minimum is a driver and one worker."""
-    assert [workers_for(size) for size in (0, 1, 50 * GB, 50 * GB + 1, 10**15)] == [2, 2, 2, 3, MOST_WORKERS]
-    counts = [workers_for(size * GB) for size in range(0, 2000, 7)]
+    sizes = (0, 1, 50 * GB, 50 * GB + 1, 10**15)
+    assert [workers_for(size, "G.1X", 10) for size in sizes] == [2, 2, 2, 3, 10]
+    assert [workers_for(401 * GB, kind, 149) for kind in ("G.1X", "G.2X", "G.4X", "G.8X")] == [10, 6, 4, 3]
+    counts = [workers_for(size * GB, "G.1X", 10) for size in range(0, 2000, 7)]
     assert counts == sorted(counts)
     assert max(counts) == 10
 
@@ -307,19 +309,19 @@ def test_tables_keep_the_workers_busy_and_the_driver_bounded(
 ) -> None:
     """``at_once`` counts all tables and large tables, whose manifests the driver holds in memory."""
     sizes = [SMALL_BYTES + 1] * large + [SMALL_BYTES] * small
-    assert tables_at_once(sizes, workers) == at_once
+    assert tables_at_once(sizes, cores_of(workers, "G.1X")) == at_once
 
 
 def test_a_table_begins_only_if_it_can_end_in_time() -> None:
     """In a run of an hour, a large table needs more time and more workers need less.  A table too large for any run
     begins only early."""
     hour = 3600.0
-    assert may_begin(1, 2, elapsed_s=3400, limit_s=hour)
-    assert not may_begin(1, 2, elapsed_s=3500, limit_s=hour)
-    assert not may_begin(100 * GB, 2, elapsed_s=2700, limit_s=hour)
-    assert may_begin(100 * GB, 10, elapsed_s=2700, limit_s=hour)
-    assert may_begin(10**15, 2, elapsed_s=900, limit_s=hour)
-    assert not may_begin(10**15, 2, elapsed_s=901, limit_s=hour)
+    assert may_begin(1, 4, elapsed_s=3400, limit_s=hour)
+    assert not may_begin(1, 4, elapsed_s=3500, limit_s=hour)
+    assert not may_begin(100 * GB, 4, elapsed_s=2700, limit_s=hour)
+    assert may_begin(100 * GB, 36, elapsed_s=2700, limit_s=hour)
+    assert may_begin(10**15, 4, elapsed_s=900, limit_s=hour)
+    assert not may_begin(10**15, 4, elapsed_s=901, limit_s=hour)
 
 
 def test_a_table_gets_a_multiple_of_its_estimate_within_the_run() -> None:
@@ -327,7 +329,7 @@ def test_a_table_gets_a_multiple_of_its_estimate_within_the_run() -> None:
     hour = 3600.0
 
     def longest(size_bytes: int, elapsed_s: float) -> float:
-        return longest_s(size_bytes, 2, elapsed_s=elapsed_s, limit_s=hour, is_alone=False)
+        return longest_s(size_bytes, 4, elapsed_s=elapsed_s, limit_s=hour, is_alone=False)
 
     assert longest(0, 0) == 900
     assert longest(60 * GB, 0) == pytest.approx(3211, abs=1)
@@ -340,7 +342,7 @@ def test_a_table_alone_in_its_job_gets_nearly_all_of_its_time() -> None:
     """A Glue run of an hour reserves six minutes for Spark's start and the end, so that Glue does not kill it."""
     usable = usable_s(3600)
     assert usable == 3240
-    longest = longest_s(0, 2, elapsed_s=40, limit_s=usable, is_alone=True)
+    longest = longest_s(0, 4, elapsed_s=40, limit_s=usable, is_alone=True)
     assert longest == 3200
     assert last_round_s(longest) == 3040
 

@@ -93,12 +93,11 @@ def test_waiting_for_a_table_leaves_the_machine_time_for_its_pass() -> None:
     for retry in busy:
         assert retry == {
             "ErrorEquals": ["TableBusy", "FleetBusy"],
-            "IntervalSeconds": PARAMETERS["LeaseWaitSeconds"]["Default"],
+            "IntervalSeconds": 30,
             "MaxAttempts": 960,
             "BackoffRate": 1,
         }
-    longest_s = 960 * PARAMETERS["LeaseWaitSeconds"]["MaxValue"]
-    assert MACHINE.definition["TimeoutSeconds"] - longest_s == 4 * 3600
+    assert MACHINE.definition["TimeoutSeconds"] - 960 * 30 == 4 * 3600
 
 
 def pauses(retry: Mapping[str, Any]) -> list[float]:
@@ -108,15 +107,15 @@ def pauses(retry: Mapping[str, Any]) -> list[float]:
 
 
 def test_a_failed_job_is_retried_once_and_a_throttled_start_several_times() -> None:
-    """Glue's throttle has the name of its base exception (platform: vague-lambda-glue-failures).  FLEX exists only for
-    G.1X and G.2X (platform: glue-flex-waits); ``Gather`` assumes G.1X."""
+    """Glue's throttle has the name of its base exception (platform: vague-lambda-glue-failures).  Gather computes the
+    number of workers for the type that a template rule accepts with FLEX (platform: glue-flex-waits)."""
     for name, state in tasks("glue"):
         assert [(retry["ErrorEquals"], retry["MaxAttempts"]) for retry in state["Retry"]] == [
             (["Glue.AWSGlueException"], 6),
             (NO_CAPACITY, 10),
             (["States.TaskFailed"], 1),
         ], name
-        assert state["Parameters"]["WorkerType"] == "G.1X", name
+        assert state["Parameters"]["WorkerType"] == "WorkerType", name
     for script, (_, job) in JOBS.items():
         # Glue queues only jobs without its own retries.
         assert (job["JobRunQueuingEnabled"], job["MaxRetries"]) == (True, 0), script

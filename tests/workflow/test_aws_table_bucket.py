@@ -68,8 +68,8 @@ def answers(bucket: Runtime, of_table: Mapping[str, Any], of_bucket: Mapping[str
     moto_s3tables.ANSWERS[(bucket.catalog.id.warehouse,)] = dict(of_bucket)
 
 
-def alarms(stack: LocalStack, execution: Execution) -> list[str]:
-    """The alarms of the template that fire on this execution and on the metrics of its functions."""
+def alarms(stack: LocalStack) -> list[str]:
+    """The alarms of the template that fire on the metrics of its functions."""
     firing = []
     for logical_id, alarm in stack.template.resources("AWS::CloudWatch::Alarm"):
         if "MetricName" not in alarm:
@@ -78,8 +78,6 @@ def alarms(stack: LocalStack, execution: Execution) -> list[str]:
         name, value = alarm["MetricName"], 0.0
         if alarm["Namespace"] == "Icekeeper":
             value = sum(m.value for m in stack.metrics if m.name == name and m.dimensions == dimensions)
-        elif alarm["Namespace"] == "AWS/States":
-            value = float(name == "ExecutionsTimedOut" and execution.status == "TIMED_OUT")
         if value > float(alarm["Threshold"]):
             firing.append(logical_id)
     return firing
@@ -95,7 +93,7 @@ def test_a_pass_does_what_the_bucket_allows_and_no_alarm_fires(
     def endings() -> dict[str, tuple[str, str | None]]:
         execution = scripted_stack.run({"table": "ns.t"})
         assert (execution.status, execution.output["report"]["status"]) == ("SUCCEEDED", "succeeded")
-        assert alarms(scripted_stack, execution) == []
+        assert alarms(scripted_stack) == []
         record, *_ = state.history(Item.model_validate(execution.children[0].input["item"]).identity)
         assert (record.run_id, record.status) == (execution.name, "succeeded")
         assert bucket.verify(TABLE).problems == ()
@@ -142,7 +140,7 @@ def test_the_alarms_fire_on_a_failed_pass(scripted_stack: LocalStack, bucket: Ru
     scripted_stack.functions["commit"].before = drop
     execution = scripted_stack.run({})
     assert execution.error == "PassesFailed"
-    assert alarms(scripted_stack, execution) == ["PassesFailedAlarm", "RunsFailedAlarm"]
+    assert alarms(scripted_stack) == ["RunsFailedAlarm"]
 
 
 # Passes under refusals and faults of AWS (rule: least-privilege-roles, platform: moto-lets-pass).

@@ -46,7 +46,7 @@ def smoked(
 def smoke_of(stack: LocalStack, properties: Mapping[str, str]) -> Callable[..., int]:
     """``make smoke`` for a stack, whose logs and metrics reach CloudWatch while it waits."""
     view = OutsideView(stack)
-    name = view.describe()
+    name = view.describe(Ownership="auto")
 
     def look(seconds: float) -> None:
         view.deliver()
@@ -104,6 +104,8 @@ def test_a_stack_works_whose_table_bucket_compacts_itself(
     shown = capsys.readouterr().out
     assert (code, "the stack works" in shown) == (0, True), shown
     assert "ok     pass as deployed: files: 6 files before, 1 after" in shown, shown
+    kept = "the bucket keeps icebergCompaction and icebergSnapshotManagement of its other tables"
+    assert f"ok     ownership: with Ownership=auto {kept}" in shown, shown
     # Smoke switches maintenance off for the scratch table only; the stack itself took nothing over.
     assert [(address[0], kind, value) for address, kind, value in moto_s3tables.PUTS] == [
         (bucket, kind, {"status": "disabled"}) for kind in ("icebergCompaction", "icebergSnapshotManagement")

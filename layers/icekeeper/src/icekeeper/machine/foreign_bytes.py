@@ -146,7 +146,7 @@ def require_fitting(path: str, size: int) -> None:
 def _refusal(path: str, what: str) -> MetadataUnreadable:
     return MetadataUnreadable(
         f"{path} {what} than one file may here: {most_unpacked() // _MB} MB, and four times that for its values; if it "
-        f"is valid, set {MAX_UNPACKED_MB} (MaxUnpackedMb of the stack) to more, in a process of eight times that"
+        f"is valid, set {MAX_UNPACKED_MB} to more, in a process of eight times that"
     )
 
 

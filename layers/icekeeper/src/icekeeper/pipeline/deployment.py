@@ -29,6 +29,7 @@ from icekeeper.operation_facts import Limit
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.pipeline.events import Item
+from icekeeper.pipeline.wave import CORES
 from icekeeper.policy import Policy, resolve
 from icekeeper.policy.layers import layers_for
 from icekeeper.pyiceberg_private.configuration import catalogs_of
@@ -145,6 +146,8 @@ def fleet_catalogs(
 
 CONTROL_BUCKET = "ICEKEEPER_CONTROL_BUCKET"
 EXECUTION_CLASS = "ICEKEEPER_WAVE_EXECUTION_CLASS"
+WORKER_TYPE = "ICEKEEPER_WORKER_TYPE"
+MAX_WORKERS = "ICEKEEPER_MAX_WORKERS"
 _MB = 1024 * 1024
 # Measured with 30 ms a request: each listed manifest takes expiry 12 µs of CPU (20 µs where lists are short), and each
 # request 2 ms.  So this many take 480 s on a processor half as fast, and leave time for 200,000 requests of 900 s.
@@ -162,6 +165,10 @@ class PipelineSettings:
     """A Lambda function does the work up to these limits, a Glue job beyond them; in bytes or files."""
     execution_class: str
     """The execution class of scheduled runs' Glue jobs: ``FLEX`` costs a third less and may start later."""
+    worker_type: str
+    """The type of the workers of all Glue jobs, a key of :data:`.wave.CORES`."""
+    max_workers: int
+    """The most workers of one Glue run, including its driver."""
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> PipelineSettings:
@@ -169,6 +176,9 @@ class PipelineSettings:
         bucket = environment.get(CONTROL_BUCKET, "").strip()
         if not bucket:
             raise PolicyError(f"environment variable {CONTROL_BUCKET} is not set; it names the deployment's bucket")
+        worker_type = environment.get(WORKER_TYPE, "").strip() or "G.1X"
+        if worker_type not in CORES:
+            raise PolicyError(f"environment variable {WORKER_TYPE} is '{worker_type}'; it must be {', '.join(CORES)}")
         return cls(
             control_bucket=bucket,
             limits={
@@ -180,6 +190,8 @@ class PipelineSettings:
                 Limit.STATISTICS_BYTES: _number(environment, Limit.STATISTICS_BYTES, 1280) * _MB,
             },
             execution_class=environment.get(EXECUTION_CLASS, "").strip() or "FLEX",
+            worker_type=worker_type,
+            max_workers=_number(environment, MAX_WORKERS, 10),
         )
 
     @property

@@ -120,7 +120,8 @@ def _job(
     if not tables:
         return {"count": 0}
     is_compaction = stage is Stage.COMPACTION  # the others read metadata, which is small compared with data
-    workers = workers_for(sum(table.size_bytes for table in tables) if is_compaction else 0)
+    size_bytes = sum(table.size_bytes for table in tables) if is_compaction else 0
+    workers = workers_for(size_bytes, deployment.settings.worker_type, deployment.settings.max_workers)
     work = Work(
         run_id=event.run_id,
         started_ms=event.started_ms,

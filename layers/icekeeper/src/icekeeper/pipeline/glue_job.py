@@ -35,6 +35,7 @@ from icekeeper.pipeline.run_leases import give_back
 from icekeeper.pipeline.run_step import RETRIED, TableWork, run_steps, write_error
 from icekeeper.pipeline.wave import (
     SMALL_BYTES,
+    cores_of,
     driver_need,
     last_round_s,
     longest_s,
@@ -86,7 +87,7 @@ def run_work(
     """
     settings = deployment.settings_of_jobs
     began_s = monotonic() if began_s is None else began_s
-    drivers, large = tables_at_once([table.size_bytes for table in work.tables], work.workers)
+    drivers, large = tables_at_once([table.size_bytes for table in work.tables], _cores(deployment, work))
     wave = _Wave(
         deployment,
         work,
@@ -105,6 +106,10 @@ def run_work(
         for driver in [threads.submit(wave.drive) for _ in range(drivers)]:
             driver.result()
     return wave.ends
+
+
+def _cores(deployment: Deployment, work: Work) -> int:
+    return cores_of(work.workers, deployment.settings.worker_type)
 
 
 @dataclass(slots=True)
@@ -186,7 +191,7 @@ class _Wave:
         begun_s = self.elapsed_s()
         limit_s = longest_s(
             table.size_bytes,
-            self.work.workers,
+            _cores(self.deployment, self.work),
             elapsed_s=begun_s,
             limit_s=self.limit_s,
             is_alone=self.is_each_alone,
@@ -203,7 +208,7 @@ class _Wave:
 
     def _maintain(self, table: WorkTable, attempt: int, time_left_s: Callable[[], float]) -> End | None:
         """Make one attempt at a table; ``None``: the failure is transient, and the table is to be tried again."""
-        size = table.size_bytes, self.work.workers
+        size = table.size_bytes, _cores(self.deployment, self.work)
         try:
             if not may_begin(*size, elapsed_s=self.elapsed_s(), limit_s=self.limit_s):
                 return self._leave_out(table, NO_TIME)

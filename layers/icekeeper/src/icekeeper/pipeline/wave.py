@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol, TypeVar
 
-MOST_WORKERS = 10
+CORES: Mapping[str, int] = MappingProxyType({"G.1X": 4, "G.2X": 8, "G.4X": 16, "G.8X": 32})
+"""Cores of a Glue worker by its type; each core has 4 GB of memory (AWS Glue developer guide, "Worker types")."""
 _FEWEST_WORKERS = 2
 """The driver of a Glue run is one of its workers."""
-CORES_PER_WORKER = 4
-"""Cores of G.1X, the smallest worker: one DPU (AWS Glue developer guide, "Worker types")."""
 MB_PER_CPU_SECOND = 60
 """What a core reads and writes per second when it decodes rows (docs/performance.md); copying is much faster."""
 BUSY = 0.75
 """The share of its time in which a core works: every table ends with a commit, and its last group is a single task."""
 _BYTES_PER_CORE_SECOND = int(MB_PER_CPU_SECOND * BUSY * 1024**2)
-# What a worker does in about five minutes: long enough that its start-up is a small part of its cost.
-_BYTES_PER_WORKER = 50 * 1024**3
+# What a worker of four cores does in about five minutes: long enough that its start-up is a small part of its cost.
+_BYTES_PER_CORE = 50 * 1024**3 // 4
 # Tables in work share the workers, and each must end in its time (:func:`longest_s`).
 _LARGE_AT_ONCE = 16
 # The threads of small tables mostly wait for answers.  This many threads keep a driver's Python busy.
@@ -53,19 +53,24 @@ class Sized(Protocol):
 AnySized = TypeVar("AnySized", bound=Sized)
 
 
-def workers_for(size_bytes: int) -> int:
-    """How many workers, including the driver, a Glue run needs to rewrite this many bytes."""
-    wanted = 1 + -(-size_bytes // _BYTES_PER_WORKER)
-    return max(_FEWEST_WORKERS, min(MOST_WORKERS, wanted))
+def workers_for(size_bytes: int, worker_type: str, most: int) -> int:
+    """How many workers, including the driver, a Glue run needs to rewrite this many bytes; ``most`` at the most."""
+    wanted = 1 + -(-size_bytes // (_BYTES_PER_CORE * CORES[worker_type]))
+    return max(_FEWEST_WORKERS, min(most, wanted))
 
 
-def tables_at_once(sizes: Sequence[int], workers: int) -> tuple[int, int]:
+def cores_of(workers: int, worker_type: str) -> int:
+    """The cores of a Glue run that run tasks: all but its driver's."""
+    return CORES[worker_type] * max(1, workers - 1)
+
+
+def tables_at_once(sizes: Sequence[int], cores: int) -> tuple[int, int]:
     """How many tables the driver maintains at the same time, and how many of them may be large.
 
     Enough to keep executors busy if each large table has only one group and small tables share their tasks.
     """
     small = sum(size <= SMALL_BYTES for size in sizes)
-    large = min(len(sizes) - small, 2 * _cores(workers), _LARGE_AT_ONCE)
+    large = min(len(sizes) - small, 2 * cores, _LARGE_AT_ONCE)
     return max(1, large + min(small, _SMALL_AT_ONCE - large)), large
 
 
@@ -92,22 +97,22 @@ def usable_s(job_timeout_s: float) -> float:
     return _USABLE * job_timeout_s
 
 
-def may_begin(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float) -> bool:
+def may_begin(size_bytes: int, cores: int, *, elapsed_s: float, limit_s: float) -> bool:
     """Whether a table that begins now is certain to end within the usable time, ``limit_s``.
 
     In the first quarter of that time every table may begin: otherwise a table that needs more than a whole run would
     never begin.
     """
-    return elapsed_s <= limit_s / 4 or elapsed_s + _needed_s(size_bytes, workers) <= limit_s
+    return elapsed_s <= limit_s / 4 or elapsed_s + _needed_s(size_bytes, cores) <= limit_s
 
 
-def longest_s(size_bytes: int, workers: int, *, elapsed_s: float, limit_s: float, is_alone: bool) -> float:
+def longest_s(size_bytes: int, cores: int, *, elapsed_s: float, limit_s: float, is_alone: bool) -> float:
     """How many seconds a table that begins now may take before it is cut off.
 
     Four times the time that is certain to suffice, or a quarter of the usable time, ``limit_s``; for a table that keeps
     no other one waiting, all that is left.  Never more than what is left: a killed job reports no table.
     """
-    generous_s = limit_s if is_alone else max(limit_s / 4, 4 * _needed_s(size_bytes, workers))
+    generous_s = limit_s if is_alone else max(limit_s / 4, 4 * _needed_s(size_bytes, cores))
     return max(_LEAST_S, min(generous_s, limit_s - elapsed_s))
 
 
@@ -116,9 +121,5 @@ def last_round_s(longest_s: float) -> float:
     return _LAST_ROUND * longest_s
 
 
-def _needed_s(size_bytes: int, workers: int) -> float:
-    return _ROUND_S + _SAFETY * size_bytes / (_BYTES_PER_CORE_SECOND * _cores(workers))
-
-
-def _cores(workers: int) -> int:
-    return CORES_PER_WORKER * max(1, workers - 1)
+def _needed_s(size_bytes: int, cores: int) -> float:
+    return _ROUND_S + _SAFETY * size_bytes / (_BYTES_PER_CORE_SECOND * cores)

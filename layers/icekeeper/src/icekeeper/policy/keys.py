@@ -410,7 +410,7 @@ class Policy(BaseModel):
         ge=1,
     )
     job_retry_limit: int = deployment_key(
-        1, "retries of a failed job or pass (maintain: only if set); in the stack, the parameter JobRetryLimit", ge=0
+        1, "retries of a failed job or pass (maintain: only if set); always 1 in the stack", ge=0
     )
 
     @property
