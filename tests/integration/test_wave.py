@@ -18,6 +18,7 @@ from icekeeper.engines.shared_tasks import SharedTasks
 from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import LeaseLost, StorageError
 from icekeeper.machine.metering import WorkThreads
+from icekeeper.operation_facts import Stage
 from icekeeper.operations.compaction.land import rounds
 from icekeeper.pipeline import glue_job as wave_module
 from icekeeper.pipeline.control_bucket import ControlBucket, Work
@@ -411,6 +412,28 @@ def test_a_table_that_a_wave_lists_twice_loses_no_row(wave: Wave) -> None:
     for name in ALL:
         assert (files_of(wave.pipeline, name), ids_of(wave.pipeline, name)) == (1, ROWS[name])
         assert is_free(wave, name)
+
+
+def test_tables_that_keep_none_waiting_may_each_take_all_the_time(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables of a compaction share the workers, and with too little memory for all tables some wait."""
+    seen: list[bool] = []
+
+    def noted(*_: object, is_alone: bool, **__: object) -> float:
+        seen.append(is_alone)
+        return 60.0
+
+    monkeypatch.setattr(wave_module, "longest_s", noted)
+    tables = tuple(table.model_copy(update={"steps": ()}) for table in wave.work().tables)
+
+    def is_each_alone(stage: Stage) -> set[bool]:
+        seen.clear()
+        run_work(wave.deployment, wave.work().model_copy(update={"stage": stage, "tables": tables}), LocalEngine(1))
+        assert len(seen) == len(tables) == 3
+        return set(seen)
+
+    assert (is_each_alone(Stage.COMPACTION), is_each_alone(Stage.EXPIRY)) == ({False}, {True})
+    monkeypatch.setattr(wave_module, "memory_for_tables", lambda _: 0)
+    assert is_each_alone(Stage.EXPIRY) == {False}
 
 
 # Each large stage is a job over many tables, or over a single table on request.

@@ -88,19 +88,23 @@ def run_work(
     settings = deployment.settings_of_jobs
     began_s = monotonic() if began_s is None else began_s
     drivers, large = tables_at_once([table.size_bytes for table in work.tables], _cores(deployment, work))
+    memory_bytes = memory_for_tables(this_machine().memory_bytes)
+    needed_bytes = sum(driver_need(table.manifest_bytes) for table in work.tables)
+    begin_at_once = len(work.tables) <= drivers and needed_bytes <= memory_bytes
     wave = _Wave(
         deployment,
         work,
         engine if shared is None else shared,
         engine,
         large_at_once=large,
-        is_each_alone=len(work.tables) <= (1 if work.stage is Stage.COMPACTION else drivers),
+        # The tables of a compaction take workers from each other.
+        is_each_alone=len(work.tables) == 1 or (begin_at_once and work.stage is not Stage.COMPACTION),
         # Retry at least once, in tasks of its own: a shared task may have failed because of another table.
         attempts=1 + max(1, settings.job_retry_limit),
         timeout_s=settings.job_timeout_s,
         elapsed_s=lambda: monotonic() - began_s,
         waiting=deque((table, 1) for table in work.tables),
-        memory_bytes=memory_for_tables(this_machine().memory_bytes),
+        memory_bytes=memory_bytes,
     )
     with WorkThreads(drivers, thread_name_prefix="icekeeper-wave") as threads:
         for driver in [threads.submit(wave.drive) for _ in range(drivers)]:
@@ -124,8 +128,7 @@ class _Wave:
     """The engine of all further attempts."""
     large_at_once: int
     is_each_alone: bool
-    """Whether each table may take all the time that is left: it is the only one, or has a thread of its own and leaves
-    the workers to the others."""
+    """Whether each table may take all the time that is left, because it keeps no other one waiting."""
     attempts: int
     """How often a table with a transient failure is tried."""
     timeout_s: float
