@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from datetime import datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
 
 from icekeeper.errors import FleetBusy, OperationRefused, StorageError
-from icekeeper.operation_facts import FACTS, STEPS, Stage
+from icekeeper.operation_facts import FACTS, STEPS, Operation, Stage
 from icekeeper.pipeline.events import DetectEvent, ReportEvent, RunEvent, TableEvent, parse_event
 from icekeeper.pipeline.gather import JOB_STAGES
 from local_stack.executions import Execution
@@ -205,6 +206,25 @@ def test_a_table_passes_the_states_of_its_steps(scripted_stack: LocalStack, scri
         "ns.clean-manifests": [*first, *listed, "RewriteManifests"],
         "ns.all": [*first, *listed, *removed, "RewriteManifests"],
     }
+
+
+def test_later_steps_of_a_table_follow_its_earlier_ones_on_every_route(
+    scripted_stack: LocalStack, script: ScriptedPipeline
+) -> None:
+    """``test_pipeline.py`` proves it for the stages of all routes, this test for the states of the sweep."""
+    steps = ("expire_snapshots", "remove_orphans", "rewrite_manifests")
+    ways = {
+        f"ns.{'-'.join(way)}": dict(zip(steps, way, strict=True)) for way in product(("function", "glue"), repeat=3)
+    }
+    script.own_routes = {table: {**NONE, **way} for table, way in ways.items()}
+    script.tables = tuple(ways)
+    assert scripted_stack.run().status == "SUCCEEDED"
+    for table, way in ways.items():
+        done = {(table, step): step for step in steps if way[step] == "function"}
+        jobs = {step: FACTS[Operation(step)].job for step in steps if way[step] == "glue"}
+        done |= {("*", f"job:{job.stage.value}"): step for step, job in jobs.items() if job is not None}
+        found = [done.get((call.table, call.step)) for call in script.calls]
+        assert [step for step in found if step is not None] == list(steps), table
 
 
 def test_a_run_without_tables_ends_with_a_reason(scripted_stack: LocalStack, script: ScriptedPipeline) -> None:
