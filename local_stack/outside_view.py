@@ -9,7 +9,7 @@ import json
 import time
 from typing import Any
 
-from local_stack.functions import DEPLOYED, Invocation
+from local_stack.functions import Invocation
 from local_stack.metrics import metrics_in
 from local_stack.stack import LocalStack
 
@@ -41,15 +41,13 @@ class OutsideView:
 
     def deliver(self, *_: object) -> None:
         """Give CloudWatch what functions printed since the last time: log lines, and the metrics in them."""
-        for name, function in DEPLOYED.items():
-            if function not in self._stack.functions.values():
-                continue
+        for function in self._stack.functions.values():
             # A stack forgets its calls when it starts afresh, so their number says nothing.
             new = [call for call in function.invocations if id(call) not in self._delivered]
             self._delivered |= {id(call): call for call in new}
             printed = "".join(call.output for call in new)
             if printed:
-                _put_lines(self._logs, name, printed)
+                _put_lines(self._logs, self._stack.template.stack, printed)
                 for metric in metrics_in(printed):
                     self._cloudwatch.put_metric_data(
                         Namespace="Icekeeper",
@@ -63,8 +61,8 @@ class OutsideView:
                     )
 
 
-def _put_lines(logs: Any, function: str, printed: str) -> None:
-    group, stream = f"/aws/lambda/{function}", "local"
+def _put_lines(logs: Any, stack: str, printed: str) -> None:
+    group, stream = f"/aws/lambda/{stack}", "local"
     if not logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]:
         logs.create_log_group(logGroupName=group)
         logs.create_log_stream(logGroupName=group, logStreamName=stream)

@@ -41,6 +41,7 @@ class DeployedStack:
         """
         self._session = session
         self._sleep = sleep
+        self._log_group = f"/aws/lambda/{name}"
         (described,) = session.client("cloudformation").describe_stacks(StackName=name)["Stacks"]
         self.outputs = {output["OutputKey"]: output["OutputValue"] for output in described.get("Outputs", ())}
         self.parameters = {param["ParameterKey"]: param["ParameterValue"] for param in described.get("Parameters", ())}
@@ -95,7 +96,7 @@ class DeployedStack:
         """The log lines of functions about a run; CloudWatch may need some seconds until it shows any."""
         client, found = self._session.client("logs"), list[str]()
         for _ in self._looks(limit_s):
-            found = [line for group in self._log_groups() for line in _lines(client, group, run_id)]
+            found = list(_lines(client, self._log_group, run_id))
             if found:
                 break
         return found
@@ -104,19 +105,6 @@ class DeployedStack:
         """Whether CloudWatch has this metric in Icekeeper's namespace; a new metric is listed after minutes."""
         client = self._session.client("cloudwatch")
         return any(client.list_metrics(Namespace="Icekeeper", MetricName=name)["Metrics"] for _ in self._looks(limit_s))
-
-    def _log_groups(self) -> list[str]:
-        """The log groups of all functions that the state machine calls."""
-        client = self._session.client("lambda")
-        machine = self._session.client("stepfunctions").describe_state_machine(
-            stateMachineArn=self.outputs["StateMachineArn"]
-        )
-        names = _functions(machine["definition"])
-        configured = [client.get_function_configuration(FunctionName=name) for name in names]
-        return [
-            configuration.get("LoggingConfig", {}).get("LogGroup") or f"/aws/lambda/{configuration['FunctionName']}"
-            for configuration in configured
-        ]
 
     def _document(self, key: str) -> dict[str, Any] | None:
         client = self._session.client("s3")
@@ -149,19 +137,3 @@ def _lines(client: Any, group: str, run_id: str) -> Iterator[str]:
             yield from (event["message"] for event in page["events"])
     except client.exceptions.ResourceNotFoundException:
         return  # the function was never called
-
-
-def _functions(definition: str) -> list[str]:
-    """The functions that a definition calls, at any depth."""
-    found: set[str] = set()
-
-    def look(part: Any) -> None:
-        if isinstance(part, dict):
-            parameters = part.get("Parameters")
-            if isinstance(parameters, dict) and isinstance(parameters.get("FunctionName"), str):
-                found.add(parameters["FunctionName"])
-            for inner in part.values():
-                look(inner)
-
-    look(json.loads(definition))
-    return sorted(found)

@@ -131,7 +131,7 @@ def test_the_commands_of_the_page_work(stack: LocalStack, local_catalog: SqlCata
     assert artifacts(client("s3"), "0.2.0") == expected_artifacts("0.2.0")
     assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
     assert shell.run(drain).rstrip().endswith("[]")
-    assert len(log_groups(stack)) == 8
+    assert len(log_groups(stack)) == 4
     shell.run(remove)
     assert log_groups(stack) == []
 

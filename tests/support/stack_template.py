@@ -316,11 +316,6 @@ TABLES = {
 """These parameters decide which policies exist and what they contain."""
 SINGLE = {
     "AssumableRoleArns": "arn:aws:iam::210987654321:role/lake",
-    "ShortestSnapshotRetentionHours": "24",
-    "FewestSnapshotsToKeep": "3",
-    "ShortestOrphanGraceHours": "48",
-    "AllowedPrefixes": "lake.sales=s3://lake/sales/",
-    "RequestsMay": "expire_partitions,partition_retention_hours",
     "MaintenanceEnabled": "false",
     "GlueConnection": "lake-network",
     "AlarmTopicArn": "arn:aws:sns:eu-central-1:123456789012:alarms",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from icekeeper.machine.resources import variables_set
 from icekeeper.policy import Policy
 from icekeeper.policy.layers import ENVIRONMENT_PREFIX, Layer, layers_for
 from icekeeper.policy.resolve import resolve
@@ -93,6 +94,24 @@ class TestEnvironment:
         assert set(VARIABLES) >= OTHER_VARIABLES
         assert settings == set(VARIABLES) - OTHER_VARIABLES
 
+    @pytest.mark.parametrize(
+        ("parameter", "variable", "value"),
+        [
+            ("ShortestSnapshotRetentionHours", "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS", "24"),
+            ("FewestSnapshotsToKeep", "ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP", "3"),
+            ("ShortestOrphanGraceHours", "ICEKEEPER_BOUND_ORPHAN_OLDER_THAN_HOURS", "48"),
+            ("AllowedPrefixes", "ICEKEEPER_ALLOWED_PREFIXES", "lake.sales=s3://lake/sales/"),
+            ("RequestsMay", "ICEKEEPER_REQUESTS_MAY", "expire_partitions,partition_retention_hours"),
+        ],
+    )
+    def test_a_bound_reaches_every_function_and_is_unset_when_empty(
+        self, parameter: str, variable: str, value: str
+    ) -> None:
+        for given, parameters in ((value, {parameter: value}), ("", None)):
+            functions = render(parameters).of_type("AWS::Serverless::Function").values()
+            assert {function["Environment"]["Variables"][variable] for function in functions} == {given}
+        assert variables_set({variable: ""}) == {}
+
     def test_policy_keys_that_the_stack_decides_name_their_parameter(self) -> None:
         """In a stack the package does not read these values; the description of each key names the parameter."""
         decided = {
@@ -175,14 +194,12 @@ class TestAlarms:
         others = {
             name: (alarm["Namespace"], alarm["MetricName"], *(d["Name"] for d in alarm["Dimensions"]))
             for name, alarm in ALARMS.items()
-            if alarm.get("Namespace") != "Icekeeper" and "Metrics" not in alarm
+            if alarm.get("Namespace") != "Icekeeper"
         }
         assert others == {
-            # A run that cannot report its failure.
-            "ReportErrorsAlarm": ("AWS/Lambda", "Errors", "FunctionName"),
+            "ThrottledAlarm": ("AWS/Lambda", "Throttles", "FunctionName"),
             "DeadLettersAlarm": ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "QueueName"),
         }
-        assert ALARMS["ReportErrorsAlarm"]["Dimensions"][0]["Value"] == {"Ref": "ReportFunction"}
 
     def test_they_do_not_fire_without_data(self) -> None:
         """Except NoRunSucceeded, which reports missing runs; TablesNotReadable keeps its state until a full scan."""
@@ -308,12 +325,11 @@ def test_the_page_names_every_service_with_a_client() -> None:
 
 def test_a_function_writes_only_logs_of_this_stack() -> None:
     stack = render({})
-    groups = {stack.resources[f"{name.removesuffix('Function')}LogGroup"]["Type"] for name, _ in FUNCTIONS.values()}
     (logs,) = stack.managed["FunctionRuntimePolicy"].statements
+    functions = stack.of_type("AWS::Serverless::Function").values()
 
-    assert groups == {"AWS::Logs::LogGroup"}
-    assert len(logs["Resource"]) == len(FUNCTIONS)
-    assert all("LogGroup" in item and "*" not in item for item in logs["Resource"])
+    assert {function["LoggingConfig"]["LogGroup"] for function in functions} == {stack.reference("FunctionsLogGroup")}
+    assert logs["Resource"] == "arn:aws:local:::icekeeper-FunctionsLogGroup"
 
 
 # The rendered template under every combination of the parameters that create resources.
@@ -382,7 +398,7 @@ def test_two_stacks_of_an_account_share_no_name_and_no_metric() -> None:
         found = render(stack=stack).resources.values()
         return {str(item["Properties"][key]) for item in found for key in NAMES & set(item["Properties"])}
 
-    assert len(named("one")) >= 17
+    assert len(named("one")) >= 16
     assert not named("one") & named("two")
     stack = render(stack="mine")
     for alarm in stack.of_type("AWS::CloudWatch::Alarm").values():
@@ -516,5 +532,5 @@ def test_a_failed_first_deployment_leaves_no_resource_behind() -> None:
     """Log groups have fixed names: a retained log group would make every later creation of the stack fail."""
     kept = {name: item["DeletionPolicy"] for name, item in DOCUMENT["Resources"].items() if "DeletionPolicy" in item}
 
-    assert len(kept) >= 10
+    assert len(kept) == 6
     assert set(kept.values()) == {"RetainExceptOnCreate"}
