@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pytest
 
+from icekeeper.engines.engine import current_work
 from icekeeper.errors import StorageError
 from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.maintenance.run_pass import PassInterrupted, Turn
@@ -173,6 +174,14 @@ def test_groups_are_committed_every_few_minutes(
 class GrowingEngine(SlowEngine):
     """One executor when the rewriting begins, three more from the second round on."""
 
+    def __init__(self, table: MaintainedTable, group_s: float) -> None:
+        super().__init__(table, group_s)
+        self.names: list[str] = []
+
+    def map(self, *arguments: Any) -> Any:
+        self.names.append(current_work())
+        return super().map(*arguments)
+
     @property
     def slots(self) -> int:
         return 4 if self.rounds else 1
@@ -188,6 +197,7 @@ def test_executors_that_come_late_take_part_from_the_next_round_on(
     engine, before = GrowingEngine(table, 5.0), region_rows(table)
     outcome = compact(table, engine, 10_000)
     assert (engine.rounds, outcome.metrics["compact.bins"]) == ([1, 7], 8)
+    assert engine.names == [f"ns.t, compact, file groups {which} of 8" for which in ("1 to 1", "2 to 8")]
     assert region_rows(table) == before
 
 

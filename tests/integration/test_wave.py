@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from icekeeper.engines.engine import current_pool, in_pool
+from icekeeper.engines.engine import current_pool, in_pool, named_work
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.shared_tasks import SharedTasks
 from icekeeper.engines.spark import SparkEngine
@@ -468,12 +468,12 @@ def test_large_tables_get_a_job_for_each_stage(pipeline: Pipeline) -> None:
 # The Glue script runs a wave in one Spark session, with separate jobs for each table.
 
 
-def test_tables_that_share_a_session_have_separate_pools_and_errors(spark_session: SparkSession) -> None:
+def test_tables_that_share_a_session_have_separate_pools_names_and_errors(spark_session: SparkSession) -> None:
     engine, together = SparkEngine(spark_session.sparkContext), threading.Barrier(3)
 
-    def work(name: str) -> Sequence[tuple[str, str | None]] | str:
+    def work(name: str) -> Sequence[tuple[str, str | None, str | None]] | str:
         together.wait(20)
-        with in_pool(f"pool of {name}"):
+        with in_pool(f"pool of {name}"), named_work(name), named_work("compact"):
             try:
                 return engine.map(pool_of, [name, name], lambda done: None)
             except StorageError:
@@ -481,8 +481,8 @@ def test_tables_that_share_a_session_have_separate_pools_and_errors(spark_sessio
 
     with WorkThreads(3) as threads:
         reported = dict(zip("ab", threads.map(work, ["a", "b", "broken"]), strict=False))
-    assert reported == {name: [(name, f"pool of {name}")] * 2 for name in "ab"}
-    assert engine.map(pool_of, ["alone"], lambda done: None) == [("alone", None)]
+    assert reported == {name: [(name, f"pool of {name}", f"{name}, compact")] * 2 for name in "ab"}
+    assert engine.map(pool_of, ["alone"], lambda done: None) == [("alone", None, "icekeeper")]
 
 
 @pytest.mark.slow

@@ -1,13 +1,14 @@
-"""Work for Spark's workers that reports its pool; it imports little, because each worker imports it."""
+"""Work for Spark's workers that reports its pool and name; it imports little, because each worker imports it."""
 
 from __future__ import annotations
 
 from pyspark import TaskContext
 
 
-def pool_of(name: str) -> tuple[str, str | None]:
-    """The task, and the pool in which Spark runs it; the task ``broken`` fails."""
+def pool_of(name: str) -> tuple[str, str | None, str | None]:
+    """The task, the pool in which Spark runs it, and what Spark's UI shows for it; the task ``broken`` fails."""
     if name == "broken":
         raise ValueError("this table only")
     task = TaskContext.get()
-    return name, None if task is None else task.getLocalProperty("spark.scheduler.pool")
+    assert task is not None
+    return name, task.getLocalProperty("spark.scheduler.pool"), task.getLocalProperty("spark.job.description")

@@ -187,6 +187,27 @@ def in_pool(name: str) -> Iterator[None]:
         _current.reset(before)
 
 
+# Names of work: Spark's UI and event log show for each of its jobs what it is for.  Other engines ignore them.
+
+_work: ContextVar[str] = ContextVar("icekeeper_work", default="")
+
+
+def current_work() -> str:
+    """What this thread's tasks are for, such as ``shop.orders, compact, file groups 1 to 8 of 90``; perhaps empty."""
+    return _work.get()
+
+
+@contextmanager
+def named_work(name: str) -> Iterator[None]:
+    """Inside the block, this thread's tasks are for this part of the work that is named already."""
+    outer = _work.get()
+    before = _work.set(f"{outer}, {name}" if outer else name)
+    try:
+        yield
+    finally:
+        _work.reset(before)
+
+
 @runtime_checkable
 class ReadsBytes(Protocol):
     """A task that knows its size: the bytes that it reads, with an allowance for each file that it opens."""

@@ -16,7 +16,7 @@ from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 
-from icekeeper.engines.engine import Engine, in_pool, total_input_bytes
+from icekeeper.engines.engine import Engine, current_work, in_pool, named_work, total_input_bytes
 from icekeeper.engines.spark_tasks import WritesFiles
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import in_daemon_thread
@@ -75,7 +75,7 @@ class SharedTasks:
         size = total_input_bytes(tasks)
         if not tasks or size is None or size > _SMALL_WORK_BYTES:
             return self._workers.map(function, tasks, on_done)
-        small = _SmallWork(_Work(function, tuple(tasks)), size)
+        small = _SmallWork(_Work(function, tuple(tasks)), size, current_work())
         with self._lock:
             self._waiting.append(small)
         self._threads.submit(self._dispatch)
@@ -123,7 +123,7 @@ class SharedTasks:
     def _do(self, together: Sequence[_SmallWork]) -> None:
         task = _Together(tuple(small.work for small in together))
         try:
-            with in_pool(_POOL):
+            with in_pool(_POOL), named_work("; ".join(small.name for small in together)):
                 (ends,) = self._workers.map(_do_together, [task], lambda done: None)
         except BaseException as error:
             ends = [f"{type(error).__name__}: {error}"] * len(together)
@@ -146,6 +146,7 @@ class _Work:
 class _SmallWork:
     work: _Work
     size_bytes: int
+    name: str
     done: Future[tuple[list[Any], dict[RequestKind, int]]] = field(default_factory=Future)
 
 

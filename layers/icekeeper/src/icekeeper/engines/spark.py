@@ -30,6 +30,7 @@ from icekeeper.engines.engine import (
     UNDER_SUBMIT,
     Done,
     current_pool,
+    current_work,
     is_elsewhere,
     local_cores,
     results_of,
@@ -255,11 +256,11 @@ class SparkEngine:
         return False
 
     def _collect(self, rdd: RDD[Done[Result]], group: str, total: int, on_done: Callable[[int], None]) -> list[Result]:
-        pool = current_pool()  # of the calling thread
+        pool, work = current_pool(), current_work()  # of the calling thread
 
         def collect() -> list[Done[Result]]:
             # Both are properties of the thread that runs the job (PySpark's pinned threads).
-            self._context.setJobGroup(group, "icekeeper", interruptOnCancel=True)
+            self._context.setJobGroup(group, work or "icekeeper", interruptOnCancel=True)
             if pool is not None:
                 self._context.setLocalProperty(_POOL, pool)
             return list(rdd.collect())

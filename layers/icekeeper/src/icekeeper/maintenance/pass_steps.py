@@ -16,6 +16,7 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.deletion.table_claims import begin_claims, remember_claims
+from icekeeper.engines.engine import named_work
 from icekeeper.errors import (
     LocationRefused,
     MaintenanceError,
@@ -196,7 +197,7 @@ def run_operation(
     progress = progress_of(*names, spent.noting(context.progress), context.share)
     context = replace(context, progress=progress, spent=spent)
     context.progress(f"{operation.value}: planning", 0, 0)
-    with counting() as sent, keeping_documents():
+    with counting() as sent, keeping_documents(), named_work(f"{context.table}, {operation.value}"):
         try:
             working = replace(context, operation=operation, may_be_stopped=True)
             if work is not None:

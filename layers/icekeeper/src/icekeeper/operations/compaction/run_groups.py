@@ -14,6 +14,7 @@ from functools import partial
 from itertools import accumulate
 
 from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.engines.engine import named_work
 from icekeeper.errors import MaintenanceError, SwitchedOff
 from icekeeper.machine.interrupts import uninterrupted
 from icekeeper.operations.compaction.land.commit_groups import GroupOutcomes, commit_results, with_row_ids
@@ -146,7 +147,9 @@ class _Rewriting:
             self._groups |= {group.group_id: group for group in groups}
         size = sum(group.total_bytes for group in groups)
         counted = replace(self._context, progress=partial(self._progress, self._settled_bytes))
-        results = rewrite_groups(counted, self._loaded, self._plan, groups, self._entries)
+        ids = [group.group_id + 1 for group in groups]
+        with named_work(f"file groups {min(ids)} to {max(ids)} of {len(self._plan.groups)}"):
+            results = rewrite_groups(counted, self._loaded, self._plan, groups, self._entries)
         self._settled += len(groups)
         self._settled_bytes += size
         self._in_work = 0
