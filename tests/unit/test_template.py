@@ -184,7 +184,8 @@ class TestStorage:
         rules = RESOURCES["ControlBucket"]["Properties"]["LifecycleConfiguration"]["Rules"]
 
         assert [(rule["Prefix"], rule["ExpirationInDays"]) for rule in rules if "ExpirationInDays" in rule] == [
-            ("runs/", 90)
+            ("runs/", 90),
+            ("spark-logs/", 14),
         ]
 
 
@@ -526,6 +527,19 @@ def test_job_logs_are_in_groups_of_the_stack() -> None:
         assert prefix == "/aws-glue/jobs/mine"
         assert {f"{prefix}/error", f"{prefix}/output"} <= groups
         assert not [name for name in job["DefaultArguments"] if "continuous" in name]
+
+
+def test_jobs_report_metrics_and_write_spark_event_logs() -> None:
+    """Icekeeper's own right to write metrics is limited to Glue's namespace."""
+    for job in RESOURCES.values():
+        if job["Type"] == "AWS::Glue::Job":
+            arguments = job["Properties"]["DefaultArguments"]
+            assert (arguments["--enable-metrics"], arguments["--enable-spark-ui"]) == ("true", "true")
+            assert set(strings(arguments["--spark-event-logs-path"])) == {"s3://${ControlBucket}/spark-logs/"}
+    (metrics,) = (
+        each for each in statements(RESOURCES["GlueRuntimePolicy"]) if each["Action"] == "cloudwatch:PutMetricData"
+    )
+    assert metrics["Condition"] == {"StringEquals": {"cloudwatch:namespace": "Glue"}}
 
 
 def test_a_failed_first_deployment_leaves_no_resource_behind() -> None:

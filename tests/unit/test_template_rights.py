@@ -155,7 +155,7 @@ class TestRights:
             if "s3:PutObject" in strings(statement["Action"]) and "ControlBucket" in referred(statement["Resource"])
             for text in strings(statement["Resource"])
         }
-        places = ("runs/*", "detection/cursor.json", "report/index.html")
+        places = ("runs/*", "detection/cursor.json", "report/index.html", "spark-logs/*")
         assert writable == {f"${{ControlBucket.Arn}}/{place}" for place in places}
 
     def test_the_docs_give_people_no_right_of_the_operator(self) -> None:
