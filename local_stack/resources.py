@@ -38,7 +38,7 @@ def create_functions(
     """Make the functions, each with the keys of its own role; by the module of its handler."""
     client, code, deployed_functions = moto.client("lambda"), _empty_zip(), {}
     for logical_id, properties in template.resources("AWS::Serverless::Function"):
-        role = template.role_of(logical_id, properties)
+        role = str(properties["Role"])
         variables = {k: str(v) for k, v in properties.get("Environment", {}).get("Variables", {}).items()}
         client.create_function(
             FunctionName=template.name(logical_id),
@@ -91,7 +91,7 @@ def create_state_machine(moto: MotoServer, template: Template, timeouts: Mapping
         _state(definition, state)["TimeoutSeconds"] = seconds
     created = moto.client("stepfunctions").create_state_machine(
         name=template.name(logical_id),
-        roleArn=template.role_of(logical_id, properties),
+        roleArn=str(properties["Role"]),
         definition=json.dumps(definition),
     )
     return str(created["stateMachineArn"])

@@ -104,10 +104,6 @@ class Template:
         """The stack's outputs, resolved."""
         return {name: str(self.resolve(one["Value"])) for name, one in self._document.get("Outputs", {}).items()}
 
-    def role_of(self, logical_id: str, properties: Mapping[str, Any]) -> str:
-        """The ARN of the role of a function or state machine: its own role, or the role that SAM makes for it."""
-        return str(properties.get("Role") or self._attribute(f"{logical_id}Role", "Arn"))
-
     def name(self, logical_id: str) -> str:
         """What a resource is called in this stack."""
         resource = self._document["Resources"].get(logical_id, {})
@@ -199,9 +195,6 @@ class Template:
         resources = self._document["Resources"]
         if logical_id in resources:
             return str(resources[logical_id]["Type"])
-        # SAM makes a role for every function and state machine.
-        if logical_id.endswith("Role") and logical_id.removesuffix("Role") in resources:
-            return "AWS::IAM::Role"
         raise KeyError(f"the template has no resource {logical_id}")
 
     def _holds(self, condition: Any) -> bool:

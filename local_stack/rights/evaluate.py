@@ -47,7 +47,7 @@ class Role:
     """A role with the statements of all its policies."""
 
     name: str
-    """The logical id that it has in the template; SAM makes that of a function's role of the function's."""
+    """The logical id that it has in the template."""
     statements: tuple[Statement, ...]
 
 

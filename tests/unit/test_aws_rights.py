@@ -111,12 +111,12 @@ def test_every_function_job_and_state_machine_has_its_role() -> None:
     template = Template(TEMPLATE, "stack", {"DataBucketArns": "arn:aws:s3:::one,arn:aws:s3:::two"})
     roles = roles_of(template)
     used_roles = {
-        template.role_of(logical_id, properties)
+        properties["Role"]
         for kind in ("AWS::Serverless::Function", "AWS::Serverless::StateMachine", "AWS::Glue::Job")
-        for logical_id, properties in template.resources(kind)
+        for _, properties in template.resources(kind)
     }
     assert used_roles <= set(roles)
-    read = roles[template.role_of("ReadFunction", {})]
+    (read,) = (role for role in roles.values() if role.name == "ReadFunctionRole")
     assert decide(read, Need("s3:GetObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
     assert not decide(read, Need("s3:PutObject", "arn:aws:s3:::two/t/data/f.parquet")).is_allowed
     assert not decide(read, Need("s3:GetObject", "arn:aws:s3:::three/t")).is_allowed
@@ -132,7 +132,7 @@ def test_a_folder_bounds_reads_writes_deletions_and_listings() -> None:
     """``DataBucketArns`` with a folder of one bucket, beside a whole bucket."""
     parameters = {**FOLDER, "DataBucketArns": f"arn:aws:s3:::whole,{FOLDER['DataBucketArns']}"}
     template = Template(TEMPLATE, "stack", parameters)
-    expire = roles_of(template)[template.role_of("ExpireFunction", {})]
+    (expire,) = (role for role in roles_of(template).values() if role.name == "ExpireFunctionRole")
 
     def may(action: str, resource: str, **context: str) -> bool:
         return decide(expire, Need(f"s3:{action}", f"arn:aws:s3:::{resource}", context)).is_allowed
@@ -157,8 +157,8 @@ def test_only_functions_that_open_catalogs_read_the_given_secrets() -> None:
     for given, expected in ({"CatalogSecretArns": secret}, True), ({}, False):
         template = Template(TEMPLATE, "stack", given)
         roles = roles_of(template)
-        for logical_id, properties in template.resources("AWS::Serverless::Function"):
-            role = roles[template.role_of(logical_id, properties)]
+        for _, properties in template.resources("AWS::Serverless::Function"):
+            role = roles[properties["Role"]]
             opens = any(item.policy == "RunPolicy" for item in role.statements)
             assert decide(role, Need("secretsmanager:GetSecretValue", secret)).is_allowed is (expected and opens)
             assert not decide(role, Need("secretsmanager:GetSecretValue", f"{secret}x")).is_allowed
