@@ -1,7 +1,6 @@
 """Fills the folder of the functions' layer: the package and what it needs, without what a function never uses.
 
-Lambda takes 250 MB unzipped, layers included.  Without headers, tests, Flight and what only the command line needs it
-is 155 to 219 MB, most of it PyArrow.
+Lambda takes 250 MB unzipped, layers included (platform: layer-size).
 """
 
 from __future__ import annotations
@@ -32,11 +31,21 @@ UNUSED = (
     "pyarrow/tests",
     "pyarrow/*.pxd",
     "pyarrow/*.pyx",
+    "pyarrow/*.pxi",
     "pyarrow/*flight*",
+    # Copies of a library under names that nothing loads; PyArrow loads libarrow_python.so.2600.
+    "pyarrow/libarrow_python.so",
+    "pyarrow/*.so.*.*.*",
+    # Other stores than those of AWS.
+    "pyarrow/_azurefs*",
+    "pyarrow/_gcsfs*",
+    "pyarrow/_hdfs*",
     # Only for Pythons other than CPython.
     "zstandard/_cffi.*",
-    "sqlalchemy/dialects/mssql",
-    "sqlalchemy/dialects/oracle",
+    # Catalogs that functions cannot open: SQL other than SQLite, whose drivers the layer lacks, and Hive.
+    "sqlalchemy",
+    "hive_metastore",
+    "fb303",
     # Compiled by this Python; a function compiles at each cold start instead (platform: function-import-time).
     "**/__pycache__",
     # They say where and with what it was installed, so that no two builds were alike.
@@ -51,6 +60,8 @@ UNUSED = (
     "mdurl",
     "shellingham",
 )
+SERVICES = frozenset({"dynamodb", "glue", "s3", "s3tables", "secretsmanager", "stepfunctions", "sts"})
+"""The services of AWS that functions call; boto3's descriptions of all others are left out."""
 _CHECK = """
 import importlib, sys
 sys.path[:0] = sys.argv[1:3]
@@ -109,6 +120,8 @@ def open_to_all(folder: Path) -> None:
 def _unused(packages: Path) -> Iterator[Path]:
     for pattern in UNUSED:
         yield from packages.glob(pattern)
+    described = (packages / "botocore" / "data").glob("*")
+    yield from (path for path in described if path.is_dir() and path.name not in SERVICES)
 
 
 def size_of(folder: Path) -> int:

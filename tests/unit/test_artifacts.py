@@ -103,7 +103,9 @@ def test_the_layer_omits_only_files_that_functions_never_use(tmp_path: Path) -> 
     """And files that differ between two builds of the same source."""
     needed = ["icekeeper/pipeline/events.py", "pyarrow/libarrow.so.2600", "pyarrow/libarrow_substrait.so.2600"]
     needed += ["zstandard/backend_c.cpython-312-x86_64-linux-gnu.so", "icekeeper-0.1.0.dist-info/METADATA"]
+    needed += ["pyarrow/libarrow_python.so.2600", "botocore/data/s3/service-2.json", "botocore/data/endpoints.json"]
     unused = ["pyarrow/include/arrow/api.h", "pyarrow/libarrow_flight.so.2600", "rich/console.py", "bin/icekeeper"]
+    unused += ["pyarrow/libarrow_python.so", "pyarrow/libarrow_python.so.2600.1.0", "botocore/data/ec2/service-2.json"]
     unused += ["zstandard/_cffi.cpython-312-x86_64-linux-gnu.so", "icekeeper/__pycache__/x.pyc"]
     unused += [f"icekeeper-0.1.0.dist-info/{name}" for name in ("RECORD", "direct_url.json")]
     layer.prune(packages(tmp_path, *needed, *unused))

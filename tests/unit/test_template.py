@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from artifacts import layer
 from icekeeper.machine.resources import variables_set
 from icekeeper.policy import Policy
 from icekeeper.policy.layers import ENVIRONMENT_PREFIX, Layer, layers_for
@@ -320,7 +321,8 @@ def test_the_page_names_every_service_with_a_client() -> None:
     services = {found for text in texts for found in re.findall(r"client(?:\(|=)\"(\w+)\"", text)}
 
     assert {"s3", "dynamodb", "s3tables", "glue", "stepfunctions"} <= services
-    for service in services | {"sts"}:
+    assert services | {"sts"} == layer.SERVICES
+    for service in layer.SERVICES:
         assert f"`{ {'stepfunctions': 'states'}.get(service, service) }`" in page, service
 
 
