@@ -166,7 +166,7 @@ def test_a_killed_executor_changes_neither_rows_nor_files(
 
 # Sorts whose rows do not fit on the disk of the workers, which is a file system of its own.
 
-DISK_MB = 96
+DISK_MB = 88
 # Groups are smaller than a cluster's, and so are their parts; the ratios are a cluster's.
 SMALL_PARTS = """
 from icekeeper.operations.compaction.work import exchange
@@ -201,8 +201,8 @@ class Spilled:
         usage = shutil.disk_usage(self._folder)
         self.most_in_use = max(self.most_in_use, usage.used)
         for pattern in ("**/shuffle_*.data", "**/range-*"):
-            for path in self._folder.glob(pattern):
-                with suppress(FileNotFoundError):
+            with suppress(FileNotFoundError):
+                for path in self._folder.glob(pattern):
                     self._sizes[path] = max(self._sizes.get(path, 0), path.stat().st_size)
 
     @property

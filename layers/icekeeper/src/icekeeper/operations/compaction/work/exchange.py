@@ -260,10 +260,15 @@ def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
             replace(task, inputs=tuple(task.inputs[i] for i in some), deletes=()),
             tuple(firsts[i] for i in some),
             step,
-            task.record_count,
+            _lane_count(task),
         )
         for some in (chosen[n : n + _FILES_PER_SAMPLE] for n in range(0, wanted, _FILES_PER_SAMPLE))
     ]
+
+
+def _lane_count(task: RewriteTask) -> int:
+    assert task.recipe is not None
+    return max(1, task.recipe.output_count(task.file_bytes) // _FILES_PER_LANE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +287,7 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _GroupPlan:
     assert recipe is not None
     disk_bytes = task.file_bytes
     arrow_bytes = max(1.0, task.record_count * max(sample.row_bytes for sample in samples))
-    file_count = recipe.output_count(disk_bytes)
-    lane_count = max(1, file_count // _FILES_PER_LANE)
+    file_count, lane_count = recipe.output_count(disk_bytes), _lane_count(task)
     ranges_per_lane = max(1, math.ceil(arrow_bytes / RANGE_BYTES / lane_count))
     if recipe.strategy is Strategy.ZORDER:
         ranges_per_lane = 1 << (ranges_per_lane - 1).bit_length()  # the curve divides evenly into powers of two

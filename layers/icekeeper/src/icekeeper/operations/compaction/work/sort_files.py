@@ -11,12 +11,14 @@ import os
 import pickle
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -72,8 +74,8 @@ class SampleTask:
     first_rows: tuple[int, ...]
     """Per input: the number of its first row within the group."""
     step: int
-    group_rows: int
-    """The number of all rows of the group."""
+    lanes: int
+    """The number of lanes of the group."""
 
     @property
     def input_bytes(self) -> int:
@@ -126,13 +128,17 @@ class SplitTask:
         return self.task.input_bytes
 
 
+Run: TypeAlias = tuple[int, int]
+"""The numbers of the split task and of the run within it; sorting rows by them restores their order."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunSlice:
-    """Sorted rows of a range."""
+    """The rows of a run that are in ranges of a lane, in the order of the ranges."""
 
-    range: int
-    run: tuple[int, int]
-    """The numbers of the split task and of the run within it; sorting slices by them restores the order of the rows."""
+    ranges: tuple[tuple[int, int], ...]
+    """The numbers of the ranges, each with the number of its rows."""
+    run: Run
     arrow_bytes: int
     data: bytes
     """The rows as an Arrow IPC stream."""
@@ -240,22 +246,24 @@ def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tup
     while held := _taken(rows, RUN_BYTES):
         batch = one_batch(held)
         keys = order.keys(batch)
-        for number, indices in cut(keys, order.indices(keys), first_row, work.bounds, order.columns):
-            yield work.lanes[number], partial(_slice, batch, indices, number, (work.number, run))
+        # Not a slice for each range: a large group has so many that each would have a few rows, and every slice has the
+        # schema and is compressed alone.
+        parts = cut(keys, order.indices(keys), first_row, work.bounds, order.columns)
+        for lane, some in groupby(parts, key=lambda part: work.lanes[part[0]]):
+            yield lane, partial(_slice, batch, list(some), (work.number, run))
         first_row += batch.num_rows
         run += 1
 
 
-def _slice(batch: pa.RecordBatch, indices: pa.Array, number: int, run: tuple[int, int]) -> RunSlice:
-    part = batch.take(indices)
-    return RunSlice(number, run, part.nbytes, _ipc_bytes(part))
+def _slice(batch: pa.RecordBatch, parts: Sequence[tuple[int, pa.Array]], run: Run) -> RunSlice:
+    rows = batch.take(pa.concat_arrays([indices for _, indices in parts]))
+    return RunSlice(tuple((number, len(indices)) for number, indices in parts), run, rows.nbytes, _ipc_bytes(rows))
 
 
 def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneResult:
     """Sort the rows that arrived, range by range, and write them.
 
-    Slices arrive in any order, so they wait in files of a temporary directory, one file per range.  Errors that affect
-    only this group are in the result, not raised.
+    Errors that affect only this group are in the result, not raised.
     """
     task, recipe = lane.task, lane.task.recipe
     assert recipe is not None
@@ -266,16 +274,14 @@ def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneR
     error: str | None = None
     try:
         with scratch_folder("icekeeper-lane-") as folder:
-            bytes_by_range: Counter[int] = Counter()
+            waiting = _WaitingRows(folder)
             for item in items:
                 if isinstance(item, SplitReport):
                     reports.append(item)
-                    continue
-                bytes_by_range[item.range] += item.arrow_bytes
-                with _waiting(folder, item.range).open("ab") as file:
-                    pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
-            if size := bytes_by_range.total():
-                pieces = _sorted_pieces(folder, sorted(bytes_by_range), RowOrder(recipe, task.schema, lane.curve))
+                else:
+                    waiting.add(item)
+            if size := waiting.arrow_bytes:
+                pieces = waiting.sorted_pieces(RowOrder(recipe, task.schema, lane.curve))
                 sizes = FileSizes(recipe, task.most_files, size, size * lane.disk_ratio, lane.lanes)
                 written = write_sorted_files(pieces, task, storage, sizes, lane.number * _FILES_PER_LANE)
             found = sum(
@@ -291,29 +297,82 @@ def lane_files(lane: LaneTask, expected: int) -> Iterator[PlannedFile]:
     return planned_sorted_files(lane.task, lane.number * _FILES_PER_LANE, expected)
 
 
-def _waiting(folder: Path, number: int) -> Path:
-    return folder / f"range-{number}"
+_Part: TypeAlias = tuple[Run, pa.RecordBatch]
+"""Rows of a run in one range."""
 
 
-def _sorted_pieces(folder: Path, ranges: Iterable[int], order: RowOrder) -> Iterator[SortedPiece]:
-    for path in (_waiting(folder, number) for number in ranges):
-        held: list[tuple[tuple[int, int], pa.RecordBatch]] = []
-        held_bytes = 0
-        overlaps = False
-        with path.open("rb") as file:
-            while file.peek(1):
-                part: RunSlice = pickle.load(file)
-                if held and held_bytes + part.arrow_bytes > PIECE_BYTES:
+class _WaitingRows:
+    """The rows of a lane, which wait until all have arrived, in any order.
+
+    They wait in memory up to twice the bytes of a run.  If there are more, they wait in files, one per range.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._held: dict[int, list[_Part]] = defaultdict(list)
+        self._held_bytes = 0
+        self._stored: set[int] = set()
+        self.arrow_bytes = 0
+
+    def add(self, item: RunSlice) -> None:
+        """Add the rows of a slice."""
+        batch, start = pa.ipc.open_stream(item.data).read_next_batch(), 0
+        for number, rows in item.ranges:
+            self._held[number].append((item.run, batch.slice(start, rows)))
+            start += rows
+        self.arrow_bytes += item.arrow_bytes
+        self._held_bytes += item.arrow_bytes
+        if self._held_bytes >= 2 * RUN_BYTES:
+            self._store()
+
+    def sorted_pieces(self, order: RowOrder) -> Iterator[SortedPiece]:
+        """All rows, range by range; a range that is too large for the memory becomes several pieces that overlap."""
+        if self._stored:
+            self._store()
+        for number in sorted(self._stored or self._held):
+            held: list[_Part] = []
+            held_bytes = 0
+            overlaps = False
+            for size, parts in self._portions(number):
+                if held and held_bytes + size > PIECE_BYTES:
                     yield _piece(held, order, overlaps)
                     held_bytes, overlaps = 0, True
-                held.append((part.run, pa.ipc.open_stream(part.data).read_next_batch()))
-                held_bytes += part.arrow_bytes
-        if held:
-            yield _piece(held, order, overlaps)
-        path.unlink()
+                held += parts
+                held_bytes += size
+            if held:
+                yield _piece(held, order, overlaps)
+
+    def _store(self) -> None:
+        for number, parts in self._held.items():
+            rows = one_batch([batch for _, batch in parts])
+            runs = [(run, batch.num_rows) for run, batch in parts]
+            with self._path(number).open("ab") as file:
+                pickle.dump((rows.nbytes, runs, _ipc_bytes(rows)), file, pickle.HIGHEST_PROTOCOL)
+        self._stored.update(self._held)
+        self._held.clear()
+        self._held_bytes = 0
+
+    def _portions(self, number: int) -> Iterator[tuple[int, list[_Part]]]:
+        """The Arrow bytes and parts of a range as they were stored; they are gone afterwards."""
+        if not self._stored:
+            parts = self._held.pop(number)
+            yield sum(batch.nbytes for _, batch in parts), parts
+            return
+        with self._path(number).open("rb") as file:
+            while file.peek(1):
+                size, runs, data = pickle.load(file)
+                batch, start, parts = pa.ipc.open_stream(data).read_next_batch(), 0, []
+                for run, rows in runs:
+                    parts.append((run, batch.slice(start, rows)))
+                    start += rows
+                yield size, parts
+        self._path(number).unlink()
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"range-{number}"
 
 
-def _piece(held: list[tuple[tuple[int, int], pa.RecordBatch]], order: RowOrder, overlaps: bool) -> SortedPiece:
+def _piece(held: list[_Part], order: RowOrder, overlaps: bool) -> SortedPiece:
     batches = [batch for _, batch in sorted(held, key=lambda pair: pair[0])]
     held.clear()
     return sort_piece(one_batch(batches), order, overlaps=overlaps)
@@ -362,7 +421,7 @@ def sample_keys(work: SampleTask) -> Sample:
                 values.append([array.take(some) for array in order.keys(batch)])
                 rows.extend(first_row + offset + i for i in some.to_pylist())
                 offset += batch.num_rows
-        sizes = _row_sizes(task, work.group_rows, storage)
+        sizes = _row_sizes(task, work.lanes, storage)
         free_bytes = free_disk_bytes(os.environ)
     except FileUnreadable as problem:
         return Sample((), (), 0.0, 0.0, 0, str(problem), unreadable_files(task, storage))
@@ -372,18 +431,14 @@ def sample_keys(work: SampleTask) -> Sample:
     return Sample(tuple(columns), tuple(rows), *sizes, free_bytes)
 
 
-def _row_sizes(task: RewriteTask, group_rows: int, storage: Storage) -> tuple[float, float]:
-    """Bytes per row with all columns, in Arrow and as sent to a lane, measured on the first batch that has rows.
-
-    A run is sent in a slice for each range of the group, and each slice has the schema and is compressed alone.  So
-    rows of a large group take more bytes.
-    """
+def _row_sizes(task: RewriteTask, lanes: int, storage: Storage) -> tuple[float, float]:
+    """Bytes per row with all columns, in Arrow and as sent in slices of runs to a number of lanes, measured on the
+    first batch that has rows."""
     for source in task.inputs:
         for batch in projected_rows(task.readable(source), task.schema, storage):
             if batch.num_rows:
                 row_bytes = float(batch.nbytes / batch.num_rows)
-                slices = max(1.0, group_rows * row_bytes / RANGE_BYTES)
-                rows = min(batch.num_rows, max(1, int(RUN_BYTES / max(1.0, row_bytes) / slices)))
+                rows = min(batch.num_rows, max(1, int(RUN_BYTES / max(1.0, row_bytes) / lanes)))
                 return row_bytes, len(_ipc_bytes(batch.slice(0, rows))) / rows
     return 0.0, 0.0
 
