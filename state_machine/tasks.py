@@ -104,7 +104,7 @@ def job_task(script: str, stage: Stage) -> State:
         "Parameters": {
             "JobName": f"${{{camel(script)}Job}}",
             "ExecutionClass.$": f"{of}.execution_class",
-            "WorkerType": "${WorkerType}",  # Gather computes the number of workers for it
+            "WorkerType.$": f"{of}.worker_type",
             "NumberOfWorkers.$": f"{of}.workers",
             "Arguments": {
                 "--work-key.$": f"{of}.key",

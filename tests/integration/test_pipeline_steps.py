@@ -23,6 +23,7 @@ from icekeeper.maintenance.pass_steps import run_operation
 from icekeeper.operation_facts import Stage
 from icekeeper.pipeline import report as reports
 from icekeeper.pipeline import run_step as step_module
+from icekeeper.pipeline import wave
 from icekeeper.pipeline.control_bucket import (
     ControlBucket,
     EndedPass,
@@ -297,6 +298,22 @@ def test_each_stage_gets_the_steps_of_its_route(pipeline: Pipeline) -> None:
     assert pipeline.gather("run-2")["compaction"]["execution_class"] == "FLEX"
     pipeline.deployment = pipeline.open(ICEKEEPER_WAVE_EXECUTION_CLASS="STANDARD")
     assert pipeline.gather("run-2")["compaction"]["execution_class"] == "STANDARD"
+
+
+def test_a_run_that_sorts_gets_workers_with_enough_disk(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job receives the type of its workers, too."""
+    monkeypatch.setattr(wave, "_DISK_PER_SORTED_BYTE", 10**9)
+    found = []
+    for strategy in ("binpack", "sort"):
+        pipeline.deployment = pipeline.open(ICEKEEPER_STRATEGY=strategy, ICEKEEPER_SORT_ORDER="id")
+        _, plan = pipeline.begin(strategy)
+        shown = pipeline.gather(strategy)["compaction"]
+        work = Work.model_validate(pipeline.deployment.control.read(shown["key"], shown["digest"]))
+        assert (work.workers, work.environment["ICEKEEPER_WORKER_TYPE"]) == (shown["workers"], shown["worker_type"])
+        found.append(
+            (plan.sorted_bytes in (0, plan.size_bytes), plan.sorted_bytes > 0, work.workers, shown["worker_type"])
+        )
+    assert found == [(True, False, 2, "G.1X"), (True, True, 10, "G.2X")]
 
 
 def test_a_damaged_plan_leaves_out_only_its_table(pipeline: Pipeline) -> None:

@@ -30,6 +30,7 @@ def limit_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "RANGE_BYTES", 64 * 1024)
     monkeypatch.setattr(exchange, "_SPLIT_BYTES", 128 * 1024)
     monkeypatch.setattr(cluster_work, "RUN_BYTES", 32 * 1024)
+    monkeypatch.setattr(cluster_work, "_SLICE_BYTES", 4 * 1024)
 
 
 def fill(table: MaintainedTable, files: int, rows: int, *, seed: int = 0) -> None:

@@ -157,6 +157,7 @@ class ScriptedPipeline:
                     "digest": DIGEST,
                     "count": len(tables),
                     "workers": WORKERS,
+                    "worker_type": "G.2X",
                     "execution_class": "FLEX",
                 }
             elif tables:

@@ -33,6 +33,7 @@ from icekeeper.pipeline.wave import (
     last_round_s,
     longest_s,
     may_begin,
+    run_size,
     tables_at_once,
     usable_s,
     workers_for,
@@ -285,6 +286,33 @@ def test_workers_grow_with_the_bytes_and_shrink_with_their_cores() -> None:
     counts = [workers_for(size * GB, "G.1X", 10) for size in range(0, 2000, 7)]
     assert counts == sorted(counts)
     assert max(counts) == 10
+
+
+@pytest.mark.parametrize(
+    ("sorted_gb", "worker_type", "most", "size"),
+    [
+        (0, "G.1X", 10, (2, "G.1X")),
+        (6, "G.1X", 10, (2, "G.1X")),
+        (7, "G.1X", 10, (3, "G.1X")),
+        (25, "G.1X", 10, (6, "G.1X")),
+        (55, "G.1X", 10, (10, "G.1X")),
+        (56, "G.1X", 10, (7, "G.2X")),
+        (100, "G.1X", 10, (10, "G.2X")),
+        (100, "G.2X", 11, (11, "G.2X")),
+        (100, "G.4X", 10, (5, "G.4X")),
+    ],
+)
+def test_a_group_to_be_sorted_fits_on_seventy_percent_of_the_workers_disks(
+    sorted_gb: int, worker_type: str, most: int, size: tuple[int, str]
+) -> None:
+    """Five bytes on disk for a byte of the group.  If it fits on no allowed number of workers, the run has the most."""
+    assert run_size(sorted_gb * GB, sorted_gb * GB, worker_type, most) == size
+    need, room = 5 * sorted_gb, 0.7 * (size[0] - 1) * {"G.1X": 44, "G.2X": 78, "G.4X": 230}[size[1]]
+    assert need <= room or (sorted_gb, most) == (100, 10)
+
+
+def test_many_bytes_take_as_many_workers_as_without_a_sort() -> None:
+    assert run_size(401 * GB, GB, "G.1X", 10) == (10, "G.1X")
 
 
 def test_the_largest_table_begins_first_and_tables_of_equal_size_keep_their_order() -> None:

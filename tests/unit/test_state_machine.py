@@ -107,15 +107,16 @@ def pauses(retry: Mapping[str, Any]) -> list[float]:
 
 
 def test_a_failed_job_is_retried_once_and_a_throttled_start_several_times() -> None:
-    """Glue's throttle has the name of its base exception (platform: vague-lambda-glue-failures).  Gather computes the
-    number of workers for the type that a template rule accepts with FLEX (platform: glue-flex-waits)."""
+    """Glue's throttle has the name of its base exception (platform: vague-lambda-glue-failures).  Gather chooses
+    the number of workers and their type (platform: glue-flex-waits)."""
     for name, state in tasks("glue"):
         assert [(retry["ErrorEquals"], retry["MaxAttempts"]) for retry in state["Retry"]] == [
             (["Glue.AWSGlueException"], 6),
             (NO_CAPACITY, 10),
             (["States.TaskFailed"], 1),
         ], name
-        assert state["Parameters"]["WorkerType"] == "WorkerType", name
+        workers, kind = (state["Parameters"][key] for key in ("NumberOfWorkers.$", "WorkerType.$"))
+        assert kind == workers.replace(".workers", ".worker_type"), name
     for script, (_, job) in JOBS.items():
         # Glue queues only jobs without its own retries.
         assert (job["JobRunQueuingEnabled"], job["MaxRetries"]) == (True, 0), script

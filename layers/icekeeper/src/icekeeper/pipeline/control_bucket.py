@@ -237,6 +237,8 @@ class PlanDocument(_Document):
     """The outcomes of operations whose end planning already knows; they need no step."""
     size_bytes: int = Field(default=0, ge=0)
     """About how many bytes compaction is going to read."""
+    sorted_bytes: int = Field(default=0, ge=0)
+    """About how many bytes its largest file group has, if compaction runs as a Glue job and sorts rows."""
     manifest_bytes: int = Field(default=0, ge=0)
     """The bytes of the branch's manifests, if a step runs as a Glue job."""
 

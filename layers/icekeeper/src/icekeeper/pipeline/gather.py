@@ -19,9 +19,9 @@ from icekeeper.pipeline.control_bucket import (
     proposals_key,
     stage_key,
 )
-from icekeeper.pipeline.deployment import Deployment, travelling_environment
+from icekeeper.pipeline.deployment import WORKER_TYPE, Deployment, travelling_environment
 from icekeeper.pipeline.events import Item, Route, RunEvent
-from icekeeper.pipeline.wave import in_order, workers_for
+from icekeeper.pipeline.wave import in_order, run_size
 
 log = logging.getLogger(__name__)
 
@@ -121,24 +121,27 @@ def _job(
         return {"count": 0}
     is_compaction = stage is Stage.COMPACTION  # the others read metadata, which is small compared with data
     size_bytes = sum(table.size_bytes for table in tables) if is_compaction else 0
-    workers = workers_for(size_bytes, deployment.settings.worker_type, deployment.settings.max_workers)
+    sorted_bytes = max(plan.sorted_bytes for _, plan in plans) if is_compaction else 0
+    settings = deployment.settings
+    workers, worker_type = run_size(size_bytes, sorted_bytes, settings.worker_type, settings.max_workers)
     work = Work(
         run_id=event.run_id,
         started_ms=event.started_ms,
         stage=stage,
         tables=tables,
         workers=workers,
-        environment=travelling_environment(deployment.environment),
+        environment={**travelling_environment(deployment.environment), WORKER_TYPE: worker_type},
     )
     key = stage_key(event.run_id, stage)
     digest = deployment.control.write(key, work.model_dump(mode="json"))
     # A person waits for a requested table.
     is_urgent = any(table.item.forced and not table.item.is_scheduled for table in tables)
-    execution_class = "STANDARD" if is_urgent else deployment.settings.execution_class
+    execution_class = "STANDARD" if is_urgent else settings.execution_class
     return {
         "key": key,
         "digest": digest,
         "count": len(tables),
         "workers": workers,
+        "worker_type": worker_type,
         "execution_class": execution_class,
     }

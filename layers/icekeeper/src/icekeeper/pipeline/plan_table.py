@@ -8,7 +8,7 @@ from dataclasses import replace
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.detection.looked_at import OF_FILES, looked_at
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.errors import MetadataUnreadable, PolicyError
+from icekeeper.errors import MetadataUnreadable, PolicyError, TableUnsupported
 from icekeeper.health.examine import summary_counter
 from icekeeper.maintenance.pass_steps import head_id, remembered_sweeps, why_no_statistics, why_waiting
 from icekeeper.maintenance.run_pass import why_needless
@@ -16,6 +16,7 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.model import ManifestContent
 from icekeeper.operation_facts import CLEAN_STAGED, STEP_FACTS, STEPS, Limit, Measure, Operation, StepFacts
 from icekeeper.operations.clean_staging import may_clean
+from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.operations.expiry.retention import expiry_at
 from icekeeper.operations.policy_fit import fitting
 from icekeeper.pass_context.context import OperationContext
@@ -155,6 +156,8 @@ def _plan(
     outgrown = STEPS if item.in_job else outgrown_steps(deployment.control, item)
     routes = choose_routes(due, size, deployment.settings.limits, outgrown)
     listing = documents.listings()
+    size_bytes = (size[Measure.BYTES_TO_COMPACT] or 0) if Operation.COMPACT.value in routes else 0
+    sorts = routes.get(Operation.COMPACT.value) == "glue" and _sorts(context, loaded)
     return PlanDocument(
         requested_ms=requested_ms,
         started_ms=event.started_ms,
@@ -164,9 +167,18 @@ def _plan(
         digest=digest,
         routes=routes,
         outcomes={step: operation_document(outcome, event.run_id, listing) for step, outcome in known.items()},
-        size_bytes=(size[Measure.BYTES_TO_COMPACT] or 0) if Operation.COMPACT.value in routes else 0,
+        size_bytes=size_bytes,
+        sorted_bytes=min(size_bytes, context.policy.max_file_group_size_bytes) if sorts else 0,
         manifest_bytes=_manifest_bytes(context, loaded) if "glue" in routes.values() else 0,
     )
+
+
+def _sorts(context: OperationContext, loaded: LoadedTable) -> bool:
+    """Whether compaction sorts the table's rows."""
+    try:
+        return choose_recipe(loaded.metadata, context.policy) is not None
+    except TableUnsupported:
+        return False  # the step reports it
 
 
 def _manifest_bytes(context: OperationContext, loaded: LoadedTable) -> int:

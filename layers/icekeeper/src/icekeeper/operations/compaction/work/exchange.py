@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from icekeeper.engines.engine import Engine
+from icekeeper.engines.engine import USED_DISK_SHARE, Engine
 from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask
 from icekeeper.operations.compaction.work.proof import Evidence, disproof
 from icekeeper.operations.compaction.work.sort_files import (
@@ -139,8 +139,6 @@ def _sorted(
 
 MOST_EXCHANGES = 4
 """The most exchanges of a group; a group that needs more is refused, because each may read all inputs again."""
-USED_SHARE = 0.7
-"""The share of the free disk that exchanges may use: lanes differ in size, and so do the parts of the workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,7 @@ class SharedDisk:
         """
         with self._changed:
             self._free_bytes = max(self._free_bytes, free_bytes)
-            return USED_SHARE * self._free_bytes * hosts
+            return USED_DISK_SHARE * self._free_bytes * hosts
 
     @contextmanager
     def taken(self, size_bytes: float, room_bytes: float) -> Iterator[None]:
@@ -209,7 +207,7 @@ def _too_large(task: RewriteTask, needs: DiskNeeds, slots: int, room_bytes: floa
     return (
         f"{counted(len(task.inputs), 'file')} ({size_text(task.file_bytes)}){where} cannot be sorted together: even "
         f"in {MOST_EXCHANGES} exchanges each would keep about {size_text(least)} on disk, and the workers may use "
-        f"{size_text(room_bytes)}, {USED_SHARE:.0%} of the free disk; use more workers or workers with larger "
+        f"{size_text(room_bytes)}, {USED_DISK_SHARE:.0%} of the free disk; use more workers or workers with larger "
         "disks, or lower max_file_group_size_mb"
     )
 

@@ -49,6 +49,9 @@ from icekeeper.storage.paths import PlannedFile
 from icekeeper.storage.storage import Storage
 
 _IPC = pa.ipc.IpcWriteOptions(compression="lz4")
+# Arrow bytes of a slice.  A large group has so many ranges that a slice for each range of a run would have a few rows,
+# and every slice has the schema and is compressed alone: 51 columns of a group of 100 GB took 15 bytes for a byte.
+_SLICE_BYTES = 256 * 1024
 # The most files of a lane; a lane's file numbers start at a multiple of it.
 _FILES_PER_LANE = 1000
 
@@ -246,13 +249,25 @@ def _run_slices(work: SplitTask, rows: Iterator[pa.RecordBatch]) -> Iterator[tup
     while held := _taken(rows, RUN_BYTES):
         batch = one_batch(held)
         keys = order.keys(batch)
-        # Not a slice for each range: a large group has so many that each would have a few rows, and every slice has the
-        # schema and is compressed alone.
         parts = cut(keys, order.indices(keys), first_row, work.bounds, order.columns)
-        for lane, some in groupby(parts, key=lambda part: work.lanes[part[0]]):
-            yield lane, partial(_slice, batch, list(some), (work.number, run))
+        least_rows = _SLICE_BYTES * batch.num_rows // max(1, batch.nbytes)
+        for lane, of_lane in groupby(parts, key=lambda part: work.lanes[part[0]]):
+            for together in _together(of_lane, least_rows):
+                yield lane, partial(_slice, batch, together, (work.number, run))
         first_row += batch.num_rows
         run += 1
+
+
+def _together(parts: Iterable[tuple[int, pa.Array]], least_rows: int) -> Iterator[list[tuple[int, pa.Array]]]:
+    """Put adjacent ranges together that have few rows; the last may have fewer than ``least_rows``."""
+    held: list[tuple[int, pa.Array]] = []
+    for part in parts:
+        held.append(part)
+        if sum(len(indices) for _, indices in held) >= least_rows:
+            yield held
+            held = []
+    if held:
+        yield held
 
 
 def _slice(batch: pa.RecordBatch, parts: Sequence[tuple[int, pa.Array]], run: Run) -> RunSlice:
@@ -304,7 +319,8 @@ _Part: TypeAlias = tuple[Run, pa.RecordBatch]
 class _WaitingRows:
     """The rows of a lane, which wait until all have arrived, in any order.
 
-    They wait in memory up to twice the bytes of a run.  If there are more, they wait in files, one per range.
+    They wait in files, one per range.  Small parts of ranges wait in memory until they have twice the bytes of a run,
+    so that few parts of a range are stored.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -315,12 +331,16 @@ class _WaitingRows:
         self.arrow_bytes = 0
 
     def add(self, item: RunSlice) -> None:
-        """Add the rows of a slice."""
+        """Add the rows of a slice; rows of a single range are stored as they came."""
+        self.arrow_bytes += item.arrow_bytes
+        if len(item.ranges) == 1:
+            ((number, rows),) = item.ranges
+            self._append(number, (item.arrow_bytes, [(item.run, rows)], item.data))
+            return
         batch, start = pa.ipc.open_stream(item.data).read_next_batch(), 0
         for number, rows in item.ranges:
             self._held[number].append((item.run, batch.slice(start, rows)))
             start += rows
-        self.arrow_bytes += item.arrow_bytes
         self._held_bytes += item.arrow_bytes
         if self._held_bytes >= 2 * RUN_BYTES:
             self._store()
@@ -346,11 +366,14 @@ class _WaitingRows:
         for number, parts in self._held.items():
             rows = one_batch([batch for _, batch in parts])
             runs = [(run, batch.num_rows) for run, batch in parts]
-            with self._path(number).open("ab") as file:
-                pickle.dump((rows.nbytes, runs, _ipc_bytes(rows)), file, pickle.HIGHEST_PROTOCOL)
-        self._stored.update(self._held)
+            self._append(number, (rows.nbytes, runs, _ipc_bytes(rows)))
         self._held.clear()
         self._held_bytes = 0
+
+    def _append(self, number: int, stored: tuple[int, list[tuple[Run, int]], bytes]) -> None:
+        with self._path(number).open("ab") as file:
+            pickle.dump(stored, file, pickle.HIGHEST_PROTOCOL)
+        self._stored.add(number)
 
     def _portions(self, number: int) -> Iterator[tuple[int, list[_Part]]]:
         """The Arrow bytes and parts of a range as they were stored; they are gone afterwards."""
@@ -438,7 +461,8 @@ def _row_sizes(task: RewriteTask, lanes: int, storage: Storage) -> tuple[float, 
         for batch in projected_rows(task.readable(source), task.schema, storage):
             if batch.num_rows:
                 row_bytes = float(batch.nbytes / batch.num_rows)
-                rows = min(batch.num_rows, max(1, int(RUN_BYTES / max(1.0, row_bytes) / lanes)))
+                size = min(RUN_BYTES / lanes, _SLICE_BYTES)
+                rows = min(batch.num_rows, max(1, int(size / max(1.0, row_bytes))))
                 return row_bytes, len(_ipc_bytes(batch.slice(0, rows))) / rows
     return 0.0, 0.0
 
