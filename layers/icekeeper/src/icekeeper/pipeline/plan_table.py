@@ -246,7 +246,7 @@ def _listed_manifests(context: OperationContext, loaded: LoadedTable) -> int:
     """
     metadata, policy = loaded.metadata, context.policy
     head = metadata.head(policy.branch)
-    if head is None or not expiry_at(metadata, policy, now_ms=context.stores.aged_until_ms(loaded)):
+    if head is None or not expiry_at(metadata, policy, now_ms=context.started_ms):
         return 0
     try:
         return len(metadata.snapshots) * len(context.reader(loaded).manifests(head))
