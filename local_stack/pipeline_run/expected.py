@@ -61,23 +61,26 @@ _DATA_FILES = {
 }
 _JOBS = {
     "compact_data_files": ["SUCCEEDED"],
-    "expire_snapshots": [],
+    "expire_snapshots": ["SUCCEEDED"],
     "rewrite_manifests": ["SUCCEEDED"],
     "remove_orphans": [],
 }
 _LINE = [
     *("Detect", "AnyTables", "PlanTables", "Gather", "AnySmall", "CompactSmallTables", "AnyCompaction"),
-    *("CompactDataFiles", "AnyLargeExpiry", "AnySweep", "ExpireAndSweep", "AnyLargeOrphans", "AnyAfterOrphans"),
-    *("AnyLargeManifests", "RewriteLargeManifests", "AnyStaged", "Report", "HowItWent", "Done"),
+    *("CompactDataFiles", "AnyLargeExpiry", "ExpireManySnapshots", "AnySweep", "ExpireAndSweep", "AnyLargeOrphans"),
+    *("AnyAfterOrphans", "AnyLargeManifests", "RewriteLargeManifests", "AnyStaged", "Report", "HowItWent", "Done"),
 ]
 _STAGES = {
     "small": {f"{NAMESPACE}.events", f"{NAMESPACE}.customers", f"{NAMESPACE}.{BROKEN}"},
     "compaction": {f"{NAMESPACE}.clicks"},
+    "expiry": {f"{NAMESPACE}.clicks"},
     "sweep": set(PASSES),
     "manifests": {f"{NAMESPACE}.clicks", f"{NAMESPACE}.events"},
 }
 """The tables of every stage that had work."""
-_ASKED_LAKE = {f"{role}Role" for role in (*("ReadFunction", "CommitFunction", "ExpireFunction", "GlueJob"),)}
+_ASKED_LAKE = {
+    f"{role}Role" for role in ("ReadFunction", "CommitFunction", "ExpireFunction", "ExpireSnapshotsJob", "GlueJob")
+}
 # What the rewrite that fails has begun to write: it may not delete that (rule: least-privilege-roles), orphan removal
 # will.
 _DENIED = [f"CommitFunctionRole may not s3:DeleteObject on arn:aws:s3:::{BUCKET}/{NAMESPACE}/{BROKEN}/…"]

@@ -29,8 +29,8 @@ from local_stack.pipeline_run.progress import printing_progress
 from local_stack.rights.callers import DENIED
 from local_stack.stack import LocalStack, deployed
 
-# Small enough that the wave compacts the largest table, Glue rewrites the manifests of larger tables, and functions do
-# everything else.
+# Small enough that Glue compacts the largest table, expires its snapshots, and rewrites the manifests of larger tables.
+# Functions do everything else.
 PARAMETERS = {
     "Catalogs": CATALOG,
     "SmallCompactionMb": "1",
@@ -86,7 +86,7 @@ def run_pipeline(folder: Path, console: Console) -> PipelineRun:
         objects, catalog = judged.arns
         rights = {"DataBucketArns": objects, "TableBucketArns": catalog}
         # Rights to the catalog of the table bucket are given; it is opened by the catalog file, and not as one of AWS.
-        variables = {"ICEKEEPER_TABLE_BUCKETS": "", "ICEKEEPER_SMALL_MANIFESTS": "39"}
+        variables = {"ICEKEEPER_TABLE_BUCKETS": "", "ICEKEEPER_SMALL_EXPIRY": "2000", "ICEKEEPER_SMALL_MANIFESTS": "39"}
         denied_before = len(DENIED)
         with deployed(moto, parameters={**PARAMETERS, **rights}, environment=variables) as stack:
             stack.put_control("config/pyiceberg.yaml", lake.catalog_file(judged))

@@ -258,9 +258,10 @@ def test_a_run_does_not_begin_with_a_wrong_input_and_warns_of_a_pattern_without_
 
 @contextmanager
 def deployed_with_one_real_job(*arguments: Any, **options: Any) -> Iterator[LocalStack]:
-    """The wave is a process; the job that rewrites manifests runs here, because only its name differs."""
+    """The wave is a process; the other jobs run here, because only their names differ."""
     with deployed(*arguments, **options) as stack:
-        stack.stand_in({}, {"rewrite_manifests": jobs_in_this_process(stack)["rewrite_manifests"]})
+        jobs = jobs_in_this_process(stack)
+        stack.stand_in({}, {name: jobs[name] for name in ("expire_snapshots", "rewrite_manifests")})
         yield stack
 
 
