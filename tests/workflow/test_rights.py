@@ -21,7 +21,7 @@ from support.lambda_functions import sample
 from support.rights_fleet import DATA_BUCKET, IN_JOBS, PARAMETERS, RightsFleet, jobs_in_this_process
 from support.scripted_pipeline import ScriptedPipeline
 
-OF_GLUE = "Glue itself asks for it, to start and to log a run"
+OF_GLUE = "Glue itself asks for it, to start, to log and to measure a run"
 OF_STEP_FUNCTIONS = "Step Functions itself asks for it"
 OF_REST = "only a table bucket that is reached as an Iceberg REST catalog asks for it: test_counted_requests.py"
 OF_READERS = "nothing here asks for it; AWS's own policies for readers of table buckets have it"
@@ -48,7 +48,15 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
         ("logs:CreateLogStream", "logs:PutLogEvents"), "Lambda itself asks for it, to log a call"
     ),
     "GlueRuntimePolicy": dict.fromkeys(
-        ("s3:GetObject", "logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"), OF_GLUE
+        (
+            "s3:GetObject",
+            "s3:PutObject",
+            "cloudwatch:PutMetricData",
+            "logs:CreateLogGroup",
+            "logs:CreateLogStream",
+            "logs:PutLogEvents",
+        ),
+        OF_GLUE,
     ),
     "ScheduleRole.StartRuns": {"sqs:SendMessage": "only a schedule that could not start a run asks for it"},
     "StateMachineRole.RunFunctionsAndJobs": {
