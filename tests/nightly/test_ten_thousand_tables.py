@@ -20,9 +20,7 @@ TABLES = 10_000
 FUNCTION_S = 900
 # gather, then report: seconds, MB at the highest, and what each says.
 RUN = """
-import json, resource, sys, time
-
-from pathlib import Path
+import json, resource, sys, threading, time
 from unittest.mock import patch
 
 from icekeeper.operation_facts import Operation
@@ -30,18 +28,36 @@ from icekeeper.pipeline.control_bucket import PassDocuments, PlanDocument, propo
 from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.events import Item, ReportEvent, RunEvent
 from icekeeper.pipeline.gather import gather
-from icekeeper.pipeline.report import report_run
+from icekeeper.pipeline.report import report_run, report_table
 from icekeeper.report.outcome import succeeded
 from icekeeper.state.sqlite.store import SqliteTable
 from icekeeper.storage.storage import Storage
 
 LATENCY_S = 0.03
 
-def slowly(method, requests=1):
+counted = threading.local()
+
+def slowly(method):
     def slow(*given, **named):
-        time.sleep(requests * LATENCY_S)
+        time.sleep(LATENCY_S)
         return method(*given, **named)
     return slow
+
+def counting(method, requests):
+    # SQLite locks its file where DynamoDB does not, so the time of its requests follows each table.
+    def count(*given, **named):
+        counted.requests = getattr(counted, "requests", 0) + requests
+        return method(*given, **named)
+    return count
+
+def with_latency(method):
+    def late(*given, **named):
+        counted.requests = 0
+        try:
+            return method(*given, **named)
+        finally:
+            time.sleep(counted.requests * LATENCY_S)
+    return late
 
 def main(part, folder, tables):
     settings = {"ICEKEEPER_CONTROL_BUCKET": f"{folder}/control", "ICEKEEPER_STATE": f"{folder}/state.db"}
@@ -67,9 +83,10 @@ def main(part, folder, tables):
         return {}
     patches = [patch.object(Storage, name, slowly(getattr(Storage, name))) for name in ("read", "write")]
     patches += [
-        patch.object(SqliteTable, name, slowly(getattr(SqliteTable, name), requests))
+        patch.object(SqliteTable, name, counting(getattr(SqliteTable, name), requests))
         for name, requests in (("get", 1), ("put", 1), ("add", 1), ("delete", 1), ("change", 2), ("set_if", 1))
     ]
+    patches.append(patch("icekeeper.pipeline.report.report_table", with_latency(report_table)))
     for each in patches:
         each.start()
     begun_s = time.monotonic()

@@ -90,14 +90,14 @@ class _Found:
 
     def outcome(self, step: str) -> OperationOutcome | None:
         operation = Operation(step)
-        known = self.plan.outcomes.get(step)
-        document = known or self.documents.outcome(step)
+        known, is_routed = self.plan.outcomes.get(step), self.plan.routes.get(step, "none") != "none"
+        document = known or (self.documents.outcome(step) if is_routed else None)
         if document is not None:
             self.tried += known is None
             found = operation_outcome(document)
             self.is_due_again |= found.lost_lease
             return found
-        if self.plan.routes.get(step, "none") == "none":
+        if not is_routed:
             return None
         if (why := self.documents.left(step)) is not None:
             self.is_due_again = True
