@@ -29,18 +29,28 @@ _GLUE = f"arn:aws:glue:{REGION}:{ACCOUNT}"
 
 
 def dynamodb_needs(request: WireRequest) -> Iterator[Need]:
-    """An index is a resource of its own, a transaction needs the rights of its parts."""
+    """An index is a resource of its own, a transaction needs the rights of its parts, a batch those to each key."""
     document, operation = request.document, request.target
     if operation in ("TransactWriteItems", "TransactGetItems"):
         for item in document["TransactItems"]:
             for kind, part in item.items():
-                yield Need(f"dynamodb:{_TRANSACTED[kind]}", _table(part["TableName"]))
-    elif operation in ("BatchGetItem", "BatchWriteItem"):
-        yield from (Need(f"dynamodb:{operation}", _table(name)) for name in document["RequestItems"])
+                yield Need(f"dynamodb:{_TRANSACTED[kind]}", _table(part["TableName"]), _leading_key(part))
+    elif operation == "BatchWriteItem":
+        for name, items in document["RequestItems"].items():
+            for part in (part for item in items for part in item.values()):
+                yield Need("dynamodb:BatchWriteItem", _table(name), _leading_key(part))
+    elif operation == "BatchGetItem":
+        yield from (Need("dynamodb:BatchGetItem", _table(name)) for name in document["RequestItems"])
     else:
         name, index = document.get("TableName"), document.get("IndexName")
         resource = _table(name) if name else "*"
-        yield Need(f"dynamodb:{operation}", f"{resource}/index/{index}" if index else resource)
+        yield Need(f"dynamodb:{operation}", f"{resource}/index/{index}" if index else resource, _leading_key(document))
+
+
+def _leading_key(part: Mapping[str, Any]) -> Mapping[str, str]:
+    """The partition key that a part of a request names; the keys of the state table are text."""
+    found = (part.get("Item") or part.get("Key") or {}).get("pk", {}).get("S")
+    return {} if found is None else {"dynamodb:LeadingKeys": found}
 
 
 def glue_needs(request: WireRequest) -> Iterator[Need]:

@@ -24,6 +24,7 @@ def surprises(
         f"{where}: {what} is allowed, and no call needs it"
         for role in roles
         for statement in role.statements
+        if statement.effect == "Allow"
         for where, what in _unexcused(role, statement, excused)
         if (where, what) not in needed
     }

@@ -146,6 +146,8 @@ _OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
     "ArnEquals": _like,  # which takes wildcards, as ArnLike does (IAM user guide, "Condition operators")
     "ArnLike": _like,
     "Bool": _is_bool,
+    # Of several values, each is a need of its own here; without any it does not hold.
+    "ForAnyValue:StringNotLike": lambda found, values: found is not None and not _like(found, values),
     "StringEquals": _equals,
     "StringLike": _like,
     "StringNotEquals": lambda found, values: not _equals(found, values),

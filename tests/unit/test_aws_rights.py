@@ -229,6 +229,31 @@ def test_rights_of_dynamodb_requests(operation: str, document: Any, expected: li
     ]
 
 
+def test_the_report_writes_no_record_that_decides_what_may_be_deleted() -> None:
+    """Every write names its partition, which the role's ``dynamodb:LeadingKeys`` bound."""
+    key, other = {"pk": {"S": "table#1"}, "sk": {"S": "x"}}, {"pk": {"S": "claims#1"}, "sk": {"S": "x"}}
+    template = Template(TEMPLATE, "stack", {})
+    table, roles = template.name("StateTable"), {role.name: role for role in roles_of(template).values()}
+
+    def may(role: str, operation: str, **document: Any) -> bool:
+        needs = list(dynamodb_needs(json_request("dynamodb", operation, {"TableName": table, **document})))
+        assert needs
+        return all(decide(roles[role], need).is_allowed for need in needs)
+
+    for keys, expected in (((key,), True), ((other,), False), ((key, other), False)):
+        writes: dict[str, dict[str, Any]] = {
+            "BatchWriteItem": {"RequestItems": {table: [{"DeleteRequest": {"Key": each}} for each in keys]}},
+            "TransactWriteItems": {"TransactItems": [{"Put": {"TableName": table, "Item": each}} for each in keys]},
+            "PutItem": {"Item": keys[-1]},
+            "DeleteItem": {"Key": keys[-1]},
+            "UpdateItem": {"Key": keys[-1]},
+        }
+        for operation, document in writes.items():
+            assert may("ReportFunctionRole", operation, **document) is expected, (operation, keys)
+            assert may("ExpireFunctionRole", operation, **document), operation
+    assert may("ReportFunctionRole", "GetItem", Key=other)
+
+
 @pytest.mark.parametrize(
     ("operation", "document", "expected"),
     [
