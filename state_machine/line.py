@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from icekeeper.operation_facts import Stage
-from state_machine.maps import compact_small_tables, expire_and_sweep, merge_after_orphans, plan_tables
+from state_machine.maps import compact_small_tables, expire_and_sweep, plan_tables, sweep_after_jobs
 from state_machine.tasks import State, States, catch, function_task, given_up, job_task
 
 _MACHINE_S = 12 * 3600
@@ -86,10 +86,10 @@ def _begin() -> States:
 _CHOICES: Mapping[Stage, str] = {
     Stage.SMALL: "AnySmall",
     Stage.COMPACTION: "AnyCompaction",
-    Stage.EXPIRY: "AnyLargeExpiry",
     Stage.SWEEP: "AnySweep",
+    Stage.EXPIRY: "AnyLargeExpiry",
     Stage.ORPHANS: "AnyLargeOrphans",
-    Stage.AFTER_ORPHANS: "AnyAfterOrphans",
+    Stage.AFTER_JOBS: "AnyAfterJobs",
     Stage.MANIFESTS: "AnyLargeManifests",
     Stage.STAGED: "AnyStaged",
 }
@@ -107,13 +107,13 @@ def _stages() -> States:
             job_task("compact_data_files", Stage.COMPACTION),
             why="Tables to compact in this run's wave, which is one Glue run",
         ),
+        **_stage(Stage.SWEEP, "ExpireAndSweep", sweep, why="Snapshots to expire, orphans or manifests for functions"),
         **_stage(
             Stage.EXPIRY,
             "ExpireManySnapshots",
             job_task("expire_snapshots", Stage.EXPIRY),
             why="Tables with too many snapshots and manifests for ExpireSnapshots",
         ),
-        **_stage(Stage.SWEEP, "ExpireAndSweep", sweep, why="Snapshots to expire, orphans or manifests for functions"),
         **_stage(
             Stage.ORPHANS,
             "RemoveLargeOrphans",
@@ -121,10 +121,10 @@ def _stages() -> States:
             why="Tables with too many files for ListOrphans",
         ),
         **_stage(
-            Stage.AFTER_ORPHANS,
-            "MergeAfterOrphans",
-            merge_after_orphans(),
-            why="Their manifests, if few, come after them",
+            Stage.AFTER_JOBS,
+            "SweepAfterJobs",
+            sweep_after_jobs(),
+            why="Orphans or manifests for functions, of tables that had to wait for one of these jobs",
         ),
         **_stage(
             Stage.MANIFESTS,

@@ -1,4 +1,4 @@
-"""The work of a run table by table, in Distributed Maps: plan, compact in functions, expire and sweep, and what waits.
+"""The work of a run table by table, in Distributed Maps: plan, compact in functions, expire and sweep.
 
 A child has as few states as possible, because AWS bills each state that is entered,
 and is bounded by the timeouts of its tasks.  It returns nothing: outcomes and reasons of failures are documents in the
@@ -63,38 +63,38 @@ def expire_and_sweep() -> State:
     Most tables are here for their snapshots, so the first state is not a choice: if nothing expires, the call ends at
     once.
     """
-    ended, manifests = "TableSwept", {"rewrite_manifests": "RewriteManifests"}
-    found = {"Variable": "$.orphans.count", "NumericGreaterThan": 0, "Next": "RemoveOrphans"}
-    any_orphans = _choice("Orphans were listed", manifests, ended)
-    states = {
-        **_task("expire_snapshots", then="WhatNext"),
-        "WhatNext": _choice(
-            "Orphans to list, or manifests to merge", {"remove_orphans": "ListOrphans", **manifests}, ended
-        ),
-        "ListOrphans": {
-            **function_task("list_orphans", _THIS_TABLE, comment="List old files that nothing references", waits=True),
-            "ResultSelector": {"count.$": "$.Payload.count", "listed.$": "$.Payload.listed"},
-            "ResultPath": "$.orphans",
-            "Catch": [given_up(to="AnyManifests")],
-            "Next": "AnyOrphans",
-        },
-        "AnyOrphans": {**any_orphans, "Choices": [found, *any_orphans["Choices"]]},
-        **_task("remove_orphans", then="AnyManifests", more={"listed.$": "$.orphans.listed"}),
-        "AnyManifests": _choice("Manifests to merge, or distinct values to count", manifests, ended),
-        **_task("rewrite_manifests", then=None, failed=ended),
-        ended: _ended("The outcomes are in the control bucket"),
-    }
+    states = {**_task("expire_snapshots", then="WhatNext"), **_sweep()}
     return _stage_map("ExpireAndSweep", Stage.SWEEP, "Snapshots, then orphans, then manifests", states)
 
 
-def merge_after_orphans() -> State:
-    """Manifests of tables whose orphans the job has removed; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
-    ended = "ManifestsMerged"
-    states = {
-        **_task("rewrite_manifests", name="MergeManifests", then=None, failed=ended),
+def sweep_after_jobs() -> State:
+    """The work of functions that waited for a job of the table; no ``ResultPath``, ``Catch`` and ``Next`` yet."""
+    comment = "What follows the expiry or the orphans of large tables"
+    return _stage_map("SweepAfterJobs", Stage.AFTER_JOBS, comment, _sweep("AfterJobs"))
+
+
+def _sweep(suffix: str = "") -> States:
+    """Orphans, then manifests; the names of the states end with ``suffix``, because a definition has each only once."""
+    ended, any_manifests, remove = f"TableSwept{suffix}", f"AnyManifests{suffix}", f"RemoveOrphans{suffix}"
+    manifests = {"rewrite_manifests": f"RewriteManifests{suffix}"}
+    found = {"Variable": "$.orphans.count", "NumericGreaterThan": 0, "Next": remove}
+    any_orphans = _choice("Orphans were listed", manifests, ended)
+    to_orphans = {"remove_orphans": f"ListOrphans{suffix}"}
+    return {
+        f"WhatNext{suffix}": _choice("Orphans to list, or manifests to merge", {**to_orphans, **manifests}, ended),
+        f"ListOrphans{suffix}": {
+            **function_task("list_orphans", _THIS_TABLE, comment="List old files that nothing references", waits=True),
+            "ResultSelector": {"count.$": "$.Payload.count", "listed.$": "$.Payload.listed"},
+            "ResultPath": "$.orphans",
+            "Catch": [given_up(to=any_manifests)],
+            "Next": f"AnyOrphans{suffix}",
+        },
+        f"AnyOrphans{suffix}": {**any_orphans, "Choices": [found, *any_orphans["Choices"]]},
+        **_task("remove_orphans", remove, then=any_manifests, more={"listed.$": "$.orphans.listed"}),
+        any_manifests: _choice("Manifests to merge, or distinct values to count", manifests, ended),
+        **_task("rewrite_manifests", f"RewriteManifests{suffix}", then=None, failed=ended),
         ended: _ended("The outcomes are in the control bucket"),
     }
-    return _stage_map("MergeAfterOrphans", Stage.AFTER_ORPHANS, "The manifests of tables with many files", states)
 
 
 def _map(label: str, *, of: str, comment: str, item: State, states: States) -> State:

@@ -67,14 +67,24 @@ _JOBS = {
 }
 _LINE = [
     *("Detect", "AnyTables", "PlanTables", "Gather", "AnySmall", "CompactSmallTables", "AnyCompaction"),
-    *("CompactDataFiles", "AnyLargeExpiry", "ExpireManySnapshots", "AnySweep", "ExpireAndSweep", "AnyLargeOrphans"),
-    *("AnyAfterOrphans", "AnyLargeManifests", "RewriteLargeManifests", "AnyStaged", "Report", "HowItWent", "Done"),
+    *("CompactDataFiles", "AnySweep", "ExpireAndSweep", "AnyLargeExpiry", "ExpireManySnapshots", "AnyLargeOrphans"),
+    *(
+        "AnyAfterJobs",
+        "SweepAfterJobs",
+        "AnyLargeManifests",
+        "RewriteLargeManifests",
+        "AnyStaged",
+        "Report",
+        "HowItWent",
+        "Done",
+    ),
 ]
 _STAGES = {
     "small": {f"{NAMESPACE}.events", f"{NAMESPACE}.customers", f"{NAMESPACE}.{BROKEN}"},
     "compaction": {f"{NAMESPACE}.clicks"},
     "expiry": {f"{NAMESPACE}.clicks"},
-    "sweep": set(PASSES),
+    "sweep": set(PASSES) - {f"{NAMESPACE}.clicks"},
+    "after_jobs": {f"{NAMESPACE}.clicks"},
     "manifests": {f"{NAMESPACE}.clicks", f"{NAMESPACE}.events"},
 }
 """The tables of every stage that had work."""

@@ -115,7 +115,7 @@ def _sentences(visit: Visit) -> list[tuple[str, str]]:
             return [("succeeded", answer["reason"])]
         case "PlanTable" | "CleanStaged" | "Gather":
             return [("succeeded", "")]
-        case "ListOrphans":
+        case "ListOrphans" | "ListOrphansAfterJobs":
             return [("succeeded", f"{answer['count']} orphan file(s)")]
         case "Report":
             return [(answer["status"], answer["summary"])]

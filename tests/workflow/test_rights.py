@@ -96,12 +96,12 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
         "CompactDataFiles",
         "ExpireManySnapshots",
         "RemoveLargeOrphans",
-        "MergeAfterOrphans",
+        "SweepAfterJobs",
         "RewriteLargeManifests",
     ]
     assert [name for name in execution.names if name in jobs] == jobs
-    (merged,) = execution.of_map("MergeAfterOrphans")
-    assert (merged.table, merged.tasks) == ("rights.j", ["MergeManifests"])
+    (swept,) = execution.of_map("SweepAfterJobs")
+    assert (swept.table, swept.tasks) == ("rights.j", ["RewriteManifestsAfterJobs"])
     assert fleet.ended_steps(execution, "rights.j") == [
         *("expire_partitions", "compact", "expire_snapshots", "remove_orphans", "rewrite_manifests", "clean_staged")
     ]

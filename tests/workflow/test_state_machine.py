@@ -29,10 +29,10 @@ END = ["Report", "HowItWent", "Done"]
 STAGES = {
     Stage.SMALL: ("AnySmall", "CompactSmallTables"),
     Stage.COMPACTION: ("AnyCompaction", "CompactDataFiles"),
-    Stage.EXPIRY: ("AnyLargeExpiry", "ExpireManySnapshots"),
     Stage.SWEEP: ("AnySweep", "ExpireAndSweep"),
+    Stage.EXPIRY: ("AnyLargeExpiry", "ExpireManySnapshots"),
     Stage.ORPHANS: ("AnyLargeOrphans", "RemoveLargeOrphans"),
-    Stage.AFTER_ORPHANS: ("AnyAfterOrphans", "MergeAfterOrphans"),
+    Stage.AFTER_JOBS: ("AnyAfterJobs", "SweepAfterJobs"),
     Stage.MANIFESTS: ("AnyLargeManifests", "RewriteLargeManifests"),
     Stage.STAGED: ("AnyStaged", "CleanStaged"),
 }
@@ -93,11 +93,11 @@ def test_a_run_passes_every_stage_in_order(scripted_stack: LocalStack, script: S
     assert (script.steps_of("ns.small"), script.steps_of("ns.large")) == (WHOLE, ["plan"])
     steps = [step for step in script.steps if step not in ("detect", "gather", "clean_staged", "report")]
     assert script.steps_of("ns.waiting") == ["plan", "rewrite_manifests"]
-    after = ["job:orphans", "rewrite_manifests", "job:manifests"]
-    assert steps == [*["plan"] * 3, *IN_MAPS[0], "job:compaction", "job:expiry", *WHOLE[3:], *after]
+    after = ["job:expiry", "job:orphans", "rewrite_manifests", "job:manifests"]
+    assert steps == [*["plan"] * 3, *IN_MAPS[0], "job:compaction", *WHOLE[3:], *after]
     assert [child.label for child in execution.children] == [
         *["PlanTables"] * 3,
-        *("CompactSmallTables", "ExpireAndSweep", "MergeAfterOrphans"),
+        *("CompactSmallTables", "ExpireAndSweep", "SweepAfterJobs"),
     ]
     assert [(child.status, child.output) for child in execution.children] == [("SUCCEEDED", {})] * 6
     assert {key: execution.output[key] for key in ("reason", "forced", "jobs", "failure")} == {
@@ -160,14 +160,14 @@ def test_a_stage_without_work_is_skipped(
         Stage.EXPIRY: route("expire_snapshots", to="glue"),
         Stage.SWEEP: route("expire_snapshots"),
         Stage.ORPHANS: route("remove_orphans", to="glue"),
-        Stage.AFTER_ORPHANS: WAITING,
+        Stage.AFTER_JOBS: WAITING,
         Stage.MANIFESTS: route("compute_statistics", to="glue"),
         Stage.STAGED: route("clean_staged"),
     }
     script.routes = steps[stage]
     execution = scripted_stack.run()
     assert execution.status == "SUCCEEDED"
-    before = [Stage.ORPHANS] if stage is Stage.AFTER_ORPHANS else []
+    before = [Stage.ORPHANS] if stage is Stage.AFTER_JOBS else []
     assert execution.names == line(*before, *([] if stage is None else [stage]))
 
 
@@ -184,6 +184,7 @@ def test_a_table_passes_the_states_of_its_steps(scripted_stack: LocalStack, scri
         "ns.dropped": route("expire_partitions"),
         "ns.dropped-merged": route("expire_partitions", "compact"),
         "ns.merged": route("rewrite_position_deletes"),
+        "ns.many": {**route(orphans, manifests), "expire_snapshots": "glue"},
     }
     script.tables = tuple(script.own_routes)
     script.without_orphans = frozenset({"ns.clean", "ns.clean-manifests"})
@@ -206,6 +207,10 @@ def test_a_table_passes_the_states_of_its_steps(scripted_stack: LocalStack, scri
         "ns.clean-manifests": [*first, *listed, "RewriteManifests"],
         "ns.all": [*first, *listed, *removed, "RewriteManifests"],
     }
+    after_jobs = ["WhatNext", *listed, *removed, "RewriteManifests"]
+    assert states_by_table(execution, "SweepAfterJobs") == {"ns.many": [f"{name}AfterJobs" for name in after_jobs]}
+    listed_by_table = {call.table: call.event["listed"] for call in script.calls if call.step == orphans}
+    assert listed_by_table == dict.fromkeys(("ns.orphans", "ns.all", "ns.many"), DIGEST)
 
 
 def test_later_steps_of_a_table_follow_its_earlier_ones_on_every_route(

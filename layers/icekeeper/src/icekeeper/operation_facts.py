@@ -74,14 +74,14 @@ class Stage(StrEnum):
     """A map of functions that expire partitions and compact small tables."""
     COMPACTION = "compaction"
     """One run of the Glue job ``compact_data_files``."""
-    EXPIRY = "expiry"
-    """One run of the Glue job ``expire_snapshots``; orphans and manifests of its tables follow in the sweep."""
     SWEEP = "sweep"
     """A map of functions that expire snapshots, remove orphans and merge manifests."""
+    EXPIRY = "expiry"
+    """One run of the Glue job ``expire_snapshots``."""
     ORPHANS = "orphans"
     """One run of the Glue job ``remove_orphans``."""
-    AFTER_ORPHANS = "after_orphans"
-    """A map of functions that merge the manifests of tables whose orphans the job has removed."""
+    AFTER_JOBS = "after_jobs"
+    """A map of functions that do what the sweep does, of tables whose snapshots or orphans went to a job."""
     MANIFESTS = "manifests"
     """One run of the Glue job ``rewrite_manifests``."""
     STAGED = "staged"
@@ -207,6 +207,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         built_in=BuiltIn.UNREFERENCED_FILE_REMOVAL,
         deletes_files=True,
         stage=Stage.SWEEP,
+        later_stage=Stage.AFTER_JOBS,
         job=GlueJob(script="remove_orphans", stage=Stage.ORPHANS, measure=Measure.FILES, limit=Limit.ORPHAN_REFERENCES),
     ),
     StepFacts(
@@ -215,7 +216,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         switches=("manifest_rewrite_enabled",),
         commits=True,
         stage=Stage.SWEEP,
-        later_stage=Stage.AFTER_ORPHANS,
+        later_stage=Stage.AFTER_JOBS,
         job=GlueJob(
             script="rewrite_manifests", stage=Stage.MANIFESTS, measure=Measure.FILES, limit=Limit.MANIFEST_ENTRIES
         ),
@@ -227,7 +228,7 @@ STEP_FACTS: tuple[StepFacts, ...] = (
         commits=True,
         done_with=Operation.REWRITE_MANIFESTS.value,
         stage=Stage.SWEEP,
-        later_stage=Stage.AFTER_ORPHANS,
+        later_stage=Stage.AFTER_JOBS,
         job=GlueJob(
             script="rewrite_manifests", stage=Stage.MANIFESTS, measure=Measure.TOTAL_BYTES, limit=Limit.STATISTICS_BYTES
         ),
