@@ -33,7 +33,7 @@ from support.readers import duckdb_rows
 
 MASTER = "local-cluster[2,1,1024]"
 FILES, ROWS = 24, 60_000
-SCRIPT = "from icekeeper.cli import main\nraise SystemExit(main())\n"
+SCRIPT = "from icekeeper.cli import main\nif code := main():\n    raise SystemExit(code)\n"
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "50ms",

@@ -29,10 +29,12 @@ from icekeeper.pipeline.plan_table import choose_routes, table_size
 from icekeeper.pipeline.wave import (
     SMALL_BYTES,
     cores_of,
+    driver_need,
     in_order,
     last_round_s,
     longest_s,
     may_begin,
+    memory_for_tables,
     run_size,
     tables_at_once,
     usable_s,
@@ -338,6 +340,12 @@ def test_tables_keep_the_workers_busy_and_the_driver_bounded(
     """``at_once`` counts all tables and large tables, whose manifests the driver holds in memory."""
     sizes = [SMALL_BYTES + 1] * large + [SMALL_BYTES] * small
     assert tables_at_once(sizes, cores_of(workers, "G.1X")) == at_once
+
+
+def test_the_drivers_memory_holds_many_small_tables_or_a_few_large_tables() -> None:
+    """A driver of type G.1X has 16 GB, of which Java takes most."""
+    room = memory_for_tables(16 * GB)
+    assert [room // driver_need(size) for size in (0, 8 * 1024**2, 82 * 1024**2, 10 * GB)] == [64, 39, 8, 4]
 
 
 def test_a_table_begins_only_if_it_can_end_in_time() -> None:

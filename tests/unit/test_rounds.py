@@ -39,7 +39,7 @@ def test_the_first_round_has_a_work_per_worker_or_four_gigabytes() -> None:
     assert opened_bytes(group(10 * MB, files=4)) == 10 * MB, "opening a file counts as reading"
     assert Work((group(MB), group(2 * MB))).size_bytes == 3 * MB
     # Without a deadline: four gigabytes, or two for each worker.
-    for slots, groups in ((1, 2), (2, 2), (3, 3), (100, 4)):
+    for slots, groups in ((1, 2), (2, 3), (3, 4), (100, 4)):
         assert Pace(None).next_round(works(2048, 2048, 2048, 2048), None, slots) == groups
     # With a deadline: one work for each worker; a work that all workers sort is a round alone.
     for slots, groups in ((1, 1), (3, 3), (9, 5)):
@@ -91,9 +91,9 @@ def test_executors_that_come_late_get_work_from_the_next_round_on() -> None:
     assert [pace.next_round(works(*[100] * 40), 260, slots) for slots in (2, 20, 1)] == [4, 40, 1]
     # The first round of a FLEX run may find a single executor: the second fills all that came.
     pace = Pace(None)
-    assert pace.next_round(works(*[1024] * 99), None, 2) == 4
-    assert pace.next_round(works(*[1024] * 99), None, 36) == 72
-    assert [pace.commit_is_due(size, 0, 1) for size in (72 * GB - 1, 72 * GB)] == [False, True]
+    assert pace.next_round(works(*[1024] * 200), None, 1) == 4
+    assert pace.next_round(works(*[1024] * 200), None, 36) == 108
+    assert [pace.commit_is_due(size, 0, 1) for size in (108 * GB - 1, 108 * GB)] == [False, True]
 
 
 def test_a_round_has_as_many_files_as_a_commit_keeps_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,11 +33,11 @@ _LARGE_AT_ONCE = 16
 _SMALL_AT_ONCE = 32
 SMALL_BYTES = 64 * 1024**2
 """A table up to this size counts as small."""
-# What the driver needs for a table, without Python and its modules (tests/nightly/test_driver_memory.py).
-_TABLE_BYTES = 16 * 1024**2
+# What the driver needs for a table, without Python and its modules (tests/nightly/test_driver_memory.py): 480 MB with
+# 82 MB of manifests.  Of tables of more than half a million files, workers hold most.
+_TABLE_BYTES = 64 * 1024**2
 _PER_MANIFEST_BYTE = 5
 _MOST_TABLE_BYTES = 1024**3
-"""From so many entries on, workers plan, and files are committed in portions."""
 # The JVM of a Glue driver takes most of its machine.
 _TABLES_SHARE = 0.25
 # The seconds that a table needs besides its bytes: for planning, for the commit, and while other tables use the
@@ -105,7 +105,7 @@ def tables_at_once(sizes: Sequence[int], cores: int) -> tuple[int, int]:
 
 def driver_need(manifest_bytes: int) -> int:
     """The most memory that the driver needs for a table with so many bytes of manifests."""
-    return _TABLE_BYTES + min(_PER_MANIFEST_BYTE * manifest_bytes, _MOST_TABLE_BYTES)
+    return min(_TABLE_BYTES + _PER_MANIFEST_BYTE * manifest_bytes, _MOST_TABLE_BYTES)
 
 
 def memory_for_tables(machine_bytes: int) -> int:

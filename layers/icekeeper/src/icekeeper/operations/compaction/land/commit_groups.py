@@ -6,11 +6,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.conflict_detection import GroupClaim, PlanningState, RebaseResult
 from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.metadata.document import TableMetadata, branch_head
+from icekeeper.metadata.entry_columns import METRIC_FIELDS
 from icekeeper.model import DataFile, FileKey, ManifestContent, Nothing
 from icekeeper.operations.compaction.land.group_entries import OVERTAKEN
 from icekeeper.operations.compaction.plan.bins import FileGroup
@@ -152,7 +154,9 @@ class _Attempts:
         for key in rebased.unneeded_deletes:
             outcomes.delete_needs.pop(key)
         kept = [group for group in self._groups if group.group_id in rebased.kept]
-        outcomes.committed |= {group.group_id: done[group.group_id] for group in kept}
+        # The clustering depth after later commits needs the bounds; of a large plan without recipe, results are many.
+        slim = _without_metrics if recipe is None else lambda result: result
+        outcomes.committed |= {group.group_id: slim(done[group.group_id]) for group in kept}
         outcomes.committed_by |= {group.group_id: snapshot_id for group in kept}
         for key, count in _needed(*kept).items():
             if key in outcomes.delete_needs:
@@ -160,6 +164,14 @@ class _Attempts:
         self._context.discard(self._loaded, (path for group in kept for path in _row_maps(done[group.group_id])))
         if recipe is not None and rebased.kept and not self._context.dry_run:
             self._context.memory.remember_clustering(snapshot_id, recipe.text)
+
+
+_NO_METRICS: dict[str, Any] = dict.fromkeys(METRIC_FIELDS.values())
+
+
+def _without_metrics(result: RewriteResult) -> RewriteResult:
+    """The result without the column metrics of its files, which make up most of it."""
+    return replace(result, written=tuple(replace(file, **_NO_METRICS) for file in result.written))
 
 
 def _without_failed(results: Iterable[RewriteResult], outcomes: GroupOutcomes) -> dict[int, RewriteResult]:

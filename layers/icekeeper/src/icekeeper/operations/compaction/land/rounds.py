@@ -18,10 +18,10 @@ from icekeeper.rows.read_task import OPEN_FILE_BYTES
 Item = TypeVar("Item")
 
 # A round takes a few minutes at most, so that a killed process loses little.  It has several groups for each worker, so
-# that workers are idle for less than a tenth of it; half of them would make that a fifth
+# that workers are idle for about a tenth of it; with a third of the bytes it would be a fifth
 # (tests/nightly/test_idle_slots.py).
 _ROUND_BYTES = 4 * 1024**3
-_ROUND_BYTES_PER_SLOT = 2 * 1024**3
+_ROUND_BYTES_PER_SLOT = 3 * 1024**3
 _ROUND_S = 300.0
 # Commits take at most a tenth of the time.  A commit of a large table rewrites many manifests.
 _WORK_PER_COMMIT = 9.0
