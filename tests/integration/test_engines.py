@@ -502,7 +502,8 @@ def test_an_exchange_leaves_no_shuffled_items_on_disk(spark_session: SparkSessio
     assert gone_within(20, made)
 
 
-def test_hosts_are_counted_without_the_driver(engine: Engine) -> None:
+def test_a_machine_is_a_single_host(engine: Engine) -> None:
+    """If this fails on Spark, the name that PySpark lacks has changed (``SparkEngine.hosts``)."""
     assert engine.hosts == 1
 
 

@@ -101,6 +101,22 @@ def test_the_work_of_a_restarted_stage_is_repeated() -> None:
     assert session.dropped == [(RUNS, False)]
 
 
+@pytest.mark.parametrize(
+    ("listed", "hosts"),
+    [(("d",), 1), (("d", "d"), 1), (("d", "a"), 1), (("a", "d", "b", "a"), 2), (("d", "d", "a"), 2)],
+)
+def test_hosts_have_executors_and_the_driver_is_none(listed: tuple[str, ...], hosts: int) -> None:
+    """Executors of a machine share its disks; the driver is listed once, alone only without a cluster."""
+    tracker = SimpleNamespace(
+        getExecutorInfos=lambda: [SimpleNamespace(host=lambda name=name: name) for name in listed]
+    )
+    context = SimpleNamespace(
+        _jsc=SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: tracker)),
+        getConf=lambda: {"spark.driver.host": "d"},
+    )
+    assert SparkEngine(context).hosts == hosts  # type: ignore[arg-type]  # a fake
+
+
 # The settings with which a local Spark session starts.
 
 _FRUGAL = {"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}

@@ -14,9 +14,9 @@ CORES: Mapping[str, int] = MappingProxyType({"G.1X": 4, "G.2X": 8, "G.4X": 16, "
 _FREE_DISK_GB = {"G.1X": 44, "G.2X": 78, "G.4X": 230, "G.8X": 485}
 _SPACIOUS = {"G.1X": "G.2X"}
 """The type with larger disks that may replace a type; FLEX takes both."""
-# Bytes on disk per byte of a group that all workers sort at once.  Measured with groups of 200 MB on local Spark: 1.4
-# (three narrow columns), 1.6 (long texts) or 2.4 (51 columns, most of them of few values) wait for the workers that
-# sort them, and as many again while these sort.
+# Bytes on disk per byte of a group that all workers sort at once.  Measured with groups of 200 MB on local Spark: 1.6
+# (three narrow columns, or long texts) or 2.4 (51 columns, most of them of few values) wait for the workers that sort
+# them, and as many again while these sort.
 _DISK_PER_SORTED_BYTE = 5
 _FEWEST_WORKERS = 2
 """The driver of a Glue run is one of its workers."""
