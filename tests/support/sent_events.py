@@ -60,10 +60,7 @@ _EXPECTED = {
     "expire_partitions": {
         "expire_partitions": "succeeded: expired 1 partition(s): dropped 1 data file(s) with 5 row(s)"
     },
-    "compact": {
-        "compact": "succeeded: compacted 3 files into 1 (across 1 bins)",
-        "rewrite_position_deletes": "skipped: no position delete files eligible for merging",
-    },
+    "compact": {"compact": "succeeded: compacted 3 files into 1 (across 1 bins)"},
     "expire_snapshots": {"expire_snapshots": "succeeded: expired 5 snapshot(s), deleted 14 unreferenced file(s)"},
     "remove_orphans": {"remove_orphans": "succeeded: removed 2 orphan file(s)"},
     "rewrite_manifests": {"rewrite_manifests": "succeeded: rewrote 2 manifests into 1 (1 entries)"},
