@@ -8,7 +8,6 @@ control bucket.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from icekeeper.operation_facts import STEPS, Stage, steps_of_call
 from state_machine.tasks import State, States, camel, description_of, function_task, given_up
@@ -125,14 +124,7 @@ def _stage_map(label: str, stage: Stage, comment: str, states: States) -> State:
     return _map(label, of=f"stages.{stage.value}", comment=comment, item=item, states=states)
 
 
-def _task(
-    step: str,
-    name: str | None = None,
-    *,
-    then: str | None,
-    failed: str | None = None,
-    more: Mapping[str, Any] | None = None,
-) -> States:
+def _task(step: str, name: str = "", *, then: str | None, failed: str = "", more: State | None = None) -> States:
     """The task of a step, named after it by default; the same state follows, whether the task succeeds or fails.
 
     If no state follows (``then`` is ``None``), the child ends, and a failure leads to the state ``failed``.
@@ -140,7 +132,7 @@ def _task(
     payload = {**_THIS_TABLE, **(more or {})}
     task = function_task(step, payload, comment=description_of(steps_of_call(step)), waits=True)
     ways = {**_NOTHING, "End": True} if then is None else {"Next": then}
-    return {name or camel(step): {**task, "ResultPath": None, "Catch": [given_up(to=then or failed or "")], **ways}}
+    return {name or camel(step): {**task, "ResultPath": None, "Catch": [given_up(to=then or failed)], **ways}}
 
 
 def _choice(comment: str, to: Mapping[str, str], otherwise: str) -> State:
