@@ -122,14 +122,14 @@ def divided(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 @pytest.mark.usefixtures("little_memory")
 @pytest.mark.parametrize("strategy", ["sort", "zorder"])
 def test_a_group_that_overflows_the_disk_is_sorted_in_several_exchanges(
-    table: MaintainedTable, engine: Engine, strategy: str, monkeypatch: pytest.MonkeyPatch
+    table: MaintainedTable, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files over the whole range are read by each exchange."""
+    """Files over the whole range are read by each exchange; ``tests/nightly/test_cluster.py`` does it on Spark."""
     divided(monkeypatch, 4)
-    fill(table, 8, 16_000)
+    fill(table, 8, 8_000)
     before, size = both_read(table), sum(file.file_size_in_bytes for file in table.data_files())
-    settings = {"strategy": strategy, "sort_order": "id", "target_file_size_mb": "0.02", "proof": "full"}
-    outcome = compacted(table, engine=engine, **settings)
+    settings = {"strategy": strategy, "sort_order": "id", "target_file_size_mb": "0.01", "proof": "full"}
+    outcome = compacted(table, **settings)
     files = by_lower(table.data_files())
     assert len(files) > 15
     assert all(low[1] <= high[0] for low, high in pairwise(bounds(file, 1) for file in files))
