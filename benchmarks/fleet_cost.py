@@ -7,9 +7,9 @@ are scaled to fleets of the given sizes, once with all compaction in Glue and on
 
 Calls, states, requests, metrics and log bytes are counted exactly, requests where they reach the server.  Units of
 the state table are reckoned from the bytes of requests and answers.  Durations are of this machine, whose store is
-moto, a Python server, where AWS has S3.  So GB-seconds are reckoned twice: from the handler's own CPU and ``--latency``
-seconds for each request, as if each waited for the one before; and measured, with each request that much late.  A Glue
-run is reckoned: ``--wave-start`` seconds, and ``--wave-table`` for each table (docs/costs.md has their sources).
+moto, a Python server, where AWS has S3.  So each request of a function takes 0.2 s more, beside which the load of this
+machine is small; the time that the function has waited is then scaled to ``--latency`` a request.  A Glue run is
+reckoned: ``--wave-start`` seconds, and ``--wave-table`` for each table (docs/costs.md has their sources).
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ from local_stack.wire import signer
 # AWS Step Functions (standard workflows), Amazon DynamoDB (on demand), Amazon S3 (the same for table buckets) and
 # Amazon CloudWatch (of the first 10,000 custom metrics; each is billed per hour in which it is written).
 _GB_SECONDS, _CALLS, _DPU_HOURS = "functions, GB-seconds", "functions, calls", "Glue, FLEX, DPU-hours"
-_MEASURED_GB_SECONDS, _OF_FUNCTIONS = "functions, GB-seconds as measured", "requests of functions"
+# Seconds that each request of a function takes more while it is measured.
+_SLOW_S = 0.2
 _TRANSITIONS, _READS, _WRITES = "state transitions", "state table, read units", "state table, write units"
 _GETS, _PUTS, _METRICS, _GB_LOGGED = "GET and HEAD", "PUT, POST and LIST", "custom metrics", "GB logged"
 _PRICES: Mapping[str, tuple[float, float]] = {
@@ -156,8 +157,7 @@ def _counted(latency_s: float) -> Iterator[Used]:
 
     def counting(self: Any, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if caller_of(signer(environ.get("HTTP_AUTHORIZATION", ""))[0]) is not None:
-            time.sleep(latency_s)
-            used.add(_OF_FUNCTIONS, 1)
+            time.sleep(_SLOW_S)
         body = [b"".join(answer(self, environ, start_response))]
         used.note(environ, len(body[0]))
         return body
@@ -166,14 +166,13 @@ def _counted(latency_s: float) -> Iterator[Used]:
         handler = load(self)
 
         def handle(event: Any, context: LambdaContext, /) -> Any:
-            begun_s, begun_cpu_s, begun_requests = time.monotonic(), time.thread_time(), used.amounts[_OF_FUNCTIONS]
+            begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
             try:
                 return handler(event, context)
             finally:
-                gb = context.memory_limit_in_mb / 1024
-                waited_s = latency_s * (used.amounts[_OF_FUNCTIONS] - begun_requests)
-                used.add(_GB_SECONDS, gb * (time.thread_time() - begun_cpu_s + waited_s))
-                used.add(_MEASURED_GB_SECONDS, gb * (time.monotonic() - begun_s))
+                cpu_s = time.thread_time() - begun_cpu_s
+                waited_s = (time.monotonic() - begun_s - cpu_s) * latency_s / _SLOW_S
+                used.add(_GB_SECONDS, context.memory_limit_in_mb / 1024 * (cpu_s + waited_s))
                 used.add(_CALLS, 1)
 
         return handle
@@ -203,8 +202,6 @@ def _lines(month: Mapping[str, float], options: argparse.Namespace) -> Iterator[
         if amount := month.get(what):
             total += amount / unit * price
             yield f"  {what:34} {amount:>14,.0f}  {amount / unit * price:8.2f} USD"
-    for what in (_MEASURED_GB_SECONDS, _OF_FUNCTIONS):
-        yield f"  {what:34} {month[what]:>14,.0f}"
     yield f"  {'alarms and one dashboard':34} {options.alarms + 1:>14}  {watching:8.2f} USD"
     yield f"  {'total':34} {'':>14}  {total + watching:8.2f} USD"
     aws_own = sum(month[what] / unit * price for what, (unit, price) in _S3_TABLES.items())
@@ -222,7 +219,7 @@ def main() -> None:
     parser.add_argument("--wave-start", type=float, default=45, help="seconds until a Glue run begins to work")
     parser.add_argument("--wave-table", type=float, default=0.5, help="seconds of a Glue run for each table")
     parser.add_argument("--wave-workers", type=int, default=2, help="of a Glue run, its driver included")
-    parser.add_argument("--latency", type=float, default=0.03, help="seconds that each request takes more")
+    parser.add_argument("--latency", type=float, default=0.03, help="seconds that a request takes")
     parser.add_argument("--alarms", type=int, default=_alarms(), help="of the stack")
     options = parser.parse_args()
     for by_glue in (True, False):
