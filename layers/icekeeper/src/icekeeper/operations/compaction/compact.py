@@ -64,7 +64,7 @@ def _run(context: OperationContext, loaded: LoadedTable) -> OperationOutcome:
         files.record_layout()
         return skipped(_OPERATION, plan.reason)
     loaded.allowed.require(chain((metadata.data_location,), plan.paths))
-    context.require_reviewed(loaded, plan.input_files)
+    context.require_reviewed(loaded, (c.file_path for group in plan.groups for c in group.files))
     late = too_late(context.reader(loaded), state, plan)
     with context.job(_OPERATION, loaded, plan.snapshot_id) as rewriting:
         plan, outcomes = rewrite_and_commit(rewriting, loaded, plan)
