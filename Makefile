@@ -5,7 +5,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := spark,demo,functions,metrics,dev
+EXTRAS := spark,demo,functions,dev
 # The stamp contains a checksum of the files that determine the installation: while they are unchanged, nothing is fetched.
 STAMP := $(VENV)/.installed-$(shell cat pyproject.toml constraints.txt | cksum | tr ' ' '-')
 # Targets that build for a deployment need only locked packages (rule: deploy-pinned-packages): no Spark, Java or server.

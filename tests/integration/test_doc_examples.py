@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +21,11 @@ import yaml
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.cli import main
+from icekeeper.cycle.metrics_server import CycleHealth, served
+from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.pipeline.events import MachineInput, parse_event
+from icekeeper.report.metrics import StateMetrics
+from icekeeper.state.sqlite.store import SqliteStateStore
 from local_stack.template import TEMPLATE, load_template
 from support.command import CATALOG, Command
 
@@ -213,32 +218,40 @@ def unit() -> dict[str, str]:
     return dict(parser["Service"])
 
 
-def cronjob() -> tuple[Any, Any]:
-    job, claim = yaml.safe_load_all((EXAMPLES / "cronjob.yaml").read_text())
-    return job, claim
+def manifests(name: str) -> dict[str, Any]:
+    """The documents of a file by kind."""
+    return {document["kind"]: document for document in yaml.safe_load_all((EXAMPLES / name).read_text())}
+
+
+def pods() -> dict[str, Any]:
+    """The specification of the pod that each manifest starts."""
+    job = manifests("cronjob.yaml")["CronJob"]["spec"]["jobTemplate"]["spec"]
+    deployment = manifests("deployment.yaml")["Deployment"]["spec"]
+    return {"cronjob.yaml": job["template"]["spec"], "deployment.yaml": deployment["template"]["spec"]}
 
 
 def dockerfile(word: str) -> list[str]:
-    (found,) = re.findall(rf"^{word} (\[.*\])$", (EXAMPLES / "Dockerfile").read_text(), re.MULTILINE)
+    (found,) = re.findall(rf"^{word} (\[.*\])$", dockerfile_text(), re.MULTILINE)
     reported: list[str] = json.loads(found)
     return reported
 
 
 def command_lines() -> dict[str, Sequence[str]]:
-    job, _ = cronjob()
-    (container,) = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    of_pods = {name: pod["containers"][0]["args"] for name, pod in pods().items()}
     program, *of_unit = shlex.split(unit()["ExecStart"])
     assert Path(program).name == "icekeeper"
     assert dockerfile("ENTRYPOINT") == ["icekeeper"]
-    return {"unit": of_unit, "container": dockerfile("CMD"), "cronjob": container["args"]}
+    return {"unit": of_unit, "container": dockerfile("CMD"), **of_pods}
 
 
 def test_the_command_line_of_each_example_maintains_a_table(command: Command, lake: SqlCatalog) -> None:
-    """The catalog has the name of the examples; an endless run gets ``--once``."""
+    """The catalog has the name of the examples; an endless run gets ``--once``, and then serves no metrics."""
     table = lake.load_table("shop.orders")
     for number, (example, arguments) in enumerate(command_lines().items(), 1):
+        work, *served = " ".join(arguments).split(" --metrics-")
+        assert "--once" in arguments or not served or served[0] == "port 9464"
         once = [] if "--once" in arguments else ["--once"]
-        answer = command(*arguments, *once, catalog=None)
+        answer = command(*work.split(), *once, catalog=None)
         assert answer.code == 0, answer.err
         assert [line.split()[1:4] for line in answer.out.splitlines()[1:]] == [["lake", "shop.orders", "succeeded"]]
         assert len(table.refresh().inspect.files()) == number, example
@@ -265,17 +278,70 @@ def test_the_unit_stops_the_process_and_not_its_workers() -> None:
     assert service["Environment"] == f"ICEKEEPER_STATE=/var/lib/{service['StateDirectory']}/state.db"
 
 
-def test_the_cronjob_keeps_its_state_on_a_volume() -> None:
-    job, claim = cronjob()
-    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+@pytest.mark.parametrize("name", ["cronjob.yaml", "deployment.yaml"])
+def test_a_pod_keeps_its_state_on_a_volume_and_has_time_to_end(name: str) -> None:
+    pod, claim = pods()[name], manifests(name)["PersistentVolumeClaim"]
     (container,) = pod["containers"]
-    (mount,) = container["volumeMounts"]
+    mount, *_ = container["volumeMounts"]
+    volume, *_ = pod["volumes"]
     (state,) = [item["value"] for item in container["env"] if item["name"] == "ICEKEEPER_STATE"]
-    (volume,) = pod["volumes"]
-    assert (job["kind"], claim["kind"]) == ("CronJob", "PersistentVolumeClaim")
     assert state.startswith(f"{mount['mountPath']}/")
     assert (volume["name"], volume["persistentVolumeClaim"]["claimName"]) == (mount["name"], claim["metadata"]["name"])
     assert pod["securityContext"]["runAsUser"] == int(re.findall(r"--uid (\d+)", dockerfile_text())[0])
+    assert f"-t {container['image']} dist" in dockerfile_text()
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert container["image"] == f"icekeeper:{version}"
+    assert (pod["terminationGracePeriodSeconds"], unit()["TimeoutStopSec"]) == (900, "15min")
+
+
+def test_the_deployment_is_probed_and_scraped_as_the_alerts_want(tmp_path: Path) -> None:
+    found = manifests("deployment.yaml")
+    deployment, service, monitor = (found[kind] for kind in ("Deployment", "Service", "ServiceMonitor"))
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (port,) = container["ports"]
+    assert container["args"][-4:] == ["--metrics-port", str(port["containerPort"]), "--metrics-address", "0.0.0.0"]
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]}
+    assert service["spec"]["ports"] == [{"name": port["name"], "port": port["containerPort"]}]
+    assert monitor["spec"]["endpoints"] == [{"port": port["name"]}]
+    labels = deployment["spec"]["template"]["metadata"]["labels"]
+    assert service["spec"]["selector"] == service["metadata"]["labels"] == labels
+    assert monitor["spec"]["selector"]["matchLabels"] == labels
+    assert f'up{{job="{labels[monitor["spec"]["jobLabel"]]}"}}' in (ROOT / "docs/examples/alerts.yml").read_text()
+    # The policy file of the ConfigMap is where the variable points, and valid.
+    (name, text), *more = found["ConfigMap"]["data"].items()
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    (path,) = [item["value"] for item in container["env"] if item["name"] == "ICEKEEPER_POLICY_FILE"]
+    assert (path, more) == (f"{mounts['policy']}/{name}", [])
+    (tmp_path / name).write_text(text)
+    TablePolicies({"ICEKEEPER_POLICY_FILE": str(tmp_path / name)}).deployment({})
+
+
+@pytest.mark.parametrize("name", ["cronjob.yaml", "deployment.yaml"])
+def test_kubernetes_knows_each_field_of_the_manifests(name: str) -> None:
+    """The schema of the ServiceMonitor is the operator's own."""
+    program = Path(sys.executable).parent / "kubernetes-validate"
+    call = [str(program), "--strict", str(EXAMPLES / name)]
+    done = subprocess.run(call, capture_output=True, text=True, check=False, timeout=60)
+    unknown = [line for line in (done.stdout + done.stderr).splitlines() if " passed for resource " not in line]
+    assert done.returncode == 0, unknown
+    assert all("kind ServiceMonitor" in line for line in unknown), unknown
+
+
+def test_the_health_check_of_the_image_asks_the_process(tmp_path: Path) -> None:
+    (found,) = re.findall(r"^    CMD (\[.*\])$", dockerfile_text(), re.MULTILINE)
+    program, flag, code = json.loads(found)
+    assert (program, flag, dockerfile("CMD")[-1]) == ("python", "-c", "9464")
+    now_s = [0.0]
+    health = CycleHealth(60, lambda: now_s[0])
+    with served("127.0.0.1", 0, StateMetrics(SqliteStateStore(tmp_path / "state.db")), health) as url:
+        code = code.replace("http://127.0.0.1:9464", url)
+        codes = []
+        for at_s in (0, 10_000):
+            now_s[0] = at_s
+            codes.append(subprocess.run([sys.executable, flag, code], capture_output=True, timeout=30).returncode)
+    assert codes == [0, 1]
 
 
 def dockerfile_text() -> str:

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import stat
-import sys
 import time
 import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
-from prometheus_client import generate_latest, parser
-from prometheus_client.openmetrics import parser as openmetrics
+import yaml
+from prometheus_client import parser
 
 from icekeeper.cycle import metrics_server
 from icekeeper.cycle.metrics_server import CycleHealth, served
+from icekeeper.cycle.pass_process import PassEnd
+from icekeeper.cycle.service import Service
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.health.table_state import TableState
 from icekeeper.model import CatalogId, TableName
 from icekeeper.report import metrics
 from icekeeper.report.metrics import METRICS, StateMetrics
@@ -29,17 +31,18 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.open import open_state
 from icekeeper.state.sqlite.store import SqliteStateStore
-from support.command import LOCAL, Command, one_sentence
+from icekeeper.text import escaped
+from support.command import CATALOG, LOCAL, Command, local_path, one_sentence
 
 ROOT = Path(__file__).resolve().parents[2]
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-def samples(text: str, parse: Any = parser.text_string_to_metric_families) -> Samples:
-    """Every sample by its name and labels."""
-    return {
-        (item.name, tuple(sorted(item.labels.items()))): item.value for family in parse(text) for item in family.samples
-    }
+def samples(text: str) -> Samples:
+    """Every sample by its name and labels, as Prometheus' own library parses them."""
+    found = [item for family in parser.text_string_to_metric_families(text) for item in family.samples]
+    assert len({(item.name, *sorted(item.labels.items())) for item in found}) == len(found)
+    return {(item.name, tuple(sorted(item.labels.items()))): item.value for item in found}
 
 
 def value(found: Samples, name: str, **labels: str) -> float:
@@ -67,14 +70,58 @@ def test_gauges_show_the_last_scan_and_counters_all_passes(command: Command) -> 
     assert value(now, "operations_total", operation="compact", status="succeeded") == 2
     assert value(now, "scans_total") == 2
     assert value(now, "table_records", table="ns.t") == value(now, "catalog_records") == 24
-    assert command("metrics", "--catalog", "D", catalog=None).out == ""
+
+
+def test_series_begin_with_zero_and_states_count_every_table(command: Command) -> None:
+    """An alert sees the first failure of a new catalog, and a table that was never read."""
+    state = open_state(command.environment())
+    assert StateMetrics(state).text() == ""
+    before = samples(StateMetrics(state, ["C"]).text())
+    assert {value for _, value in before.items()} == {0}
+    assert ("icekeeper_passes_total", (("catalog", "C"), ("status", "failed"))) in before
+    assert value(before, "operations_total", operation="compact", status="refused") == 0
+    assert value(before, "last_scan_timestamp_seconds") == 0
+    of_patterns = samples(StateMetrics(state, ["C"], awaits_scan=False).text())
+    assert before.keys() - of_patterns.keys() == {("icekeeper_last_scan_timestamp_seconds", (("catalog", "C"),))}
+
+    for name, appends in (("ns.paused", 8), ("ns.quiet", 1), ("ns.broken", 1), ("ns.work", 8)):
+        command.table(name, appends=appends)
+    command.register("file:///nowhere/metadata.json", "ns.never")
+    began_s = time.time()
+    assert command("run", "ns.quiet", "--once", *LOCAL).code == 0
+    assert value(samples(command("metrics").out), "last_scan_timestamp_seconds") == 0  # not of the whole catalog
+    assert command("detect").code == 1
+    assert command("pause", "ns.paused", "--until", "1h").code == 0
+    local_path(command.catalog.load_table("ns.broken").metadata_location).write_text("{")
+    assert command("detect").code == 1
+    found = samples(command("metrics").out)
+    assert began_s <= value(found, "last_scan_timestamp_seconds") <= time.time()
+    states = {state: value(found, "catalog_tables_in_state", state=state) for state in TableState}
+    assert states == {"unreadable": 2, "damaged": 0, "trouble": 0, "work": 1, "paused": 1, "well": 1}
+    shown = [dict(labels) for name, labels in found if name == "icekeeper_table_state"]
+    assert [(item["table"], item["state"]) for item in shown] == [
+        ("ns.broken", "unreadable"), ("ns.never", "unreadable"), ("ns.work", "work"), ("ns.paused", "paused"),
+    ]  # fmt: skip
+    assert value(found, "catalog_tables") == 5
+    assert value(found, "table_data_files", table="ns.broken") == 1  # by the scan that read it
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_failed_pass_without_a_record_of_its_own_is_counted(command: Command, *, is_recorded: bool) -> None:
+    command.table(appends=6)
+    state = open_state(os.environ)
+    end = PassEnd("failed", "the process that runs passes does not start", is_recorded=is_recorded)
+    broken = Service(state, lambda order, stop: end, lambda line: None, catalogs=[CATALOG], environment=os.environ)
+    assert not broken.run(once=True)
+    found = samples(StateMetrics(state).text())
+    assert value(found, "passes_total", status="failed") == (0 if is_recorded else 1)
 
 
 SUMS = {name for name, facts in METRICS.items() if facts.meaning.startswith("over all tables: ")}
 
 
 def test_every_metric_is_documented() -> None:
-    """The dashboard reads no others; every counter of health is a metric, except one that only the command has."""
+    """Dashboard and alerts read no others; each counter of health is a metric, except one that only the command has."""
     rows = re.findall(
         r"^\| `(icekeeper_\w+)` \| (\w+) \| (.+) \| (.+) \|$", (ROOT / "docs/metrics.md").read_text(), re.M
     )
@@ -86,7 +133,7 @@ def test_every_metric_is_documented() -> None:
     assert rows == expected
     # The page states that these gauges of a table also exist over all tables.
     tables = [name for name, *_ in rows if name.startswith("icekeeper_table_")]
-    assert {name.replace("icekeeper_table_", "icekeeper_catalog_") for name in tables[:-2]} == SUMS
+    assert {name.replace("icekeeper_table_", "icekeeper_catalog_") for name in tables[:-3]} == SUMS
     for name in SUMS:
         item = METRICS[name.replace("icekeeper_catalog_", "icekeeper_table_")]
         assert METRICS[name].meaning == f"over all tables: {item.meaning}"
@@ -95,9 +142,15 @@ def test_every_metric_is_documented() -> None:
     assert counters - set(metrics._LAKE) == {"lake_delete_manifests"}
     document = json.loads((ROOT / "docs/examples/grafana-dashboard.json").read_text())
     expressions = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
-    queried = {name for item in expressions for name in re.findall(r"icekeeper_\w+", item)}
-    assert queried
-    assert queried - set(METRICS) == set()
+    rules = yaml.safe_load((ROOT / "docs/examples/alerts.yml").read_text())["groups"][0]["rules"]
+    for of_file in (expressions, [rule["expr"] for rule in rules]):
+        queried = {name for item in of_file for name in re.findall(r"icekeeper_\w+", item)}
+        assert queried
+        assert queried - set(METRICS) == set()
+    named = {
+        state for rule in rules for found in re.findall(r'state=~?"(.*?)"', rule["expr"]) for state in found.split("|")
+    }
+    assert named == {TableState.UNREADABLE, TableState.DAMAGED, TableState.TROUBLE}
 
 
 def a_state(folder: Path, tables: int) -> SqliteStateStore:
@@ -125,17 +178,17 @@ def test_tables_beyond_the_limit_count_only_in_the_totals(tmp_path: Path, monkey
     assert value(found, "table_observed_timestamp_seconds", table="ns.t0003") == 1.5
 
     now_s = [0.0]
-    registry = StateMetrics(state, monotonic_s=lambda: now_s[0]).registry()
+    read = StateMetrics(state, monotonic_s=lambda: now_s[0])
     seen = []
     for at_s in (0.0, 60.0, 61.0):
         now_s[0] = at_s
-        seen.append(value(samples(generate_latest(registry).decode()), "scans_total"))
+        seen.append(value(samples(read.text()), "scans_total"))
         state.totals.add(CatalogId("C", "file:///w"), {"scans": 1})
     assert seen == [1, 1, 3]
 
 
 def exposed(state: SqliteStateStore) -> str:
-    return generate_latest(StateMetrics(state).registry()).decode()
+    return StateMetrics(state).text()
 
 
 def test_a_hostile_name_is_one_label(tmp_path: Path) -> None:
@@ -144,30 +197,26 @@ def test_a_hostile_name_is_one_label(tmp_path: Path) -> None:
     state.totals.add(CatalogId('C"\n', "w"), {"scans": 1})
     identity = TableIdentity(CatalogId('C"\n', "w"), name, "u", "")
     state.lake_stats.record(LakeStats(identity=identity, observed_ms=1, snapshot_id=1, counters={"lake_bytes": 1}))
-    names = {name for name, _ in samples(exposed(state))}
-    assert names <= set(METRICS)
+    found = samples(exposed(state))
+    assert {name for name, _ in found} <= set(METRICS)
+    assert value(found, "table_bytes", catalog=escaped('C"\n'), table=escaped(str(name))) == 1
 
 
-def get(url: str, accept: str = "*/*") -> tuple[int, str, str]:
-    request = urllib.request.Request(url, headers={"Accept": accept})
+def get(url: str) -> tuple[int, str, str]:
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=10) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.headers["Content-Type"], error.read().decode()
 
 
-def test_the_server_negotiates_formats_and_reports_the_health_of_cycles(tmp_path: Path) -> None:
+def test_the_server_answers_in_prometheus_format_and_reports_the_health_of_cycles(tmp_path: Path) -> None:
     now_s = [0.0]
     state = a_state(tmp_path, 2)
     health = CycleHealth(60, lambda: now_s[0])
     read = StateMetrics(state, monotonic_s=lambda: now_s[0])
     with served("127.0.0.1", 0, read, health) as url:
-        status, kind, text = get(f"{url}/metrics")
-        assert (status, kind.partition(";")[0]) == (200, "text/plain")
-        open_text = get(f"{url}/metrics", "application/openmetrics-text; version=1.0.0")
-        assert open_text[1].startswith("application/openmetrics-text; version=1.0.0")
-        assert samples(open_text[2], openmetrics.text_string_to_metric_families) == samples(text)
+        assert get(f"{url}/metrics") == (200, "text/plain; version=0.0.4; charset=utf-8", exposed(state))
         assert get(f"{url}/healthz")[::2] == (200, "ok\n")
         health.note(600, has_ended=True)
         now_s[0] = 1500.0
@@ -265,7 +314,7 @@ def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None
     assert one_sentence(answer.err).endswith("cannot be written: No such file or directory; choose another file")
 
 
-def test_wrong_options_and_a_missing_library_are_wrong_calls(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_options_and_unknown_catalogs_are_wrong_calls(command: Command) -> None:
     for options, reported in (
         (["--metrics-address", "::1"], "--metrics-address has no effect without --metrics-port; add --metrics-port"),
         (
@@ -275,10 +324,17 @@ def test_wrong_options_and_a_missing_library_are_wrong_calls(command: Command, m
     ):
         answer = command("run", *LOCAL, *options)
         assert (answer.code, one_sentence(answer.err)) == (2, reported)
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    answer = command("metrics", catalog=None)
-    reported = "metrics need prometheus_client, which is not installed: run pip install 'icekeeper[metrics]'"
-    assert (answer.code, one_sentence(answer.err)) == (2, reported)
+    answer = command("metrics", catalog="nope")
+    assert (answer.code, answer.out) == (2, "")
+    assert one_sentence(answer.err).startswith("there is no catalog 'nope' (configured: c); add it")
+    # A catalog counts if it is configured, or in the state of another deployment; a table bucket by its name there.
+    bucket = "arn:aws:s3tables:us-east-1:111122223333:bucket/bucket"
+    open_state(os.environ).totals.add(CatalogId("bucket", bucket), {"scans": 3})
+    for name, scans in ((CATALOG, 0), ("bucket", 3), (bucket, 3)):
+        answer = command("metrics", catalog=name)
+        assert answer.code == 0
+        recorded = samples(answer.out)["icekeeper_scans_total", (("catalog", "C" if name == CATALOG else "bucket"),)]
+        assert recorded == scans
 
 
 def test_a_run_prints_its_lines_as_json(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

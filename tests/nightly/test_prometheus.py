@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes ``icekeeper run`` and has data for every query of the dashboard."""
+"""A real Prometheus has data of ``icekeeper run`` for every query of the dashboard; alerts ring when they must."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.parse
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +23,15 @@ import pytest
 from moto.server import ThreadedMotoServer
 from pyiceberg.catalog.sql import SqlCatalog
 
+from icekeeper.errors import StorageError
+from icekeeper.report.metrics import StateMetrics
+from icekeeper.state.open import open_state
+from icekeeper.storage.storage import Storage
+from support.command import LOCAL, Command, local_path
+
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "docs" / "examples" / "grafana-dashboard.json"
+ALERTS = ROOT / "docs" / "examples" / "alerts.yml"
 PATIENCE_S = 90
 
 
@@ -126,3 +134,207 @@ def results(port: int, query: str) -> list[Any]:
     found = answer(f"http://127.0.0.1:{port}/api/v1/query?{urllib.parse.urlencode({'query': query})}")
     data: list[Any] = found.get("data", {}).get("result", [])
     return data
+
+
+# The alerts, tried by promtool with what the command serves.
+
+BEGIN = 6_000
+"""The minute since 1970 at which a story begins, so that a time of 0 is long ago."""
+Ringing = tuple[str, ...]
+"""The name of an alert, and its catalog, table and state, or operation."""
+
+
+class Story:
+    """What Prometheus scrapes each minute, and which alerts must ring when."""
+
+    def __init__(self) -> None:
+        self.minute = 0
+        self.series: defaultdict[str, dict[int, str]] = defaultdict(dict)
+        self.tests: list[dict[str, Any]] = []
+        self._moments: dict[str, int] = {}
+
+    def scrape(self, minutes: int) -> None:
+        """Scrape what the command serves now; a moment of the state is that of its first scrape."""
+        text = StateMetrics(open_state(os.environ), ["C"]).text()
+        for line in text.splitlines():
+            series, _, amount = line.rpartition(" ")
+            if series.startswith("#"):
+                continue
+            if "_timestamp_seconds{" in series and float(amount):
+                amount = str(60 * self._moments.setdefault(amount, BEGIN + self.minute))
+            self._add(series, amount, minutes)
+        self._add('up{job="icekeeper"}', "1", minutes)
+        self.minute += minutes
+
+    def miss(self, minutes: int, *, is_known: bool = True) -> None:
+        """The process does not answer; unless ``is_known``, its target is gone, as that of a deleted pod."""
+        if is_known:
+            self._add('up{job="icekeeper"}', "0", minutes)
+        self.minute += minutes
+
+    def _add(self, series: str, amount: str, minutes: int) -> None:
+        self.series[series] |= dict.fromkeys(range(self.minute, self.minute + minutes), amount)
+
+    def rings(self, *alerts: Ringing) -> None:
+        """At the last scrape, these alerts ring, and no others."""
+        samples = []
+        for name, *texts in alerts:
+            names = ("catalog", "table", "state") if len(texts) == 3 else ("catalog", "operation")
+            labels = {"alertname": name, **dict(zip(names, texts, strict=False))}
+            samples.append({"labels": ",".join(f'{key}="{text}"' for key, text in labels.items()), "value": 1})
+        self.tests.append(
+            {
+                "expr": 'count by (alertname, catalog, table, state, operation) (ALERTS{alertstate="firing"})',
+                "eval_time": f"{BEGIN + self.minute - 1}m",
+                "exp_samples": [{**sample, "labels": f"{{{sample['labels']}}}"} for sample in samples],
+            }
+        )
+
+    def prove(self, folder: Path) -> None:
+        promtool = shutil.which("promtool")
+        assert promtool, "install it: apt-get install prometheus"
+        given = [{"series": series, "values": self._values(amounts)} for series, amounts in self.series.items()]
+        story = {"interval": "1m", "input_series": given, "promql_expr_test": self.tests}
+        path = folder / "story.yml"
+        path.write_text(json.dumps({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [story]}))
+        for call in (("check", "rules", str(ALERTS)), ("test", "rules", str(path))):
+            done = subprocess.run([promtool, *call], capture_output=True, text=True, timeout=300, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+
+    def _values(self, amounts: dict[int, str]) -> str:
+        """In promtool's notation; a series that a scrape lacks is stale."""
+        found = [amounts.get(minute, "stale") for minute in range(self.minute)]
+        return " ".join((f"_x{BEGIN}", *found))
+
+
+NOT_SCANNED = ("IcekeeperCatalogNotScanned", "C")
+DOWN = ("IcekeeperDown",)
+PASSES_FAIL = ("IcekeeperPassesFail", "C")
+
+
+def trouble(table: str, state: str) -> Ringing:
+    return ("IcekeeperTableInTrouble", "C", table, state)
+
+
+def test_alerts_of_a_process_that_starts(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has half an hour for its first scan; later scans are missed after three hours and a half."""
+    command.table(appends=1)
+    story = Story()
+    story.scrape(29)
+    story.rings()
+    assert command("detect").code == 0
+    story.scrape(3 * 60)
+    story.rings()
+    story.scrape(35)
+    story.rings(NOT_SCANNED)
+    story.prove(tmp_path)
+    without_a_scan = Story()
+    monkeypatch.setenv("ICEKEEPER_STATE", str(tmp_path / "new.db"))
+    without_a_scan.scrape(29)
+    without_a_scan.rings()
+    without_a_scan.scrape(3)
+    without_a_scan.rings(NOT_SCANNED)
+    without_a_scan.prove(tmp_path)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_alert_of_a_dead_process(command: Command, tmp_path: Path, *, is_known: bool) -> None:
+    command.table(appends=1)
+    assert command("detect").code == 0
+    story = Story()
+    story.scrape(20)
+    story.rings()
+    story.miss(9, is_known=is_known)
+    story.rings()
+    story.miss(6, is_known=is_known)
+    story.rings(DOWN)
+    story.miss(12 * 60, is_known=is_known)
+    story.rings(DOWN)
+    story.scrape(29)
+    story.rings()
+    story.scrape(3)
+    story.rings(NOT_SCANNED)
+    story.prove(tmp_path)
+
+
+def a_failed_pass(command: Command, story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first pass over the first table of a catalog fails."""
+    story.scrape(5)
+    command.table(appends=6)
+    monkeypatch.setenv("ICEKEEPER_JOB_RETRY_LIMIT", "0")
+    write = Storage.write
+
+    def full(self: Storage, path: str, data: bytes) -> None:
+        if path.endswith("-m1.avro") or "/snap-" in path:
+            raise StorageError(f"{path}: no space left")
+        write(self, path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "write", full)
+        assert command("run", "--once", *LOCAL).code == 1
+    story.scrape(5)
+    story.rings(trouble("ns.t", "trouble"), PASSES_FAIL)
+
+
+def test_alerts_of_the_first_failure(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    story = Story()
+    a_failed_pass(command, story, monkeypatch)
+    assert command("run", "--once", *LOCAL).code == 0
+    story.scrape(5)
+    story.rings(PASSES_FAIL)
+    story.scrape(3 * 60)
+    story.rings()
+    story.prove(tmp_path)
+
+
+def test_an_alert_of_an_unreadable_table(command: Command, tmp_path: Path) -> None:
+    """Whether it was ever read or not; it ends when the table is repaired."""
+    command.table("ns.a", appends=1)
+    command.table("ns.b", appends=1)
+    command.register("file:///nowhere/metadata.json", "ns.never")
+    story = Story()
+    story.scrape(5)
+    assert command("detect").code == 1
+    story.scrape(1)
+    story.rings(trouble("ns.never", "unreadable"))
+    path = local_path(command.catalog.load_table("ns.a").metadata_location)
+    kept = path.read_text()
+    path.write_text("{")
+    assert command("detect").code == 1
+    story.scrape(1)
+    story.rings(trouble("ns.a", "unreadable"), trouble("ns.never", "unreadable"))
+    path.write_text(kept)
+    assert command("detect").code == 1
+    story.scrape(1)
+    story.rings(trouble("ns.never", "unreadable"))
+    story.prove(tmp_path)
+
+
+def test_alerts_of_a_paused_table(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person who pauses a table that fails knows of it."""
+    story = Story()
+    a_failed_pass(command, story, monkeypatch)
+    assert command("pause", "ns.t", "--until", "48h").code == 0
+    story.scrape(5)
+    story.rings(PASSES_FAIL)
+    assert command("detect").code == 0
+    story.scrape(3 * 60)
+    story.rings()
+    story.prove(tmp_path)
+
+
+def test_alerts_of_tables_that_wait_for_another(command: Command, tmp_path: Path) -> None:
+    """Only the unreadable table rings, not those whose deletions wait for it."""
+    eager = {"icekeeper.snapshot_retention_hours": "0", "icekeeper.max_snapshots_to_keep": "1"}
+    for name in ("ns.a", "ns.b", "ns.c"):
+        command.table(name, properties=eager)
+    command.table("ns.never", appends=1)
+    local_path(command.catalog.load_table("ns.never").metadata_location).write_text("{")
+    story = Story()
+    story.scrape(5)
+    assert command("run", "--once", *LOCAL).code == 1
+    waiting = {item["kind"]: item["message"] for item in command("health", "ns.a", "--json").json["warnings"]}
+    assert waiting["deletions_wait"].startswith("ns.never of catalog C may need files of ns.a")
+    story.scrape(10)
+    story.rings(trouble("ns.never", "unreadable"))
+    story.prove(tmp_path)

@@ -130,7 +130,6 @@ ALLOWED_IN: dict[str, frozenset[str]] = {
     "typer": frozenset({"cli"}),
     "rich": frozenset({"cli", "demo", "report/terminal.py"}),
     "duckdb": frozenset({"demo/duckdb_child.py"}),
-    "prometheus_client": frozenset({"report/metrics.py", "cycle/metrics_server.py", "cli"}),
     "aws_lambda_powertools": frozenset(),
 }
 

@@ -54,6 +54,15 @@ def open_catalog(
         PolicyError: there is no such catalog, its type is not supported, or its properties are incomplete.
         StorageError: it cannot be reached.
     """
+    return connect(configured_catalog(name, properties), environment)
+
+
+def configured_catalog(name: str, properties: Mapping[str, str] | None = None) -> ConfiguredCatalog:
+    """The configuration that :func:`open_catalog` connects to.
+
+    Raises:
+        PolicyError: there is no such catalog, or its type is not supported.
+    """
     catalogs = known_catalogs()
     if name.startswith("arn:"):
         try:
@@ -61,7 +70,7 @@ def open_catalog(
         except ValueError as error:
             raise PolicyError(f"the catalog is {error}") from error
         settings = merged(table_bucket_properties(bucket, catalogs), properties or {})
-        return connect(ConfiguredCatalog(bucket.name, kind_of(bucket.name, settings), settings), environment)
+        return ConfiguredCatalog(bucket.name, kind_of(bucket.name, settings), settings)
     configured = catalogs.get(name.lower())
     if configured is None and not properties:
         known = ", ".join(sorted(catalogs)) or "none"
@@ -71,8 +80,8 @@ def open_catalog(
         )
     settings = merged(configured or {}, properties or {})
     if configured is not None:
-        return connect(ConfiguredCatalog.of(name, settings), environment)
-    return connect(ConfiguredCatalog(name, kind_of(name, settings), settings), environment)
+        return ConfiguredCatalog.of(name, settings)
+    return ConfiguredCatalog(name, kind_of(name, settings), settings)
 
 
 def served_catalog(recorded: CatalogId) -> Catalog | None:

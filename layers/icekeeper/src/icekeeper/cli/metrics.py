@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from icekeeper.cli.console import EXIT_OK, print_text, write_output
 from icekeeper.errors import PolicyError
+
+if TYPE_CHECKING:
+    from icekeeper.state.store import StateStore
 
 MetricsPort = Annotated[
     int | None,
@@ -44,10 +47,8 @@ def metrics(
     from icekeeper.report.metrics import StateMetrics
     from icekeeper.state.open import open_state
 
-    registry = StateMetrics(open_state(os.environ), catalogs or ()).registry()
-    from prometheus_client import generate_latest
-
-    text = generate_latest(registry).decode()
+    state = open_state(os.environ)
+    text = StateMetrics(state, _recorded_names(catalogs or (), state)).text()
     if output is None:
         print_text(text)
     else:
@@ -55,16 +56,37 @@ def metrics(
     return EXIT_OK
 
 
+def _recorded_names(catalogs: Iterable[str], state: StateStore) -> list[str]:
+    """The names of these catalogs in the state, where a table bucket has its own name instead of its ARN.
+
+    Raises:
+        PolicyError: a catalog is neither in the state nor configured.
+    """
+    from icekeeper.catalogs.load import configured_catalog
+    from icekeeper.report.metrics import recorded_catalogs
+
+    recorded = {catalog.name for catalog in recorded_catalogs(state)}
+    return [name if name in recorded else configured_catalog(name).name for name in catalogs]
+
+
 @contextmanager
 def served_metrics(
-    port: int | None, address: str | None, catalogs: Sequence[str], interval_s: float, notify: Callable[[str], object]
+    port: int | None,
+    address: str | None,
+    catalogs: Sequence[str],
+    interval_s: float,
+    notify: Callable[[str], object],
+    *,
+    scans_all: bool,
 ) -> Iterator[Callable[[float, bool], object]]:
     """Serve the metrics of ``icekeeper run`` while the block runs, if ``port`` is given.
+
+    ``scans_all``: whether the process scans whole catalogs.
 
     Yields a function to call at the start and end of each cycle, with the interval of the cycles.
 
     Raises:
-        PolicyError: ``prometheus_client`` is not installed, or the port cannot be used.
+        PolicyError: a catalog is not configured, or the port cannot be used.
     """
     if port is None:
         if address is not None:
@@ -75,7 +97,8 @@ def served_metrics(
     from icekeeper.report.metrics import StateMetrics
     from icekeeper.state.open import open_state
 
-    health = CycleHealth(interval_s)
-    with served(address or "127.0.0.1", port, StateMetrics(open_state(os.environ), catalogs), health) as url:
+    state, health = open_state(os.environ), CycleHealth(interval_s)
+    metrics = StateMetrics(state, _recorded_names(catalogs, state), awaits_scan=scans_all)
+    with served(address or "127.0.0.1", port, metrics, health) as url:
         notify(f"metrics at {url}/metrics, health at {url}/healthz")
         yield lambda interval_s, has_ended: health.note(interval_s, has_ended=has_ended)

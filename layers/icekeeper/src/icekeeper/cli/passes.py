@@ -540,7 +540,9 @@ def run(
     with open_engine(engine):  # fails here rather than in each pass
         pass
     with (
-        served_metrics(metrics_port, metrics_address, catalogs, interval_s, tell_now) as on_cycle,
+        served_metrics(
+            metrics_port, metrics_address, catalogs, interval_s, tell_now, scans_all=not patterns
+        ) as on_cycle,
         PassProcesses(engine, os.environ) as run_pass,
     ):
         service = Service(

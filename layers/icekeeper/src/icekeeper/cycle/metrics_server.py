@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from icekeeper.errors import MaintenanceError, PolicyError
-from icekeeper.report.metrics import StateMetrics
+from icekeeper.report.metrics import CONTENT_TYPE, StateMetrics
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
@@ -104,12 +104,8 @@ def served(address: str, port: int, metrics: StateMetrics, health: CycleHealth) 
     """Serve while the block runs; yields the server's URL.  Port 0 is any free port.
 
     Raises:
-        PolicyError: ``prometheus_client`` is not installed, or the port cannot be used.
+        PolicyError: the port cannot be used.
     """
-    registry = metrics.registry()
-    from prometheus_client import make_wsgi_app
-
-    expose = make_wsgi_app(registry)
     is_local = address == "localhost" or address.startswith("127.")
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -119,10 +115,11 @@ def served(address: str, port: int, metrics: StateMetrics, health: CycleHealth) 
         path = environ.get("PATH_INFO")
         if path == "/metrics":
             try:
-                found: Iterable[bytes] = expose(environ, start_response)
-                return found
+                found = metrics.text()
             except MaintenanceError as error:
                 return _text(start_response, "503 Service Unavailable", str(error))
+            start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
+            return [found.encode()]
         if path == "/healthz":
             why = health.why_not()
             return _text(start_response, "200 OK" if why is None else "503 Service Unavailable", why or "ok")

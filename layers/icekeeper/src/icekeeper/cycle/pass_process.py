@@ -123,6 +123,8 @@ class PassEnd:
     summary: str
     is_cut: bool = False
     """It did not end by itself: its process was killed, or died."""
+    is_recorded: bool = False
+    """Its outcome is in the state, also in the totals."""
 
 
 def what_was_done(outcome: PassOutcome) -> str:
@@ -189,7 +191,7 @@ class Passes:
         over = turn.why_over()
         left = [part for part in outcome.operations if over is not None and part.reason == over]
         after = f"; {len(left)} operation(s) left: {over}" if left else ""
-        return PassEnd(outcome.status.value, what_was_done(outcome) + after)
+        return PassEnd(outcome.status.value, what_was_done(outcome) + after, is_recorded=True)
 
     def _catalog(self, order: PassOrder) -> Catalog:
         """The catalog, opened anew for the passes of each detection."""

@@ -31,7 +31,7 @@ from icekeeper.maintenance.run_pass import PASS_LEASE_MS
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import Policy
 from icekeeper.report.activity import is_json, json_line
-from icekeeper.report.outcome import in_plain_words
+from icekeeper.report.outcome import PassStatus, in_plain_words
 from icekeeper.state.claims import CutWork, cut_again
 from icekeeper.state.leases import HeldLease, holder_name, kept_alive, note_detection, take_slot
 from icekeeper.state.store import StateStore
@@ -247,6 +247,9 @@ class Service:
             end = PassEnd("failed", str(error))
         if end is None:
             return True
+        if end.status == PassStatus.FAILED and not end.is_recorded:
+            with suppress(StorageError):  # a figure only
+                self._state.totals.add(work.order.proposal.identity.catalog, {f"passes.{PassStatus.FAILED}": 1})
         result = TableResult(
             catalog=work.order.proposal.catalog,
             table=work.order.proposal.table,

@@ -399,8 +399,10 @@ class Scanner:
             self._count(place)
             if place.seen is not None:
                 place.seen.finish(place.whole, self.run, self.now_ms)
-            if not self.patterns:  # else the scan covers only a part of the catalog
-                self._note_scan(place, counts[place.catalog.id.name])
+            scanned = counts[place.catalog.id.name]
+            # Not if it covers only a part of the catalog, or no table of it in time.
+            if not self.patterns and (scanned or not place.selected):
+                self._note_scan(place, scanned)
         # No run will serve the requests for tables that no longer exist, unless under another name.
         served = {found.request.identity.lease_key for _, found in reached.done if found.request is not None}
         for request in (request for _, found in reached.done for request in found.stale):

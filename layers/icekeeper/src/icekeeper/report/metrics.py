@@ -1,32 +1,32 @@
 """Metrics for Prometheus: what scans and passes have recorded in the state, as gauges and counters.
 
 Everything comes from the state, so counters survive restarts, and all processes that share the state serve the same.
-``prometheus_client`` is an optional dependency, imported when metrics are made.
+Series that alerts compare begin with 0, before there is a scan or a failure, because an increase is only seen after a
+sample.  The text format is that of https://prometheus.io/docs/instrumenting/exposition_formats/, version 0.0.4.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
-from icekeeper.errors import PolicyError
 from icekeeper.health.examine import AGE_COUNTER, lake_totals
+from icekeeper.health.table_state import TableState, state_of
 from icekeeper.machine.metering import RequestKind
-from icekeeper.report.outcome import PassOutcome, Status, request_key
+from icekeeper.model import CatalogId
+from icekeeper.operation_facts import Operation
+from icekeeper.report.outcome import PassOutcome, PassStatus, Status, request_key
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.store import StateStore
 from icekeeper.text import escaped
 
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.core import Metric
-
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MOST_TABLES = 1000
-"""Tables with metrics of their own: those with the most warnings first, then the largest."""
+"""Tables with metrics of their own: those in the worst state first, then with the most warnings, then the largest."""
 # Reading the state of 10,000 tables costs seconds and, on DynamoDB, money; scans are minutes apart.
 _FRESH_S = 60.0
 
@@ -88,7 +88,10 @@ class MetricFacts:
 
 def _metrics() -> Iterator[tuple[str, MetricFacts]]:
     of_catalog, of_table = ("catalog",), ("catalog", "table")
+    ended = "when the last scan of the whole catalog ended, in seconds since 1970; 0: none has"
+    yield "last_scan_timestamp_seconds", MetricFacts("gauge", ended, of_catalog)
     yield "catalog_tables", MetricFacts("gauge", "tables that scans have seen", of_catalog)
+    yield "catalog_tables_in_state", MetricFacts("gauge", "tables in this state", (*of_catalog, "state"))
     yield "catalog_tables_warned", MetricFacts("gauge", "tables that have a warning", of_catalog)
     unshown = f"tables without metrics of their own, because only {MOST_TABLES} have them"
     yield "catalog_tables_left_out", MetricFacts("gauge", unshown, of_catalog)
@@ -96,6 +99,7 @@ def _metrics() -> Iterator[tuple[str, MetricFacts]]:
         yield f"catalog_{name}", MetricFacts("gauge", f"over all tables: {meaning}", of_catalog)
     for name, meaning in _LAKE.values():
         yield f"table_{name}", MetricFacts("gauge", meaning, of_table)
+    yield "table_state", MetricFacts("gauge", "1: the table is in this state, which is not well", (*of_table, "state"))
     yield "table_warning", MetricFacts("gauge", "1: the table has a warning of this kind", (*of_table, "kind"))
     changed = "when a scan last saw the table changed"
     yield "table_observed_timestamp_seconds", MetricFacts("gauge", changed, of_table)
@@ -128,45 +132,41 @@ def amounts_of(outcome: PassOutcome, duration_ms: int) -> dict[str, int]:
     return dict(found)
 
 
+def recorded_catalogs(state: StateStore) -> set[CatalogId]:
+    """The catalogs that were scanned or maintained with this state.
+
+    Raises:
+        StorageError: the state cannot be read.
+    """
+    return {catalog for catalog, _ in state.totals.all()} | {scan.catalog for scan in state.scans.all()}
+
+
+Sample: TypeAlias = tuple[str, tuple[str, ...], float]
+"""Name without prefix, values of the labels, and value."""
+
+
 class StateMetrics:
-    """The metrics of all catalogs in a state, read at most once a minute; a collector of ``prometheus_client``."""
+    """The metrics of all catalogs in a state, read at most once a minute."""
 
     def __init__(
         self,
         state: StateStore,
         catalogs: Sequence[str] = (),
         *,
+        awaits_scan: bool = True,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``catalogs``: only these; by default all catalogs in the state."""
+        """``catalogs``: only these, also before the state knows them; by default all catalogs in the state.
+        ``awaits_scan``: whether a catalog without a scan has the time 0 of its last scan, so that an alert rings.
+        """
         self._state, self._catalogs, self._monotonic_s = state, frozenset(catalogs), monotonic_s
+        self._awaits_scan = awaits_scan
         self._lock = Lock()
         self._read_s: float | None = None
-        self._found: Sequence[Metric] = ()
+        self._text = ""
 
-    def registry(self) -> CollectorRegistry:
-        """A registry of this collector alone.
-
-        Raises:
-            PolicyError: ``prometheus_client`` is not installed.
-        """
-        try:
-            from prometheus_client import CollectorRegistry
-        except ImportError:
-            raise PolicyError(
-                "metrics need prometheus_client, which is not installed: run pip install 'icekeeper[metrics]'"
-            ) from None
-
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
-        return registry
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing, so that the registry need not read the state to know the names."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        """The metrics; called by ``prometheus_client``.
+    def text(self) -> str:
+        """The metrics in Prometheus' text format.
 
         Raises:
             StorageError: the state cannot be read.
@@ -174,54 +174,87 @@ class StateMetrics:
         with self._lock:
             now_s = self._monotonic_s()
             if self._read_s is None or now_s - self._read_s > _FRESH_S:
-                self._found = [*_families(self._samples())]
+                self._text = exposition(self._samples())
                 self._read_s = now_s
-            return self._found
+            return self._text
 
-    def _samples(self) -> Iterator[tuple[str, tuple[str, ...], float]]:
-        """Name, values of the labels, and value of each sample."""
-        totals: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        lakes: defaultdict[str, dict[str, LakeStats]] = defaultdict(dict)
-        for catalog, amounts in self._state.totals.all():
-            if self._catalogs and catalog.name not in self._catalogs:
-                continue
-            totals[catalog.name] += amounts
-            for stats in self._state.lake_stats.of_catalog(catalog):
-                if not stats.identity.uuid:  # the table could not be read: its earlier stats count
-                    continue
-                name = str(stats.identity.table)
-                known = lakes[catalog.name].get(name)
-                if known is None or known.observed_ms < stats.observed_ms:
-                    lakes[catalog.name][name] = stats
+    def _samples(self) -> Iterator[Sample]:
+        totals: dict[str, Counter[str]] = {name: Counter() for name in self._catalogs}
+        scanned_ms = Counter[str]()
+        lakes: defaultdict[str, defaultdict[str, _Table]] = defaultdict(lambda: defaultdict(_Table))
+        with self._state.kept_open():
+            shown = {item for item in recorded_catalogs(self._state) if not self._catalogs or item.name in totals}
+            for catalog, amounts in self._state.totals.all():
+                if catalog in shown:
+                    totals.setdefault(catalog.name, Counter()).update(amounts)
+            for scan in self._state.scans.all():
+                name = scan.catalog.name
+                scanned_ms[name] = max(scanned_ms[name], scan.scanned_ms)
+            for catalog in shown:
+                for stats in self._state.lake_stats.of_catalog(catalog):
+                    lakes[catalog.name][str(stats.identity.table)].add(stats)
         left = MOST_TABLES
-        for name in sorted(totals):
+        for name in sorted(totals.keys() | {catalog.name for catalog in shown}):
             label, tables = escaped(name), lakes[name]
-            yield from _of_totals(label, totals[name])
-            shown = sorted(tables, key=lambda name: _priority(tables[name]))[:left]
-            left -= len(shown)
-            yield from _of_lake(label, tables.values(), len(tables) - len(shown))
-            for name in shown:
+            yield from _of_totals(label, totals.get(name, Counter()))
+            if self._awaits_scan or scanned_ms[name]:
+                yield "last_scan_timestamp_seconds", (label,), scanned_ms[name] / 1000
+            first = sorted(tables, key=lambda name: (*tables[name].priority, name))[:left]
+            left -= len(first)
+            yield from _of_lake(label, tables.values(), len(tables) - len(first))
+            for name in first:
                 yield from _of_table((label, escaped(name)), tables[name])
 
 
-def _priority(stats: LakeStats) -> tuple[float, float, str]:
-    return -len(stats.warnings), -stats.counters.get("lake_bytes", 0), str(stats.identity.table)
+_STATES = tuple(TableState)
 
 
-def _of_totals(catalog: str, totals: Mapping[str, int]) -> Iterator[tuple[str, tuple[str, ...], float]]:
-    for name, amount in totals.items():
-        counter, *labels = name.split(".")
-        if counter in ("passes", "operations", "requests"):
-            yield f"{counter}_total", (catalog, *labels), amount
+@dataclass(slots=True)
+class _Table:
+    """The records of a name: the newest that was read, and that of a scan that could not read the table."""
+
+    stats: LakeStats | None = None
+    unread: LakeStats | None = None
+
+    def add(self, stats: LakeStats) -> None:
+        if stats.verdict.is_unread:
+            self.unread = stats
+        elif self.stats is None or self.stats.observed_ms < stats.observed_ms:
+            self.stats = stats
+
+    @property
+    def state(self) -> TableState:
+        return state_of(self.stats, self.unread)[0]
+
+    @property
+    def priority(self) -> tuple[float, ...]:
+        stats = self.stats
+        most = (0, 0) if stats is None else (-len(stats.warnings), -stats.counters.get("lake_bytes", 0))
+        return _STATES.index(self.state), *most
+
+
+def _of_totals(catalog: str, totals: Mapping[str, int]) -> Iterator[Sample]:
+    for status in PassStatus:
+        yield "passes_total", (catalog, status), totals.get(f"passes.{status}", 0)
+    for operation in Operation:
+        for ended in Status:
+            if ended is not Status.SKIPPED:
+                amount = totals.get(f"operations.{operation}.{ended}", 0)
+                yield "operations_total", (catalog, operation, ended), amount
+    for kind in RequestKind:
+        yield "requests_total", (catalog, kind), totals.get(f"requests.{kind}", 0)
     yield "pass_seconds_total", (catalog,), totals.get("pass_ms", 0) / 1000
     for name in _COUNTERS:
         if name != "pass_seconds":
             yield f"{name}_total", (catalog,), totals.get(name, 0)
 
 
-def _of_lake(catalog: str, tables: Iterable[LakeStats], left_out: int) -> Iterator[tuple[str, tuple[str, ...], float]]:
-    totals = lake_totals(tables)
-    yield "catalog_tables", (catalog,), totals["lake_tables"]
+def _of_lake(catalog: str, tables: Collection[_Table], left_out: int) -> Iterator[Sample]:
+    totals = lake_totals(table.stats for table in tables if table.stats is not None)
+    states = Counter(table.state for table in tables)
+    yield "catalog_tables", (catalog,), len(tables)
+    for state in TableState:
+        yield "catalog_tables_in_state", (catalog, state), states[state]
     yield "catalog_tables_warned", (catalog,), totals["lake_tables_warned"]
     yield "catalog_tables_left_out", (catalog,), left_out
     for key, (name, _) in _LAKE.items():
@@ -233,7 +266,11 @@ def _in_base_units(key: str, value: float) -> float:
     return value * 3600 if key == AGE_COUNTER else value
 
 
-def _of_table(labels: tuple[str, str], stats: LakeStats) -> Iterator[tuple[str, tuple[str, ...], float]]:
+def _of_table(labels: tuple[str, str], table: _Table) -> Iterator[Sample]:
+    if table.state is not TableState.WELL:
+        yield "table_state", (*labels, table.state), 1
+    if (stats := table.stats) is None:
+        return
     for key, (name, _) in _LAKE.items():
         if key in stats.counters:
             yield f"table_{name}", labels, _in_base_units(key, stats.counters[key])
@@ -242,16 +279,19 @@ def _of_table(labels: tuple[str, str], stats: LakeStats) -> Iterator[tuple[str, 
     yield "table_observed_timestamp_seconds", labels, stats.observed_ms / 1000
 
 
-def _families(samples: Iterable[tuple[str, tuple[str, ...], float]]) -> Iterator[Metric]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+def exposition(samples: Iterable[Sample]) -> str:
+    """These samples in Prometheus' text format; a metric without samples is left out."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for short, values, value in samples:
+        name = f"{_PREFIX}{short}"
+        pairs = zip(METRICS[name].labels, values, strict=True)
+        labels = ",".join(f'{label}="{text.translate(_IN_LABELS)}"' for label, text in pairs)
+        found[name].append(f"{name}{{{labels}}} {value}\n")
+    return "".join(
+        f"# HELP {name} {facts.meaning.capitalize()}.\n# TYPE {name} {facts.kind}\n{''.join(found[name])}"
+        for name, facts in METRICS.items()
+        if name in found
+    )
 
-    found: defaultdict[str, list[tuple[tuple[str, ...], float]]] = defaultdict(list)
-    for name, labels, value in samples:
-        found[f"{_PREFIX}{name}"].append((labels, value))
-    for name, facts in METRICS.items():
-        kind = CounterMetricFamily if facts.kind == "counter" else GaugeMetricFamily
-        family = kind(name, facts.meaning.capitalize() + ".", labels=facts.labels)
-        for labels, value in found[name]:
-            family.add_metric(labels, value)
-        if family.samples:
-            yield family
+
+_IN_LABELS = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
