@@ -441,6 +441,7 @@ DOCUMENTS: dict[str, Schema] = {
         "Tables as scans and passes recorded them",
         {
             "status": STATUS,
+            "blockers": each("which tables cannot be read, so that the deletions of others wait", text()),
             "tables": each(
                 "most urgent first",
                 fields(
@@ -448,7 +449,11 @@ DOCUMENTS: dict[str, Schema] = {
                     {
                         "catalog": TABLE["catalog"],
                         "name": text("NAMESPACE.TABLE"),
-                        "state": one_of("in trouble, with work due, or well", "trouble", "work", "well"),
+                        "state": one_of(
+                            "docs/report.md explains it", "unreadable", "damaged", "trouble", "work", "paused", "well"
+                        ),
+                        "waits": flag("whether its deletions wait for another table that cannot be read"),
+                        "verified_ms": whole("when verify last looked at it, in epoch milliseconds; 0: never"),
                         "priority": number("0 to 1; it grows with each reason, and runs begin with the highest"),
                         "observed_ms": whole("since when the shown values hold, in epoch milliseconds"),
                         "age_seconds": whole("for how long the shown values hold"),
@@ -514,6 +519,7 @@ DOCUMENTS: dict[str, Schema] = {
                 fields("", {"kind": text("a name of docs/detection.md"), "message": text("a sentence")}),
             ),
             "policy": by_key("settings that are set, by policy key", SOURCED),
+            "verified_ms": whole("when verify last looked at it, in epoch milliseconds; 0: never"),
         },
     ),
     "maintain": {"anyOf": [fields("A pass, or a dry run of one", MAINTAIN, MAINTAIN_MORE), SEVERAL]},

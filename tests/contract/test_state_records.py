@@ -15,12 +15,23 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import CatalogId, TableName
 from icekeeper.policy.sweep_rhythm import SweepMemory
 from icekeeper.state.claims import CutOff, CutWork, cut_again, forget_cut, waiting_cuts
-from icekeeper.state.findings import RETRY_MS, CatalogScan, Part, RefusedExpiry, TableLayout, UnreadableFile, Verdict
+from icekeeper.state.findings import (
+    MOST_PROBLEMS,
+    RETRY_MS,
+    CatalogScan,
+    FileFinding,
+    Part,
+    RefusedExpiry,
+    TableLayout,
+    Verdict,
+    Verified,
+)
 from icekeeper.state.identity import Entry, TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.store import SeenTable, StateStore, hour_of
 from icekeeper.state.sweeps import SweepKind, SweepRecord
+from icekeeper.state.table_memory import TableMemory
 from local_stack.moto_server import MotoServer
 from support.examples import examples
 from support.state_stores import (
@@ -162,10 +173,10 @@ def test_an_empty_store_returns_no_records(open_store: OpenStore) -> None:
     assert store.requests.pending() == ()
     assert store.requests.claim(a_request(1)) is False
     assert store.sweeps.of_table(IDENTITY) == {}
-    assert store.unreadable_files.of_table(IDENTITY) == {}
-    store.unreadable_files.forget(IDENTITY, [GONE.path])
+    assert store.findings.of_table(IDENTITY) == {}
+    store.findings.forget(IDENTITY, [GONE.path])
     glance = store.glance(IDENTITY, now_ms=0)
-    assert (glance.sweeps, glance.unreadable) == ({}, {})
+    assert (glance.sweeps, glance.findings) == ({}, {})
 
 
 def test_stats_are_kept_until_they_are_replaced_or_forgotten(open_store: OpenStore) -> None:
@@ -371,10 +382,10 @@ def test_copies_and_other_tables_have_separate_records(open_store: OpenStore, ot
     assert requests.claim(a_request(6, other)) is True
     assert requests.pending() == (a_request(5),)
     store.sweeps.record(IDENTITY, SWEPT)
-    store.unreadable_files.record(IDENTITY, [GONE])
-    assert (store.sweeps.of_table(other), store.unreadable_files.of_table(other)) == ({}, {})
+    store.findings.record(IDENTITY, [GONE])
+    assert (store.sweeps.of_table(other), store.findings.of_table(other)) == ({}, {})
     glance = store.glance(other, now_ms=0)
-    assert (glance.sweeps, glance.unreadable) == ({}, {})
+    assert (glance.sweeps, glance.findings) == ({}, {})
 
 
 def test_records_are_found_by_any_name_of_the_table(open_store: OpenStore) -> None:
@@ -388,10 +399,10 @@ def test_records_are_found_by_any_name_of_the_table(open_store: OpenStore) -> No
     assert requests.pending() == ()
     store.sweeps.record(IDENTITY, SWEPT)
     assert store.sweeps.of_table(renamed) == {SweepKind.SWEPT: SWEPT}
-    store.unreadable_files.record(IDENTITY, [GONE])
-    assert store.unreadable_files.of_table(renamed) == {GONE.path: GONE}
-    store.unreadable_files.forget(renamed, [GONE.path])
-    assert store.unreadable_files.of_table(IDENTITY) == {}
+    store.findings.record(IDENTITY, [GONE])
+    assert store.findings.of_table(renamed) == {GONE.path: GONE}
+    store.findings.forget(renamed, [GONE.path])
+    assert store.findings.of_table(IDENTITY) == {}
 
 
 def test_exactly_one_of_many_racing_claims_succeeds(open_store: OpenStore) -> None:
@@ -433,17 +444,17 @@ def test_a_sweep_record_replaces_its_kind_even_if_an_earlier_clock_was_ahead(
 
 # Unreadable files (rule: leave-out-unreadable-files).
 
-GONE = UnreadableFile(path="s3://b/t/data/ä.parquet", why="it does not exist", schema_digest="d1", tried_ms=2**42)
-TORN = UnreadableFile(path="s3://b/t/data/b.parquet", why="it is damaged", schema_digest="d2", tried_ms=7)
+GONE = FileFinding(path="s3://b/t/data/ä.parquet", why="it does not exist", schema_digest="d1", tried_ms=2**42)
+TORN = FileFinding(path="s3://b/t/data/b.parquet", why="it is damaged", schema_digest="d2", tried_ms=7)
 
 
 @pytest.mark.parametrize("identity", [IDENTITY, WITHOUT_UUID], ids=["with a UUID", "without one"])
 def test_unreadable_files_are_replaced_and_forgotten_by_path(open_store: OpenStore, identity: TableIdentity) -> None:
-    store = open_store().unreadable_files
+    store = open_store().findings
     store.record(identity, [GONE, TORN])
-    found = open_store().unreadable_files.of_table(identity)
+    found = open_store().findings.of_table(identity)
     assert list(found.items()) == [(TORN.path, TORN), (GONE.path, GONE)]
-    assert open_store().glance(identity, now_ms=0).unreadable == found
+    assert open_store().glance(identity, now_ms=0).findings == found
     again = replace(TORN, why="it is gone", schema_digest="d3", tried_ms=8)
     store.record(identity, [again])
     assert store.of_table(identity) == {GONE.path: GONE, TORN.path: again}
@@ -454,10 +465,41 @@ def test_unreadable_files_are_replaced_and_forgotten_by_path(open_store: OpenSto
 def test_many_unreadable_files_are_written_in_batches(open_store: OpenStore) -> None:
     """DynamoDB takes 25 at a time."""
     files = [replace(TORN, path=f"s3://b/t/{number:03d}") for number in range(60)]
-    open_store().unreadable_files.record(IDENTITY, files)
-    assert list(open_store().unreadable_files.of_table(IDENTITY).values()) == files
-    open_store().unreadable_files.forget(IDENTITY, [item.path for item in files[1:]])
-    assert list(open_store().unreadable_files.of_table(IDENTITY)) == ["s3://b/t/000"]
+    open_store().findings.record(IDENTITY, files)
+    assert list(open_store().findings.of_table(IDENTITY).values()) == files
+    open_store().findings.forget(IDENTITY, [item.path for item in files[1:]])
+    assert list(open_store().findings.of_table(IDENTITY)) == ["s3://b/t/000"]
+
+
+def test_verify_replaces_its_findings_and_keeps_what_a_pass_could_not_decode(open_store: OpenStore) -> None:
+    """A restored file and a file that no snapshot references any more are forgotten."""
+    memory = TableMemory(open_store(), IDENTITY, lambda: 7)
+    gone, torn, old, count = (f"s3://b/t/{name}" for name in ("gone", "torn", "old", "count"))
+    memory.remember_verified({gone: ("missing_file", "g"), count: ("wrong_count", "c")}, 3, {gone, torn, old, count})
+    assert open_store().glance(IDENTITY, now_ms=0).verified == Verified(at_ms=7, problems=3)
+    memory.remember_unreadable({gone: f"{gone} does not exist", torn: "t", old: "o"}, "d")
+    found = memory.store.findings.of_table(IDENTITY)
+    kinds = {gone: "missing_file", count: "wrong_count", torn: "unreadable_file", old: "unreadable_file"}
+    assert {path: file.kind for path, file in found.items()} == kinds
+    assert set(memory.waiting_unreadable("d")) == {gone, torn, old}
+    memory.forget_read([gone, count])  # only a verify or the expiry of its last snapshot ends what verify found
+    assert memory.store.findings.of_table(IDENTITY) == found
+    memory.remember_verified({}, 0, {gone, torn, count})
+    assert set(memory.store.findings.of_table(IDENTITY)) == {torn}
+    memory.remember_unreadable({gone: f"{gone} does not exist"}, "d")
+    memory.remember_verified({}, 0, {gone, torn, count})
+    assert set(memory.store.findings.of_table(IDENTITY)) == {torn}
+    memory.forget_freed([torn])
+    assert open_store().glance(IDENTITY, now_ms=0).findings == {}
+
+
+def test_findings_of_a_verify_are_bounded_in_number_and_length(open_store: OpenStore) -> None:
+    memory = TableMemory(open_store(), IDENTITY, lambda: 7)
+    problems = {f"s3://b/t/{number:04d}": ("missing_file", "w" * 2_000) for number in range(MOST_PROBLEMS + 5)}
+    memory.remember_verified({"p" * 5_000: ("missing_file", "w"), **problems}, 1_006, set())
+    found = memory.store.findings.of_table(IDENTITY)
+    assert list(found) == list(problems)[:MOST_PROBLEMS]
+    assert {len(file.why) for file in found.values()} == {1_000}
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,17 @@ class TestBothWait:
         assert warnings() == {}
         whole = lake.pointer().read_bytes()
         damaged(lake)
+        assert lake.command("detect").code == 1
         outcomes = lake.sweep()
+        answer = lake.command("list", "--json").json
+        blocker = (
+            "tenant.bad cannot be read; deletions wait in 1 table; repair it, or exclude it with "
+            "icekeeper claims exclude tenant.bad --catalog C"
+        )
+        assert answer["blockers"] == [blocker]
+        states = [("tenant.bad", "unreadable", False), ("victim.t0", "well", True)]
+        assert [(item["name"], item["state"], item["waits"]) for item in answer["tables"]] == states
+        assert lake.command("list").out.splitlines()[0] == blocker
         rules = f"ICEKEEPER_ALLOWED_PREFIXES='C.victim={lake.home}/victim/;C.tenant=FOLDER/'"
         assert {item["status"] for item in outcomes.values()} == {"refused"}
         assert all(rules in item["reason"] for item in outcomes.values())

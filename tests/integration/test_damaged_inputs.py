@@ -167,7 +167,7 @@ def test_a_bad_file_never_delays_the_others(
 def left_out(table: MaintainedTable, **settings: str) -> tuple[int, list[str]]:
     """Run compaction; return how many files it merged, and which files the state records as unreadable."""
     outcome = table.run(Operation.COMPACT, **settings)
-    known = table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded))
+    known = table.state.findings.of_table(identity_of(table.catalog, table.loaded))
     return int(outcome.metrics.get("compact.files_merged", 0)), list(known)
 
 
@@ -211,7 +211,7 @@ def test_a_rewrite_of_all_files_retries_unreadable_files_at_once(table: Maintain
     assert outcome.status is Status.FAILED
     assert (outcome.reason or "").startswith("1 bin(s) failed: ")
     assert len(table.data_files()) == 4
-    assert table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded)) == {}
+    assert table.state.findings.of_table(identity_of(table.catalog, table.loaded)) == {}
 
     on_disk(bad).rmdir()
     assert left_out(table) == (3, [bad])
@@ -256,7 +256,7 @@ def test_a_changed_schema_or_name_mapping_retries_unreadable_files(table: Mainta
             transaction.set_properties({"anything": "else"})
     on_disk(bad).unlink()  # its reason shows whether it is opened
     assert left_out(table) == (2, [bad])
-    (known,) = table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded)).values()
+    (known,) = table.state.findings.of_table(identity_of(table.catalog, table.loaded)).values()
     assert known.why.endswith("does not exist") is (change == "schema")
 
 
@@ -265,11 +265,11 @@ def test_a_pass_but_no_dry_run_forgets_unreadable_files_that_left_the_table(tabl
     damage(on_disk(bad))
     identity = identity_of(table.catalog, table.loaded)
     table.maintain("compact", dry_run=True)
-    assert table.state.unreadable_files.of_table(identity) == {}
+    assert table.state.findings.of_table(identity) == {}
     assert left_out(table) == (3, [bad])
     table.table.delete("id >= 30")
     table.maintain("compact", dry_run=True)
-    assert list(table.state.unreadable_files.of_table(identity)) == [bad]
+    assert list(table.state.findings.of_table(identity)) == [bad]
     assert left_out(table) == (0, [])
 
 

@@ -18,7 +18,7 @@ from icekeeper.machine.clock import HOUR_MS, ServerClock, system_clock
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state import item_layout
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
-from icekeeper.state.findings import UnreadableFile
+from icekeeper.state.findings import FileFinding
 from icekeeper.state.identity import TableAddress, TableIdentity
 from icekeeper.state.items import Item
 from icekeeper.state.leases import Lease
@@ -208,9 +208,9 @@ def test_a_long_summary_is_cut_and_a_path_that_is_not_text_is_refused(table: Dyn
     store.record_pass(replace(JOURNALED, status="failed", summary="compact: 🧊" * 100_000))
     (entry,) = store.history(IDENTITY)
     assert (entry.status, entry.summary[:10], len(entry.summary)) == ("failed", "compact: 🧊", 50_000)
-    file = UnreadableFile(path="\udcff", why="w", schema_digest="d", tried_ms=1)
+    file = FileFinding(path="\udcff", why="w", schema_digest="d", tried_ms=1)
     with pytest.raises(StorageError) as caught:
-        store.unreadable_files.record(IDENTITY, [file])
+        store.findings.record(IDENTITY, [file])
     assert str(caught.value).endswith("#\\udcff' is not text that the state can store")
 
 
@@ -276,11 +276,11 @@ def test_names_longer_than_a_key_are_kept_apart(table: DynamoTable) -> None:
     other = replace(long, uuid="v")
     paths = [f"s3://bucket/{'ä' * 900}/{number}" for number in range(3)]
     for number, path in enumerate(paths):
-        store.unreadable_files.record(long, [UnreadableFile(path=path, why="w", schema_digest="d", tried_ms=number)])
-    assert {path: item.tried_ms for path, item in store.unreadable_files.of_table(long).items()} == {
+        store.findings.record(long, [FileFinding(path=path, why="w", schema_digest="d", tried_ms=number)])
+    assert {path: item.tried_ms for path, item in store.findings.of_table(long).items()} == {
         path: number for number, path in enumerate(paths)
     }
-    assert store.unreadable_files.of_table(other) == {}
+    assert store.findings.of_table(other) == {}
     for identity in (long, other):
         store.requests.file(MaintenanceRequest(identity=identity, requested_ms=1))
         store.leases.acquire(identity.lease_key, identity.uuid, now_ms=0, ttl_ms=1)

@@ -205,7 +205,7 @@ def test_an_unreadable_delete_file_is_not_read_again(table: MaintainedTable) -> 
     assert outcome.metrics["rewrite_position_deletes.bins"] == 1
     assert f"left 1 file(s) out: file {victim} cannot be read: " in outcome.summary
     assert [entry.file.partition for entry in deletes(table)] == [("eu",), ("us",), ("us",)]
-    assert list(table.state.unreadable_files.of_table(identity_of(table.catalog, table.loaded))) == [victim]
+    assert list(table.state.findings.of_table(identity_of(table.catalog, table.loaded))) == [victim]
     table.engine.during = lambda: pytest.fail("files were read")
     assert rewritten(table).status is Status.SKIPPED
 

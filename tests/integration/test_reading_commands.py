@@ -295,7 +295,7 @@ def test_health_counts_and_warns_and_changes_nothing(command: Command) -> None:
     document = answer.json
     assert list(document) == [
         *("table", "catalog", "status", "snapshot_id", "snapshot_id_text"),
-        *("observed_ms", "counters", "warnings", "policy"),
+        *("observed_ms", "counters", "warnings", "policy", "verified_ms"),
     ]
     snapshot = table.refresh().current_snapshot()
     assert snapshot is not None
@@ -523,7 +523,7 @@ def test_a_table_that_cannot_be_read_is_in_trouble_until_a_scan_reads_it(lake: C
     text = newest.read_text()
     newest.write_text("{")
     calm = page_of(lake, "--fresh", "*", code=1, says="error: 1 table could not be read: ns.calm: ")["ns.calm"]
-    assert (calm["state"], calm["counters"]["lake_data_files"]) == ("trouble", 1)
+    assert (calm["state"], calm["counters"]["lake_data_files"]) == ("unreadable", 1)
     assert calm["trouble"].startswith("cannot be read: ")
     newest.write_text(text)
     assert page_of(lake, "--fresh", "*")["ns.calm"]["state"] == "well"

@@ -65,9 +65,9 @@ def test_hostile_names_stay_text(browser: Browser, hostile_page: Path) -> None:
     shown = browser.run("return document.body.innerText")
     assert "\u202e" not in shown
     plain = escaped(HOSTILE)
-    name = browser.run("return document.querySelector('.name button').textContent")
-    assert name == f"evil.{plain}"
-    row = browser.run("return document.querySelector('tr.detail').innerText")
+    button = "[...document.querySelectorAll('.name button')].find((one) => one.textContent.startsWith('evil.'))"
+    assert browser.run(f"return {button}.textContent") == f"evil.{plain}"
+    row = browser.run(f"return {button}.closest('tr').nextElementSibling.innerText")
     # A reason, a warning, a tag, a setting's source, and the end of the last pass, which is shown twice.
     assert row.count(plain) >= 6
     assert browser.run("return [...document.querySelectorAll('.rows script, .rows img, .rows a')].length") == 0
@@ -110,7 +110,7 @@ def test_the_list_is_searched_filtered_sorted_and_paged(browser: Browser, hostil
         browser.run(script, text)
 
     press("in trouble")
-    assert len(names()) == states.count("trouble") > 2
+    assert len(names()) == states.count("trouble") > 1
     press("all")
     search("WEB.events_0000")
     assert sorted(names()) == ["web.events_00001", "web.events_00001", "web.events_00005", "web.events_00009"]

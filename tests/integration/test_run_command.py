@@ -30,7 +30,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import slot_keys, take_slot
 from icekeeper.state.open import open_state
 from icekeeper.state.requests import MaintenanceRequest
-from support.command import CATALOG, Command, in_this_process
+from support.command import CATALOG, Command, in_this_process, local_path
 from support.state_stores import newest_look
 
 Task = TypeVar("Task")
@@ -88,6 +88,26 @@ def eventually(holds: Callable[[], object]) -> None:
 def pool() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(2) as made:
         yield made
+
+
+def test_tables_are_verified_once_an_interval_and_only_on_request(command: Command) -> None:
+    for name in ("ns.a", "ns.b"):
+        command.table(name, appends=1)
+    (file,) = command.catalog.load_table("ns.b").scan().plan_files()
+    lost = local_path(file.file.file_path)
+    lost.unlink()
+    run = ("run", "--once", "--engine", "local")
+    assert len(command(*run).out.splitlines()) == 1
+    answer = command(*run, "--verify-interval", "7d")
+    checked = "(1 snapshot, 1 manifest, 1 file)"
+    assert answer.code == 1
+    assert without_time(answer.out.splitlines()[1:]) == ["C ns.a succeeded", "C ns.b failed"]
+    a, b = sorted(line.partition(" s: ")[2] for line in answer.out.splitlines()[1:])
+    assert a == f"verify: damaged {checked}: 1 problem found, such as missing_file {file.file.file_path}"
+    assert b == f"verify: ok {checked}"
+    assert [entry["state"] for entry in command("list", "--json").json["tables"]] == ["damaged", "well"]
+    again = command(*run, "--verify-interval", "7d")
+    assert (again.code, len(again.out.splitlines())) == (0, 1)
 
 
 def test_one_cycle_maintains_the_tables_that_need_it_and_prints_a_line_for_each(command: Command) -> None:

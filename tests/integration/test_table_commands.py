@@ -21,7 +21,7 @@ def test_the_list_shows_the_last_scan_most_urgent_first(command: Command) -> Non
     answer = command("list", "--json")
     assert answer.code == 0
     assert [(entry["name"], entry["state"]) for entry in answer.json["tables"]] == [
-        ("ns.gone", "trouble"),
+        ("ns.gone", "unreadable"),
         ("ns.many", "work"),
         ("ns.few", "well"),
     ]
@@ -31,8 +31,8 @@ def test_the_list_shows_the_last_scan_most_urgent_first(command: Command) -> Non
     assert (heading.split()[0], "age" in heading.split(), "0 minutes" in rows[1]) == ("table", True, True)
     assert all(0 <= entry["age_seconds"] < 600 for entry in answer.json["tables"])
     assert [row.split()[:3] for row in rows] == [
-        ["ns.gone", "trouble", "–"],
-        ["ns.many", "work", "8"],
+        ["ns.gone", "unreadable", "–"],
+        ["ns.many", "work", "due"],
         ["ns.few", "well", "1"],
     ]
     assert "8 data files of" in rows[1]
@@ -53,7 +53,7 @@ def test_the_list_follows_pauses_and_passes(command: Command) -> None:
     assert command("pause", "ns.t", "--until", "2999-01-01T00:00:00Z").code == 0
     paused = listed(command)
     found = "the table is paused until 2999-01-01T00:00:00Z (table property icekeeper.paused_until)"
-    assert (paused["ns.t"]["state"], paused["ns.t"].get("left_alone")) == ("well", found)
+    assert (paused["ns.t"]["state"], paused["ns.t"].get("left_alone")) == ("paused", found)
     assert paused["ns.t"]["observed_ms"] > before["ns.t"]["observed_ms"]
     assert command("pause", "ns.t", "--end").code == 0
     resumed = listed(command)

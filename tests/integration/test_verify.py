@@ -12,7 +12,8 @@ import fastavro
 import pytest
 from pyiceberg.table import Table
 
-from support.command import Command, local_path
+from icekeeper.verification.checks import Problem, ProblemKind, Verification
+from support.command import EVERYTHING_IS_OLD, LOCAL, Command, local_path
 from support.corpus import corpus_params, corpus_table, expected
 
 Record = dict[str, Any]
@@ -212,6 +213,68 @@ def test_damage_is_found_and_named(
     assert set(answer.json["remedies"]) == {problem["kind"] for problem in problems}
     last = answer.err.splitlines()[-1]
     assert last == f"error: ns.t is damaged: {found} found; the lines above say what to do"
+
+
+# What verify finds is remembered.
+
+
+def states(command: Command) -> list[tuple[str, str]]:
+    return [(entry["name"], entry["state"]) for entry in command("list", "--json").json["tables"]]
+
+
+def test_a_damaged_table_comes_first_everywhere_until_it_is_repaired(command: Command) -> None:
+    table = Damaged(command)
+    command.table("ns.sound", appends=1)
+    assert command("detect").code == 0
+    assert states(command) == [("ns.sound", "well"), ("ns.t", "well")]
+    assert command("list").out.count("never verified") == 2
+    victim = local_path(table.data_files[0])
+    whole = victim.read_bytes()
+    victim.unlink()
+    assert command("verify", "ns.t").code == 1
+    sentence = (
+        f"verify found damage in 1 file: missing_file: {table.data_files[0]}: it is referenced but does not exist; "
+        "restore the object; else roll back to a snapshot without it"
+    )
+    for _ in range(2):
+        assert states(command) == [("ns.t", "damaged"), ("ns.sound", "well")]
+        assert command("list", "--json").json["tables"][0]["trouble"] == sentence
+        detection = command("detect", "--json").json
+        assert [(skip["table"], skip.get("warning")) for skip in detection["skipped"]] == [
+            ("ns.t", sentence),
+            ("ns.sound", None),
+        ]
+    assert command("health", "ns.t", "--json").json["warnings"][0] == {"kind": "damaged", "message": sentence}
+    victim.write_bytes(whole)
+    assert command("verify", "ns.t").code == 0
+    assert states(command) == [("ns.sound", "well"), ("ns.t", "well")]
+    never, verified = command("list").out.splitlines()[1:]
+    assert (never.endswith("never verified"), verified.endswith("verified 0 minutes ago")) == (True, True)
+    assert ", verified 0 minutes ago" in command("health", "ns.t").out
+
+
+def test_an_expiry_forgets_damage_that_no_retained_snapshot_references(command: Command) -> None:
+    table = Damaged(command)
+    assert command("detect").code == 0
+    lose(table.data_files[0])
+    assert command("verify", "ns.t").code == 1
+    (lost,) = (t.file for t in table.table.scan().plan_files() if t.file.file_path == table.data_files[0])
+    with table.table.transaction() as transaction, transaction.update_snapshot().overwrite() as removal:
+        removal.delete_data_file(lost)
+    assert command("maintain", "ns.t", "--operations", "compact", *LOCAL).code == 0
+    assert states(command) == [("ns.t", "damaged")]
+    expiry = ("--operations", "expire_snapshots", "--set", "max_snapshots_to_keep=1", *EVERYTHING_IS_OLD)
+    assert command("maintain", "ns.t", *expiry, *LOCAL).code == 0
+    assert states(command) == [("ns.t", "well")]
+
+
+def test_a_file_that_an_expiry_deletes_meanwhile_is_no_damage() -> None:
+    """Of a table that changed, only problems that a second look confirms are reported."""
+    gone, stays = (Problem(ProblemKind.MISSING_FILE, path, "gone") for path in ("a", "b"))
+    refs = [Problem(ProblemKind.BROKEN_REF, f"v{number}.json", "ref 'x' is broken") for number in (1, 2)]
+    new = Problem(ProblemKind.WRONG_SIZE, "c", "shorter")
+    earlier = Verification("ns.t", (gone, stays, refs[0]), {})
+    assert Verification("ns.t", (stays, refs[1], new), {}).confirming(earlier).problems == (stays, refs[1])
 
 
 def test_a_table_without_snapshots_has_no_problem(command: Command) -> None:

@@ -19,6 +19,7 @@ import typer.main
 
 from icekeeper.cli.app import app, main
 from icekeeper.deletion.file_needs import GC_DISABLED
+from icekeeper.health.table_state import WarningKind
 from icekeeper.operations.compaction.plan.plan_groups import DELETES_DISABLED, NO_SNAPSHOT, NOTHING_ELIGIBLE
 from icekeeper.operations.expiry.retention import NOTHING_TO_EXPIRE
 from icekeeper.operations.manifests.plan_manifests import NO_ENTRIES
@@ -61,6 +62,14 @@ def test_verify_and_the_page_name_the_same_remedies() -> None:
     """The command prints remedies itself, because users may not have the page."""
     rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", (ROOT / "docs" / "recovery.md").read_text(), re.MULTILINE)
     assert dict(rows) == {kind.value: kind.remedy for kind in ProblemKind}
+
+
+def test_every_kind_of_warning_is_explained() -> None:
+    bucket = (ROOT / "layers/icekeeper/src/icekeeper/policy/ownership.py").read_text()
+    kinds = {*WarningKind, *re.findall(r'"(bucket_[a-z_]+)"', bucket)}
+    table = (ROOT / "docs" / "detection.md").read_text().partition("| warning | when |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
+    assert {kind for row in rows for kind in re.findall(r"`(\w+)`", row)} == kinds
 
 
 def test_every_constant_reason_is_on_a_page() -> None:

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from icekeeper.errors import StorageError
+from icekeeper.health.table_state import blocker_sentence
 from icekeeper.maintenance.pass_steps import with_warnings
 from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import Layer, Operation, resolve
@@ -42,6 +43,7 @@ from icekeeper.report.terminal import (
     print_rows,
     trouble,
 )
+from icekeeper.state.claims import CatalogLook, UnseenEntry
 from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
@@ -312,6 +314,31 @@ def test_the_document_of_a_table_has_the_records_of_scans_and_passes() -> None:
     assert document["scan"] == {"scanned_ms": NOW_MS - HOUR_MS, "listed": 3, "scanned": 2}
 
 
+def test_a_blocker_is_named_once_and_waiting_tables_keep_their_states() -> None:
+    unseen = [UnseenEntry(table=TableName(("crm",), f"lost{number}"), reason="gone") for number in range(5)]
+    look = CatalogLook(catalog=CatalogId("lake", "w"), unseen=tuple(unseen))
+    assert blocker_sentence([look], 0) == blocker_sentence([], 3) == ""
+    one = replace(look, unseen=(*unseen[:1], replace(unseen[1], is_known=True), replace(unseen[2], is_gone=True)))
+    assert blocker_sentence([one], 30) == (
+        "crm.lost0 cannot be read; deletions wait in 30 tables; repair it, or exclude it with "
+        "icekeeper claims exclude crm.lost0 --catalog lake"
+    )
+    assert blocker_sentence([look], 1).startswith("crm.lost0, crm.lost1, crm.lost2 and 2 more cannot be read; ")
+    waits = {"pass__deletions_wait": 2}
+    passes = [last_pass(name, "partial", "remove_orphans: why", **waits) for name in ("shop.calm", "shop.due")]
+    lake = [seen("shop.calm"), seen("shop.due", DUE), seen("shop.torn", warnings={"unreadable_files": "torn"})]
+    by_copy = {item.identity.copy: [item] for item in passes}
+    facts = CatalogFacts(catalog="lake", scan=None, lake=lake, passes=by_copy, looks=[look])
+    document = catalog_document(facts, NOW_MS)
+    assert [(item["name"], item["state"]) for item in document["tables"]] == [
+        ("shop.torn", "damaged"),
+        ("shop.due", "work"),
+        ("shop.calm", "well"),
+    ]
+    assert document["blocker"] == blocker_sentence([look], 2)
+    assert render_page([document], NOW_MS).count(f"<p>{document['blocker']}</p>") == 1
+
+
 def test_tables_in_trouble_come_first_then_tables_with_work() -> None:
     wrong = {"wrong_settings": "the table's settings are wrong"}
     document = document_of(
@@ -326,7 +353,7 @@ def test_tables_in_trouble_come_first_then_tables_with_work() -> None:
     rows = [(item["name"], item["state"], item.get("trouble"), item.get("command")) for item in document["tables"]]
     catalog = "--catalog lake"
     assert rows == [
-        ("shop.lost", "trouble", "cannot be read: v9.json is missing", f"icekeeper verify shop.lost {catalog}"),
+        ("shop.lost", "unreadable", "cannot be read: v9.json is missing", f"icekeeper verify shop.lost {catalog}"),
         (
             "shop.torn",
             "trouble",
@@ -337,7 +364,7 @@ def test_tables_in_trouble_come_first_then_tables_with_work() -> None:
         ("shop.due", "work", None, f"icekeeper maintain shop.due {catalog}"),
         ("shop.calm", "well", None, None),
     ]
-    assert document["states"] == {"trouble": 3, "work": 1, "well": 1}
+    assert document["states"] == {"unreadable": 1, "damaged": 0, "trouble": 2, "work": 1, "paused": 0, "well": 1}
     assert document["totals"]["lake_tables"] == 5  # a record of an unread table is not counted
     page = render_page([document], NOW_MS)
     assert "3 of 5 tables are in trouble, 1 needs work." in page

@@ -21,7 +21,7 @@ from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state.claims import CutOff, CutWork, TableClaims
 from icekeeper.state.dynamodb.table import DynamoTable, open_table
-from icekeeper.state.findings import UnreadableFile
+from icekeeper.state.findings import FileFinding
 from icekeeper.state.identity import Entry, TableAddress, TableIdentity, parse_address, state_path
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.open import open_state, state_folder
@@ -136,7 +136,7 @@ READS: dict[str, Callable[[SqliteStateStore], Any]] = {
     "times": lambda store: store.cut_offs.of_catalog(CatalogId("c", "w")),
     "passes": lambda store: store.seen(IDENTITY),
     "counted_ms": lambda store: store.sweeps.of_table(IDENTITY),
-    "tried_ms": lambda store: store.unreadable_files.of_table(IDENTITY),
+    "tried_ms": lambda store: store.findings.of_table(IDENTITY),
 }
 """Reads of an attribute, by its name."""
 PARSED = ("metrics", "kind", "state", "prefixes", "folders", "counters")
@@ -161,7 +161,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> SqliteStateStore:
     )
     remember(store, IDENTITY, look(1))
     store.sweeps.record(IDENTITY, SweepRecord(kind=SweepKind.SWEPT, counted_ms=1, finished_ms=1))
-    store.unreadable_files.record(IDENTITY, [UnreadableFile(path="p", why="w", schema_digest="d", tried_ms=1)])
+    store.findings.record(IDENTITY, [FileFinding(path="p", why="w", schema_digest="d", tried_ms=1)])
     store.claims.record(CLAIMS)
     store.lake_stats.record(
         LakeStats(identity=IDENTITY, observed_ms=1, snapshot_id=1, counters={"n": 1}, warnings={}, policy={})

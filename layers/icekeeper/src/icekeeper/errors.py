@@ -15,6 +15,7 @@
     ├── CommitStateUnknown     the commit was sent and its outcome is unknown: resolve by run id
     ├── SwitchedOff            the table was paused, or a switch was set to false, while the operation ran
     ├── OperationRefused       a guard saw danger: nothing was deleted
+    │   ├── DeletionsWait      another table, which may need the files, cannot be read
     │   ├── LeaseHeld          another run maintains the table now: try again later
     │   │   └── TableBusy      … and this run is to wait for its turn
     │   ├── FleetBusy          the deployment maintains its maximum number of tables now: wait
@@ -117,6 +118,10 @@ class SwitchedOff(MaintenanceError):
 
 class OperationRefused(MaintenanceError):
     """A safety guard stopped the operation before it deleted anything."""
+
+
+class DeletionsWait(OperationRefused):
+    """Another table, which may need files of this table, cannot be read; nothing was deleted."""
 
 
 class LeaseHeld(OperationRefused):

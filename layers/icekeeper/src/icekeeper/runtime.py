@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog, served_catalog
 from icekeeper.engines.engine import EngineName
-from icekeeper.errors import PolicyError
+from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.clock import Clock, steady_s, system_clock
 from icekeeper.model import CatalogId, TableName
 from icekeeper.pass_context.table_policy import TablePolicies
@@ -432,13 +432,24 @@ class Runtime:
         return safety_bounds(loaded, resolved, memory, now_ms, listing)
 
     def verify(self, table: TableName) -> Verification:
-        """Check that every file the table refers to exists and that its metadata is consistent.
+        """Check that every file the table refers to exists and that its metadata is consistent; the state keeps what it
+        finds.
 
         Raises:
             PolicyError: unknown table.
             StorageError: the catalog or the store does not answer.
         """
+        from icekeeper.state.table_memory import TableMemory
         from icekeeper.verification.verify import verify_table
 
         loaded = self.catalog.load(table)
-        return verify_table(loaded, Storage(loaded.io_properties))
+        found = verify_table(loaded, Storage(loaded.io_properties))
+        if not found.ok and (now := self.catalog.load(table)).metadata_location != loaded.metadata_location:
+            found = verify_table(now, Storage(now.io_properties)).confirming(found)
+        memory = TableMemory(self.state, identity_of(self.catalog, loaded), self.clock)
+        try:
+            memory.remember_verified(found.by_file, len(found.problems), found.referenced)
+        except StorageError as error:
+            log.warning("%s: what verify found could not be recorded: %s", table, error)
+        self.look_again(table)
+        return found

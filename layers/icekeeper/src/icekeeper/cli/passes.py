@@ -499,6 +499,19 @@ _Concurrency: TypeAlias = Annotated[
     ),
 ]
 
+_Once: TypeAlias = Annotated[
+    bool, typer.Option("--once", help="run one detection and its passes, then end; exit code 1 if something failed")
+]
+_VerifyInterval: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--verify-interval",
+        metavar="TIME",
+        help="also verify each table that was not verified for so long, such as 7d; reads all its manifests and lists "
+        "all its files; default: never",
+    ),
+]
+
 
 def run(
     catalogs: Catalogs,
@@ -508,11 +521,10 @@ def run(
     operations: Operations = None,
     settings: Settings = None,
     engine: Engine = EngineName.AUTO,
-    once: Annotated[
-        bool, typer.Option("--once", help="run one detection and its passes, then end; exit code 1 if something failed")
-    ] = False,
+    once: _Once = False,
     metrics_port: MetricsPort = None,
     metrics_address: MetricsAddress = None,
+    verify_interval: _VerifyInterval = None,
 ) -> int:
     """Detect and maintain the tables of catalogs, every interval, until stopped (SIGTERM or Ctrl-C)."""
     from icekeeper.cycle.pass_process import PassProcesses
@@ -555,6 +567,7 @@ def run(
             overrides=chosen,
             schedule=schedule,
             on_cycle=on_cycle,
+            verify_interval_ms=0 if verify_interval is None else time_ms(verify_interval, "--verify-interval"),
         )
         with _stopping(service.stop):
             is_well = service.run(once=once)

@@ -128,6 +128,7 @@ def health(
         "counters": dict(stats.counters),
         "warnings": [{"kind": kind, "message": message} for kind, message in stats.warnings.items()],
         "policy": dict(stats.policy),
+        "verified_ms": stats.verified_ms,
     }
     console = answer(document, as_json=as_json)
     print_health(console, document)
@@ -151,6 +152,7 @@ def report(
     It reads only the state, and changes no table.  With --fresh, it first scans the tables that match the pattern;
     a table that cannot be read is shown on the page, and the exit code is 1.
     """
+    from icekeeper.health.table_state import TROUBLED, TableState
     from icekeeper.machine.clock import system_clock
     from icekeeper.machine.resources import variables_set
     from icekeeper.report.page import render_page
@@ -165,10 +167,9 @@ def report(
     state, now_ms = open_state(variables_set(os.environ)), system_clock()
     documents = [recorded_catalog(state, name, now_ms) for name in names]
     write_output("--output", output, render_page(documents, now_ms))
-    states = [table["state"] for document in documents for table in document["tables"]]
-    sentence = (
-        f"{counted(len(states), 'table')}, {states.count('trouble')} in trouble, {states.count('work')} with work due"
-    )
+    tables = [table for document in documents for table in document["tables"]]
+    trouble, work = (sum(table["state"] in group for table in tables) for group in (TROUBLED, (TableState.WORK,)))
+    sentence = f"{counted(len(tables), 'table')}, {trouble} in trouble, {work} with work due"
     is_printed = str(output) == "-"
     people(as_json=is_printed).print(sentence if is_printed else f"{output}: {sentence}", soft_wrap=True)
     causes = "; ".join(f"{name}: {why}" for name, why in sorted(unread.items()))

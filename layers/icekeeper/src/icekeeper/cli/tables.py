@@ -30,16 +30,17 @@ _COLUMNS: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "snapshots": ("lake_snapshots", _count),
 }
 _NONE = "–"
-_STYLES = {"trouble": "red", "work": "yellow", "well": "green"}
+_STYLES = {"work": "yellow", "paused": "dim", "well": "green"}
 
 
 def list_tables(
     catalogs: Catalogs,
     as_json: AsJson = False,
 ) -> int:
-    """List tables with their state and sizes, most urgent first, as scans and passes recorded them."""
+    """List tables with their state and sizes, most urgent first, as scans, passes and verify recorded them."""
     from rich.text import Text
 
+    from icekeeper.health.table_state import TROUBLED, TableState, verified_text
     from icekeeper.machine.resources import variables_set
     from icekeeper.report.terminal import print_rows
     from icekeeper.state.open import open_state
@@ -51,23 +52,35 @@ def list_tables(
         {
             "catalog": document["catalog"],
             **{key: table[key] for key in kept if key in table},
+            "waits": "waits" in table,
+            "verified_ms": table.get("verified_ms", 0),
             "age_seconds": max(0, now_ms - table["observed_ms"]) // 1000,
         }
         for document in documents
         for table in document["tables"]
     ]
-    console = answer({"status": "succeeded", "tables": tables}, as_json=as_json)
+    blockers = list(dict.fromkeys(document["blocker"] for document in documents if "blocker" in document))
+    console = answer({"status": "succeeded", "blockers": blockers, "tables": tables}, as_json=as_json)
+    for blocker in blockers:
+        console.print(Text(blocker, style="red"), soft_wrap=True)
+
+    def why(table: Mapping[str, Any]) -> str:
+        if table["state"] in TROUBLED or table["state"] == TableState.WORK:
+            return table.get("trouble") or "; ".join(table["reasons"])
+        verified = verified_text(table["verified_ms"], now_ms)
+        return "; ".join(filter(None, (table.get("left_alone"), verified)))
+
     heading = [Text(word, style="dim") for word in ("table", "state", *_COLUMNS, "age", "why")]
     rows = [
         [
             Text(table["name"] if len(documents) == 1 else f"{table['catalog']} {table['name']}"),
-            Text(table["state"], style=_STYLES[table["state"]]),
+            Text(TableState(table["state"]).heading, style=_STYLES.get(table["state"], "red")),
             *(
                 Text(_NONE if key not in table["counters"] else shown(table["counters"][key]))
                 for key, shown in _COLUMNS.values()
             ),
             Text(age_text(table["age_seconds"] * 1000)),
-            Text(table.get("trouble") or "; ".join(table.get("reasons", ())) or table.get("left_alone", "")),
+            Text(why(table)),
         ]
         for table in tables
     ]

@@ -37,6 +37,7 @@ from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.runtime import Runtime, open_engine
 from icekeeper.state.open import open_state
 from icekeeper.state.store import StateStore
+from icekeeper.text import counted
 
 log = logging.getLogger(__name__)
 
@@ -113,6 +114,8 @@ class PassOrder:
     timeout_s: int
     """``job_timeout_s``: then the pass begins no further operation."""
     retries: int
+    only_verifies: bool = False
+    """``verify`` instead of a pass; it changes nothing, so it may be killed at any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +131,11 @@ class PassEnd:
 
 
 def what_was_done(outcome: PassOutcome) -> str:
-    """The summaries of the operations that did something or failed, or ``nothing to do``."""
+    """The summaries of the operations that did something or failed, or ``nothing to do``; what deletions wait for is
+    left to ``icekeeper list``, because it would be the same for each table."""
     done = [part for part in outcome.operations if part.status is not Status.SKIPPED]
-    parts = [f"{part.operation.value}: {part.summary}" for part in done]
+    why = "another table, which may need the files, cannot be read (icekeeper list names it)"
+    parts = [f"{part.operation.value}: {why if part.waits else part.summary}" for part in done]
     if outcome.staged is not None:
         parts.append(outcome.staged.summary)
     return "; ".join(parts) or "nothing to do"
@@ -157,7 +162,7 @@ class Passes:
     def maintain(self, order: PassOrder) -> PassEnd:
         """Run the pass; an error is returned as its end."""
         try:
-            return self._pass(order)
+            return self._verified(order) if order.only_verifies else self._pass(order)
         except (LeaseHeld, PlanStale) as reason:
             return PassEnd("skipped", str(reason))
         except MaintenanceError as error:
@@ -169,6 +174,16 @@ class Passes:
     @cached_property
     def _state(self) -> StateStore:
         return open_state(self._environment)
+
+    def _verified(self, order: PassOrder) -> PassEnd:
+        runtime = Runtime(self._catalog(order), self._state, policies=order.policies, clock=self._clock, run=self._run)
+        found = runtime.verify(order.proposal.identity.table)
+        checked = ", ".join(counted(count, what.removesuffix("s")) for what, count in found.checked.items())
+        if found.ok:
+            return PassEnd("succeeded", f"verify: ok ({checked})")
+        first = found.problems[0]
+        problems = f"{counted(len(found.problems), 'problem')} found, such as {first.kind.value} {first.path}"
+        return PassEnd("failed", f"verify: damaged ({checked}): {problems}")
 
     def _pass(self, order: PassOrder) -> PassEnd:
         proposal, table = order.proposal, order.proposal.identity.table
@@ -284,7 +299,7 @@ class _PassProcess:
         self._begin()
         self._send(order)
         try:
-            end = self._end(_HARD * order.timeout_s, stop)
+            end = self._end(order, _HARD * order.timeout_s, stop)
         except (EOFError, OSError):
             end = PassEnd("failed", "the process of its pass died", is_cut=True)
         if end is None:
@@ -302,12 +317,14 @@ class _PassProcess:
             self._kill()
             raise StorageError("the process that runs passes does not start; the lines above may say why")
 
-    def _end(self, limit_s: float, stop: Event) -> PassEnd | None:
+    def _end(self, order: PassOrder, limit_s: float, stop: Event) -> PassEnd | None:
         """Wait for the end of the pass; ``None``: it takes too long."""
         ends_s, is_stopped = monotonic() + limit_s, False
         while monotonic() < ends_s:
             if stop.is_set() and not is_stopped:
                 is_stopped = True
+                if order.only_verifies:
+                    return PassEnd("skipped", "verify: the process is about to end", is_cut=True)
                 self._send(_STOP)
             if self._orders.poll(_LOOK_S):
                 end: PassEnd = self._orders.recv()

@@ -22,17 +22,19 @@ from icekeeper.catalogs.catalog import Catalog
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.cycle.pass_process import COMMAND, LastGood, PassEnd, PassOrder
 from icekeeper.detection.detect import detect
-from icekeeper.detection.list_tables import CatalogSource
-from icekeeper.detection.proposal import FleetReport
+from icekeeper.detection.list_tables import CatalogSource, selects_table
+from icekeeper.detection.proposal import FleetReport, Proposal
 from icekeeper.engines.engine import UNDER_SUBMIT
 from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, iso_utc, system_clock
 from icekeeper.maintenance.run_pass import PASS_LEASE_MS
+from icekeeper.model import CatalogId
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import Policy
 from icekeeper.report.activity import is_json, json_line
 from icekeeper.report.outcome import PassStatus, in_plain_words
 from icekeeper.state.claims import CutWork, cut_again
+from icekeeper.state.identity import Entry, TableIdentity
 from icekeeper.state.leases import HeldLease, holder_name, kept_alive, note_detection, take_slot
 from icekeeper.state.store import StateStore
 from icekeeper.text import counted, masked
@@ -120,11 +122,15 @@ class Service:
         clock: Clock = system_clock,
         stop: Event | None = None,
         on_cycle: Callable[[float, bool], object] = lambda interval_s, has_ended: None,
+        verify_interval_ms: int = 0,
     ) -> None:
         """``run_pass`` runs a pass, and ends it after its current operation once the event is set; ``notify`` writes a
         line for people; setting ``stop`` is the same as calling :meth:`stop`.
 
         ``on_cycle`` is called at the begin and end of each cycle, with its interval in seconds.
+
+        Tables that ``verify`` has not looked at for ``verify_interval_ms`` are verified after the passes of a cycle,
+        those that waited longest first; 0: none.
 
         With ``patterns``, only tables that match one of them are looked at.  ``overrides`` are settings for detection
         and for passes without a request, ``schedule`` those for this process only: interval and workers.
@@ -133,6 +139,8 @@ class Service:
         self._environment, self._overrides, self._schedule, self._clock = environment, overrides, schedule, clock
         self._on_cycle, self._as_json, self._patterns = on_cycle, is_json(environment), patterns
         self._cursor: tuple[str, str] | None = None
+        self._verify_interval_ms, self._tried_ms = verify_interval_ms, dict[Entry, int]()
+        self._ids: dict[str, CatalogId] = {}
         self._detections = 0
         self._waiting: list[Future[bool]] = []
         self._warned: frozenset[str] = frozenset()
@@ -226,13 +234,46 @@ class Service:
             )
             for proposal in report.proposals
         ]
+        if self._verify_interval_ms:
+            orders += self._verifications(opened, policies, policy, run)
         works = [_Work(order, policy.max_concurrent_jobs, self._detections) for order in orders]
         self._waiting = running + [pool.submit(self._maintain, work) for work in works]
         return report.errors == 0
 
+    def _verifications(
+        self, opened: Mapping[str, str], policies: TablePolicies, policy: Policy, run: str
+    ) -> list[PassOrder]:
+        """Orders to verify the tables that are due, by the lake stats that the scan has recorded."""
+        now_ms, due = self._clock(), list[tuple[int, TableIdentity]]()
+        try:
+            lake = [stats for catalog in opened for stats in self._state.lake_stats.of_catalog(self._ids[catalog])]
+        except StorageError as error:
+            self._say(f"no table is verified in this cycle: {error}")
+            return []
+        for stats in lake:
+            # A table that could not be verified waits as long as the others.
+            last_ms = max(stats.verified_ms, self._tried_ms.get(stats.identity.entry, 0))
+            is_due = now_ms - last_ms >= self._verify_interval_ms and not stats.verdict.is_unread
+            if is_due and selects_table(policy, stats.identity.table, self._patterns):
+                due.append((last_ms, stats.identity))
+        return [
+            PassOrder(
+                proposal=Proposal.of(identity, "its files were not verified for long"),
+                catalog=opened[identity.catalog.name],
+                policies=policies.without_results(),
+                overrides={},
+                detected_ms=now_ms,
+                run=run,
+                timeout_s=policy.job_timeout_s,
+                retries=0,
+                only_verifies=True,
+            )
+            for _, identity in sorted(due, key=lambda found: (found[0], found[1].entry))
+        ]
+
     def _open(self, name: str, opened: dict[str, str]) -> Catalog:
         catalog = self._catalogs[name].current()
-        opened[catalog.id.name] = name
+        opened[catalog.id.name], self._ids[catalog.id.name] = name, catalog.id
         return catalog
 
     def _maintain(self, work: _Work) -> bool:
@@ -247,14 +288,17 @@ class Service:
             end = PassEnd("failed", str(error))
         if end is None:
             return True
-        if end.status == PassStatus.FAILED and not end.is_recorded:
+        is_pass = not work.order.only_verifies
+        if is_pass and end.status == PassStatus.FAILED and not end.is_recorded:
             with suppress(StorageError):  # a figure only
                 self._state.totals.add(work.order.proposal.identity.catalog, {f"passes.{PassStatus.FAILED}": 1})
+        if not is_pass and end.status != "skipped":
+            self._tried_ms[work.order.proposal.identity.entry] = self._clock()
         result = TableResult(
             catalog=work.order.proposal.catalog,
             table=work.order.proposal.table,
             status=end.status,
-            summary=self._cut_off(work.order, end.summary) if end.is_cut else end.summary,
+            summary=self._cut_off(work.order, end.summary) if end.is_cut and is_pass else end.summary,
             seconds=time.monotonic() - started_s,
         )
         self._notify(result.line(self._clock(), as_json=self._as_json))

@@ -24,9 +24,9 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.deletion.neighbours import has_its_own_bucket, owned_locations
 from icekeeper.deletion.table_claims import entry_of, first_look, is_seen, look_into, recorded_claims
 from icekeeper.errors import (
+    DeletionsWait,
     LocationRefused,
     MaintenanceError,
-    OperationRefused,
     PartlyListed,
     StorageError,
     TableNotFound,
@@ -142,7 +142,7 @@ def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[Ca
     Tables in buckets of their own are left out: they cannot share files (platform: buckets-have-second-names).
 
     Raises:
-        OperationRefused: a table that may need files of ``own`` cannot be read.
+        DeletionsWait: a table that may need files of ``own`` cannot be read.
         StorageError: the state store failed.
     """
     if all(map(has_its_own_bucket, owned_locations(own.metadata))):
@@ -154,7 +154,7 @@ def know_every_table(context: OperationContext, own: LoadedTable) -> Sequence[Ca
         done = [_look(context, look, run) for look in looks.values() if not _is_near_nobody(context, look)]
     why = why_deletions_wait(context.state, context.catalogs.own, own, done)
     if why is not None:
-        raise OperationRefused(why)
+        raise DeletionsWait(why)
     return done
 
 

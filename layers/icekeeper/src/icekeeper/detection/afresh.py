@@ -21,6 +21,7 @@ from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.health.examine import examine, health_head
 from icekeeper.health.lake_log import Twins
 from icekeeper.health.layout import MOST_REFS, MOST_SNAPSHOTS, layout_facts
+from icekeeper.health.table_state import WarningKind
 from icekeeper.machine.clock import Clock
 from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere
 from icekeeper.model import TableName
@@ -84,7 +85,7 @@ class Afresh:
         )
         if (cut := waiting_cuts(cuts, CutWork.LOOK, now_ms).get(table.key)) is not None:  # another read would hang
             identity = TableIdentity(catalog.id, table, "")
-            unread = {"cut_off": f"the table is not read: {cut.sentence}"}
+            unread = {WarningKind.CUT_OFF.value: f"the table is not read: {cut.sentence}"}
             return LakeStats(identity=identity, observed_ms=now_ms, snapshot_id=None, counters={}, warnings=unread)
         cut = waiting_cuts(cuts, CutWork.PASS, now_ms).get(table.key)
         loaded = catalog.load(table)

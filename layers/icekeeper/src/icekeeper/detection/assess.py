@@ -29,11 +29,11 @@ from icekeeper.detection.signals import (
 )
 from icekeeper.errors import PolicyError
 from icekeeper.health.examine import (
+    finding_warnings,
     listed_manifests,
     refused_expiry_warning,
     summary_counter,
     summary_counters,
-    unreadable_warning,
 )
 from icekeeper.metadata.document import (
     MAIN,
@@ -92,7 +92,7 @@ def assess_table(
             if deletes
             else (),
             clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
-            has_unreadable=bool(memory.unreadable),
+            has_unreadable=any(file.schema_digest for file in memory.findings.values()),
             manifests=manifests,
         )
     found = as_requested(found, resolved, identity.uuid) if is_requested else found
@@ -112,7 +112,8 @@ def assess_table(
 
 
 def _unreadable(metadata: TableMetadata, memory: Glance) -> str | None:
-    warnings = unreadable_warning(memory.unreadable), refused_expiry_warning(metadata, memory.refused_expiry)
+    refused = refused_expiry_warning(metadata, memory.refused_expiry)
+    warnings = (*finding_warnings(memory.findings).values(), refused)
     return "; ".join(filter(None, warnings)) or None
 
 

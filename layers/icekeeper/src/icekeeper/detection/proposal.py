@@ -26,12 +26,18 @@ class Proposal:
     waited_ms: int = field(default=0, compare=False)
     """Time since the last pass; without a pass, the age of the table."""
     warning: str | None = None
-    """A problem that no pass can repair: unreadable files."""
+    """A problem that no pass can repair: damaged or unreadable files."""
     catalog: str = ""
     warehouse: str = ""
     is_requested: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
     """The settings of the request, if there is a request."""
+
+    @classmethod
+    def of(cls, identity: TableIdentity, reason: str) -> Proposal:
+        """A proposal of the lowest priority."""
+        table, (catalog, warehouse) = str(identity.table), identity.catalog
+        return cls(table, (reason,), 0.0, identity.uuid, identity.location, catalog=catalog, warehouse=warehouse)
 
     @property
     def identity(self) -> TableIdentity:
@@ -73,7 +79,7 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class FleetReport:
-    """A scan over many catalogs: proposals by urgency, skips by name.
+    """A scan over many catalogs: proposals by urgency, skips by name, those with a warning first.
 
     ``scanned`` counts the assessed tables, ``listed`` those that the filters select.  The next scan continues at
     ``cursor``; ``None``: this scan reached all tables.

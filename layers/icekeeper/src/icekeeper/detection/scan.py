@@ -185,7 +185,7 @@ class Scanner:
             scanned=len(reached.done),
             listed=len(selected),
             proposals=tuple(proposals),
-            skipped=tuple(sorted(skipped, key=lambda skip: (skip.catalog, skip.table))),
+            skipped=tuple(sorted(skipped, key=lambda skip: (skip.warning is None, skip.catalog, skip.table))),
             cursor=_next_cursor(order, reached.begun - len(asked), cursor),
             not_reached=len(missed),
             beyond_limit=beyond_limit,

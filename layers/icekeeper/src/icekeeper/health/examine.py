@@ -16,6 +16,7 @@ from typing import Any
 
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.health.layout import timeline
+from icekeeper.health.table_state import DAMAGE, WarningKind
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import MAIN, Snapshot, TableMetadata, history_digest
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
@@ -25,7 +26,7 @@ from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.policy.sweep_rhythm import has_former_table
 from icekeeper.policy.values import text_of
 from icekeeper.state.claims import CutOff
-from icekeeper.state.findings import RefusedExpiry, UnreadableFile
+from icekeeper.state.findings import MOST_PROBLEMS, UNREADABLE, FileFinding, RefusedExpiry
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.store import Glance
@@ -207,27 +208,35 @@ _DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 
 
 def lake_warnings(metadata: TableMetadata, counters: Counters, policy: Policy, *, now_ms: int) -> dict[str, str]:
-    """Warnings, kind → sentence; ``counters`` are those of :func:`lake_counters`."""
+    """Warnings of :class:`.WarningKind`, kind → sentence; ``counters`` are those of :func:`lake_counters`."""
     return {
         kind: sentence
         for kind, sentences in (
-            ("delete_debt", _delete_debt(counters, policy)),
-            ("manifest_sprawl", _manifest_sprawl(counters, policy)),
-            ("small_files", _small_files(counters, policy)),
-            ("snapshot_sprawl", _snapshot_sprawl(metadata, policy, now_ms)),
-            ("metadata_sprawl", _metadata_sprawl(metadata)),
+            (WarningKind.DELETE_DEBT, _delete_debt(counters, policy)),
+            (WarningKind.MANIFEST_SPRAWL, _manifest_sprawl(counters, policy)),
+            (WarningKind.SMALL_FILES, _small_files(counters, policy)),
+            (WarningKind.SNAPSHOT_SPRAWL, _snapshot_sprawl(metadata, policy, now_ms)),
+            (WarningKind.METADATA_SPRAWL, _metadata_sprawl(metadata)),
         )
         for sentence in sentences
     }
 
 
-def unreadable_warning(files: Mapping[str, UnreadableFile]) -> str | None:
-    """The warning about files that passes could not read and skip; ``None``: there are none."""
-    if not files:
-        return None
-    first = next(iter(files.values()))
-    verb = "is" if len(files) == 1 else "are"
-    return f"{counted(len(files), 'file')} {verb} left alone, except for one attempt a week: {first.why}"
+def finding_warnings(findings: Mapping[str, FileFinding]) -> dict[WarningKind, str]:
+    """The warnings about files in which ``verify`` found damage, and about those that passes could not read."""
+    found: dict[WarningKind, str] = {}
+    damaged = [file for file in findings.values() if file.kind != UNREADABLE]
+    unread = [file for file in findings.values() if file.kind == UNREADABLE]
+    if damaged:
+        least = "at least " if len(damaged) >= MOST_PROBLEMS else ""
+        first = f"{damaged[0].kind}: {damaged[0].why}"
+        found[WarningKind.DAMAGED] = f"verify found damage in {least}{counted(len(damaged), 'file')}: {first}"
+    if unread:
+        verb = "is" if len(unread) == 1 else "are"
+        found[WarningKind.UNREADABLE_FILES] = (
+            f"{counted(len(unread), 'file')} {verb} left alone, except for one attempt a week: {unread[0].why}"
+        )
+    return found
 
 
 def refused_expiry_warning(metadata: TableMetadata, refused: RefusedExpiry | None) -> str | None:
@@ -304,9 +313,9 @@ _MOST_NAMED = 3
 _LONGEST = 500
 # Warning → the operations that can remove its cause.
 _WORK_OF = {
-    "delete_debt": (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES),
-    "manifest_sprawl": (Operation.REWRITE_MANIFESTS,),
-    "small_files": (Operation.COMPACT,),
+    WarningKind.DELETE_DEBT: (Operation.COMPACT, Operation.REWRITE_POSITION_DELETES),
+    WarningKind.MANIFEST_SPRAWL: (Operation.REWRITE_MANIFESTS,),
+    WarningKind.SMALL_FILES: (Operation.COMPACT,),
 }
 
 
@@ -347,39 +356,39 @@ def examine(
     policy = resolved.policy if isinstance(resolved, ResolvedPolicy) else Policy()
     warnings = lake_warnings(metadata, counters, policy, now_ms=now_ms)
     if deletes_elsewhere:
-        warnings["delete_scope"] = (
+        warnings[WarningKind.DELETE_SCOPE] = (
             f"{deletes_elsewhere} delete(s) have another spec or partition than the data file that they name: Iceberg "
             "after 1.11 refuses to read the table; rewrite_position_deletes moves them"
         )
     if isinstance(manifests, MaintenanceError):
-        warnings["manifests_unread"] = f"the number of the table's manifests is unknown: {manifests}"
+        warnings[WarningKind.MANIFESTS_UNREAD] = f"the number of the table's manifests is unknown: {manifests}"
     if memory is not None:
         warnings |= dict(_of_passes(identity, metadata, memory))
     warnings |= dict(_of_state(cut_off, twins, waits))
     if isinstance(resolved, ResolvedPolicy):
         warnings = {**_of_work(warnings, resolved, idle), **resolved.owners.warnings, **_of_settings(resolved)}
     else:
-        warnings["wrong_settings"] = f"the table's settings are wrong, so it is not maintained: {resolved}"
+        warnings[WarningKind.WRONG_SETTINGS] = f"the table's settings are wrong, so it is not maintained: {resolved}"
     return LakeStats(
         identity=identity,
         observed_ms=now_ms,
         snapshot_id=None if head is None else head.snapshot_id,
         counters=counters,
-        warnings=warnings,
+        warnings={str(kind): warnings[kind] for kind in sorted(warnings, key=lambda kind: kind not in DAMAGE)},
         policy=dict(resolved.documents(defaults=False)) if isinstance(resolved, ResolvedPolicy) else {},
         timeline=timeline(metadata),
+        verified_ms=0 if memory is None or memory.verified is None else memory.verified.at_ms,
     )
 
 
-def _of_passes(identity: TableIdentity, metadata: TableMetadata, memory: Glance) -> Iterator[tuple[str, str]]:
-    """Warnings about what passes found."""
-    if (sentence := unreadable_warning(memory.unreadable)) is not None:
-        yield "unreadable_files", sentence
+def _of_passes(identity: TableIdentity, metadata: TableMetadata, memory: Glance) -> Iterator[tuple[WarningKind, str]]:
+    """Warnings about what passes and ``verify`` found."""
+    yield from finding_warnings(memory.findings).items()
     if (sentence := refused_expiry_warning(metadata, memory.refused_expiry)) is not None:
-        yield "expiry_refused", sentence
+        yield WarningKind.EXPIRY_REFUSED, sentence
     if has_former_table(memory.sweeps):
         yield (
-            "former_table",
+            WarningKind.FORMER_TABLE,
             "a dropped table has left metadata at this table's location, so orphans are kept; icekeeper maintain "
             f"{identity.table} --operations remove_orphans shows which metadata, and what to do",
         )
@@ -388,22 +397,22 @@ def _of_passes(identity: TableIdentity, metadata: TableMetadata, memory: Glance)
             f"{operation} failed in {'the last pass' if count == 1 else f'{count} passes in a row'}"
             for operation, count in sorted(memory.seen.failures.items())
         )
-        yield "failing", f"{', '.join(found)}; icekeeper history says why"
+        yield WarningKind.FAILING, f"{', '.join(found)}; icekeeper history says why"
 
 
-def _of_state(cut_off: CutOff | None, twins: Sequence[str], waits: str | None) -> Iterator[tuple[str, str]]:
+def _of_state(cut_off: CutOff | None, twins: Sequence[str], waits: str | None) -> Iterator[tuple[WarningKind, str]]:
     if cut_off is not None:
-        yield "cut_off", f"the table is not maintained: {cut_off.sentence}"
+        yield WarningKind.CUT_OFF, f"the table is not maintained: {cut_off.sentence}"
     if twins:
         more = len(twins) - _MOST_NAMED
         named = ", ".join(twins[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
         yield (
-            "uuid_twice",
+            WarningKind.UUID_TWICE,
             f"the table's UUID is also that of {named}: pins and staged loads of each apply to both; "
             "drop the table that is not needed, or create the copy again",
         )
     if waits is not None:
-        yield "deletions_wait", waits
+        yield WarningKind.DELETIONS_WAIT, waits
 
 
 def _of_settings(resolved: ResolvedPolicy) -> dict[str, str]:
@@ -412,7 +421,7 @@ def _of_settings(resolved: ResolvedPolicy) -> dict[str, str]:
         return {}
     first, more = resolved.ignored[0].sentence(), len(resolved.ignored) - 1
     cut = first if len(first) <= _LONGEST else f"{first[:_LONGEST]}…"
-    return {"ignored_settings": cut + (f"; and {more} more (icekeeper policy show says why)" if more else "")}
+    return {WarningKind.IGNORED_SETTINGS: cut + (f"; and {more} more (icekeeper policy show says why)" if more else "")}
 
 
 def _of_work(

@@ -187,7 +187,8 @@ def _digest(stats: LakeStats) -> bytes:
     # A longer wait, and the priority that grows with it, are not a change.
     sentences = [_AMOUNT.sub("", sentence) for sentence in (*verdict.reasons, verdict.left_alone)]
     concluded = (sentences, verdict.is_unread, verdict.sweep_due_ms, sorted(stats.timeline.items()))
-    parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), sorted(stats.policy.items()), concluded)
+    settings = sorted(stats.policy.items())
+    parts = (stats.snapshot_id, counters, sorted(stats.warnings.items()), settings, concluded, stats.verified_ms)
     return hashlib.sha256(repr(parts).encode()).digest()
 
 

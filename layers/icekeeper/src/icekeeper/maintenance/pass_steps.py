@@ -18,6 +18,7 @@ from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.deletion.table_claims import begin_claims, remember_claims
 from icekeeper.engines.engine import named_work
 from icekeeper.errors import (
+    DeletionsWait,
     LocationRefused,
     MaintenanceError,
     MetadataUnreadable,
@@ -234,7 +235,7 @@ def _outcome_of(error: Exception, operation: Operation, table: TableName) -> Ope
     if isinstance(error, SwitchedOff):
         return skipped(operation, str(error))
     if isinstance(error, _REFUSALS):
-        return refused(operation, str(error))
+        return refused(operation, str(error), waits=isinstance(error, DeletionsWait))
     if isinstance(error, MetadataUnreadable):
         is_refused = FACTS[operation].is_destructive or isinstance(error.__cause__, LocationRefused)
         return (refused if is_refused else failed)(operation, str(error))

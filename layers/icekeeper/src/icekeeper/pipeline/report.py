@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 # Errors raised by a guard are refusals.
 _LEASES = frozenset({"LeaseLost", "LeaseHeld", "TableBusy", "FleetBusy"})
-_REFUSALS = frozenset({"OperationRefused", *_LEASES})
+_REFUSALS = frozenset({"OperationRefused", "DeletionsWait", *_LEASES})
 _MISTAKES = frozenset(
     {"PolicyError", "TableNotFound", "CatalogNotFound", "UnknownSetting", "RequestRefused", "TableUnsupported"}
 )
@@ -107,7 +107,9 @@ class _Found:
         if (failure := self.documents.failure(step)) is not None:
             self.is_due_again |= failure.error in _LEASES
             sentence = f"{failure.error}: {failure.message}"
-            return (refused if failure.error in _REFUSALS else failed)(operation, sentence)
+            if failure.error in _REFUSALS:
+                return refused(operation, sentence, waits=failure.error == "DeletionsWait")
+            return failed(operation, sentence)
         if self.documents.begun(step) is not None:
             self.killed.add(step)
             return failed(operation, "it was interrupted; uncommitted work is lost")

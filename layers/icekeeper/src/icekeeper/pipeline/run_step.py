@@ -17,6 +17,7 @@ from icekeeper.engines.engine import Engine
 from icekeeper.errors import (
     CommitConflict,
     CommitStateUnknown,
+    DeletionsWait,
     FleetBusy,
     LeaseHeld,
     LeaseLost,
@@ -169,8 +170,11 @@ def write_error(documents: PassDocuments, run_id: str, step: str, error: Excepti
     if step == CLEAN_STAGED:
         documents.write_failure(step, error)
         return
-    make = refused if isinstance(error, OperationRefused | LocationRefused) else failed
-    documents.write_outcome(step, operation_document(make(Operation(step), sentence), run_id, documents.listings()))
+    if isinstance(error, OperationRefused | LocationRefused):
+        outcome = refused(Operation(step), sentence, waits=isinstance(error, DeletionsWait))
+    else:
+        outcome = failed(Operation(step), sentence)
+    documents.write_outcome(step, operation_document(outcome, run_id, documents.listings()))
 
 
 def _run_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease) -> str:

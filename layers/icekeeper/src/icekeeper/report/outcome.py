@@ -22,8 +22,11 @@ from icekeeper.errors import StorageError
 from icekeeper.machine.clock import iso_utc
 from icekeeper.machine.metering import RequestKind
 from icekeeper.operation_facts import FACTS, STEPS, Operation
+from icekeeper.state.store import ONLY_WAITS
 from icekeeper.text import masked_sentence, size_text
 
+_WAITS = ".deletions_wait"
+"""The end of the metric of :attr:`OperationOutcome.waits`."""
 Metrics: TypeAlias = Mapping[str, int | float]
 
 
@@ -83,6 +86,11 @@ class OperationOutcome:
         # A summary may quote an error of a library, which may contain secrets.
         object.__setattr__(self, "summary", masked_sentence(self.summary))
         object.__setattr__(self, "reason", None if self.reason is None else masked_sentence(self.reason))
+
+    @property
+    def waits(self) -> bool:
+        """Whether it was refused only because another table, which may need the files, cannot be read."""
+        return f"{self.operation.value}{_WAITS}" in self.metrics
 
     @property
     def snapshot_id(self) -> int | None:
@@ -154,9 +162,11 @@ def skipped(operation: Operation, reason: str, *, metrics: Metrics | None = None
     return _not_carried_out(operation, Status.SKIPPED, reason, metrics)
 
 
-def refused(operation: Operation, reason: str) -> OperationOutcome:
-    """The outcome of an operation that a guard stopped because it detected danger."""
-    return _not_carried_out(operation, Status.REFUSED, reason, None)
+def refused(operation: Operation, reason: str, *, waits: bool = False) -> OperationOutcome:
+    """The outcome of an operation that a guard stopped because it detected danger; ``waits``: the danger is that
+    another table, which cannot be read, may need the files."""
+    metrics = {f"{operation.value}{_WAITS}": 1} if waits else None
+    return _not_carried_out(operation, Status.REFUSED, reason, metrics)
 
 
 def failed(operation: Operation, reason: str, *, metrics: Metrics | None = None) -> OperationOutcome:
@@ -217,7 +227,10 @@ class PassOutcome:
     def metrics(self) -> dict[str, int | float]:
         """All metrics; keys start with the operation's name, or with ``staged`` or ``pass``."""
         found = {key: value for outcome in self.operations for key, value in outcome.metrics.items()}
-        return {**found, **({} if self.staged is None else self.staged.metrics), **self.around}
+        undone = [part for part in self.operations if part.status in (Status.REFUSED, Status.FAILED)]
+        only_waits = undone and all(part.waits for part in undone)
+        of_pass = {**self.around, **({ONLY_WAITS: len(undone)} if only_waits else {})}
+        return {**found, **({} if self.staged is None else self.staged.metrics), **of_pass}
 
     @property
     def is_idle(self) -> bool:

@@ -7,7 +7,7 @@
   const tables = data.catalogs.flatMap((one) => one.tables.map((table) => ({ ...table, catalog: one.catalog })));
   const PAGE = 50;
   const MOST_PRINTED = 500;
-  const STATES = { trouble: "in trouble", work: "work due", well: "well" };
+  const STATES = { unreadable: "unreadable", damaged: "damaged", trouble: "in trouble", work: "work due", paused: "paused", well: "well" };
   const ORDER = Object.keys(STATES);
   const NONE = "–";
 
@@ -97,9 +97,12 @@
   function why(t) {
     if (t.trouble) return t.trouble;
     if (t.reasons) return t.reasons.join("; ");
-    if (t.warnings) return Object.values(t.warnings).join("; ");
+    const own = Object.entries(t.warnings ?? {}).filter(([kind]) => kind !== "deletions_wait");
+    if (own.length) return own.map(([, sentence]) => sentence).join("; ");
     return t.left_alone ?? "";
   }
+
+  const verified = (t) => (t.verified_ms ? `verified ${since(t.verified_ms)}` : "never verified");
 
   function row(t) {
     const key = `${t.catalog}\n${t.name}`;
@@ -117,7 +120,8 @@
       el("td", { class: "number", "data-label": name, "data-value": of(t) }, text(of(t))),
     );
     const name = el("td", { class: "name" }, opener, several ? el("div", { class: "faint" }, t.catalog) : undefined);
-    const state = el("td", { class: `state ${t.state}` }, STATES[t.state]);
+    const seen = t.state === "well" ? el("div", { class: "faint" }, verified(t)) : undefined;
+    const state = el("td", { class: `state ${t.state}` }, STATES[t.state], seen);
     const made = el("tr", {}, name, state, ...cells, el("td", { class: "why" }, el("div", {}, why(t))));
     return [made, detail, () => open.has(key) && toggle()];
   }
@@ -264,7 +268,7 @@
       t.reasons ? list(t.reasons) : undefined,
       t.sweep_due_ms ? list([`orphan sweep: ${due}, ${moment(t.sweep_due_ms)}`]) : undefined,
       t.command ? el("p", {}, el("code", {}, t.command)) : undefined,
-      faint(`unchanged since ${moment(t.observed_ms)}, ${since(t.observed_ms)}`),
+      faint(`unchanged since ${moment(t.observed_ms)}, ${since(t.observed_ms)}; ${verified(t)}`),
     );
   }
 

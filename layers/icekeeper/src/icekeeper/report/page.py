@@ -19,12 +19,14 @@ from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.health.examine import lake_totals
+from icekeeper.health.table_state import TROUBLED, TableState, WarningKind, blocker_sentence, state_of
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import CatalogId, TableName
 from icekeeper.policy import resolve
-from icekeeper.report.outcome import FREED, PassStatus, in_plain_words, lines_of
+from icekeeper.report.outcome import FREED, in_plain_words, lines_of
 from icekeeper.report.prices import STORED_GB_MONTH_USD
+from icekeeper.state.claims import CatalogLook
 from icekeeper.state.findings import CatalogScan, TableLayout
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
@@ -47,8 +49,6 @@ _GB = 2**30
 _STALE_MS = 2 * _DAY_MS
 _TREND_DAYS = 59
 _SERVED_MS = 7 * _DAY_MS
-# Passes do not remove the causes of these warnings: a person must act.
-_TROUBLES = ("wrong_settings", "cut_off", "failing", "unreadable_files", "expiry_refused")
 _ACHIEVED = {
     "files_merged": ("compact.files_merged",),
     "files_written": ("compact.files_written",),
@@ -70,6 +70,8 @@ class CatalogFacts:
     """By copy of a table: its newest passes, newest first."""
     trends: Mapping[tuple[str, str], Sequence[TrendRow]] = field(default_factory=dict)
     """By copy of a table: a row for each day on which a scan saw a change, oldest first."""
+    looks: Sequence[CatalogLook] = ()
+    """The last look at each catalog that shares the state."""
 
 
 def recorded_facts(state: StateStore, catalog: CatalogId, now_ms: int) -> CatalogFacts:
@@ -98,6 +100,7 @@ def recorded_facts(state: StateStore, catalog: CatalogId, now_ms: int) -> Catalo
                     identities.values(), now_ms - _TREND_DAYS * _DAY_MS, now_ms=now_ms
                 ).items()
             },
+            looks=state.claims.looks(),
         )
 
 
@@ -127,7 +130,7 @@ def _passes_of(
 def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
     """The document of a catalog; ``now_ms`` is in epoch milliseconds.
 
-    Tables are ordered by need: in trouble, with work due, and the others; then by priority and name.
+    Tables are ordered by state, the most urgent first, then by priority and name.
     """
     layouts: dict[tuple[TableName, str], dict[str, Any]] = {}
     for stored in facts.layouts:
@@ -145,8 +148,9 @@ def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
         layout = layouts.get((known.identity.table, known.identity.uuid), {})
         trend = _trend(facts.trends.get(known.identity.copy, ()), stats)
         tables.append({**_table(facts.catalog, name, stats, unread, passes, layout), **trend})
-    order = ("trouble", "work", "well")
+    order = list(TableState)
     tables.sort(key=lambda table: (order.index(table["state"]), -table["priority"], table["name"]))
+    blocker = blocker_sentence(facts.looks, sum("waits" in table for table in tables))
     states = Counter(table["state"] for table in tables)
     orphans = [table["counters"][ORPHANS] for table in tables if ORPHANS in table["counters"]]
     scan = facts.scan
@@ -155,7 +159,8 @@ def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
         "scan": None
         if scan is None
         else {"scanned_ms": scan.scanned_ms, "listed": scan.listed, "scanned": scan.scanned},
-        "states": {state: states[state] for state in order},
+        "states": {state.value: states[state] for state in order},
+        **({"blocker": blocker} if blocker else {}),
         "totals": {**lake_totals(facts.lake), **({ORPHANS: sum(orphans)} if orphans else {})},
         "achieved": _achieved(facts.passes.values(), now_ms),
         "tables": tables,
@@ -185,11 +190,13 @@ def _table(
     verdict, last = known.verdict, passes[0] if passes else None
     recorded: Mapping[str, Any] = known.policy
     left = next((passed.metrics[_LEFT] for passed in passes if _LEFT in passed.metrics), None)
-    trouble, command = _trouble(stats, unread, last)
-    state = "trouble" if trouble else "work" if verdict.reasons else "well"
+    state, kind = state_of(stats, unread, last)
+    trouble, command = _trouble(state, kind, unread or known, last)
     argument = f"{shlex.quote(name)} --catalog {shlex.quote(catalog)}"
     may_be_empty = {
         "trouble": trouble,
+        "waits": WarningKind.DELETIONS_WAIT in known.warnings or (last is not None and last.only_waits),
+        "verified_ms": known.verified_ms,
         "command": f"icekeeper {command} {argument}" if command else "",
         "warnings": {kind: in_plain_words(sentence) for kind, sentence in known.warnings.items()},
         "reasons": [in_plain_words(reason) for reason in verdict.reasons],
@@ -202,7 +209,7 @@ def _table(
     }
     return {
         "name": name,
-        "state": state,
+        "state": state.value,
         "priority": verdict.priority,
         "observed_ms": known.observed_ms,
         "counters": {**known.counters, **({} if left is None else {ORPHANS: left})},
@@ -222,17 +229,19 @@ def _trend(rows: Sequence[TrendRow], stats: LakeStats | None) -> dict[str, Any]:
     return {"trend": points} if len(points) > 1 else {}
 
 
-def _trouble(stats: LakeStats | None, unread: LakeStats | None, last: PassRecord | None) -> tuple[str, str]:
-    """Why a person must look at the table (empty: no reason), and the command that shows more or tries again."""
-    if unread is not None:
-        return f"cannot be read: {in_plain_words(unread.verdict.left_alone)}", "verify"
-    assert stats is not None
-    for kind in _TROUBLES:
-        if kind in stats.warnings:
-            return in_plain_words(stats.warnings[kind]), "policy show" if kind == "wrong_settings" else "verify"
-    if last is not None and last.status != PassStatus.SUCCEEDED.value:
+def _trouble(
+    state: TableState, kind: WarningKind | None, record: LakeStats, last: PassRecord | None
+) -> tuple[str, str]:
+    """Why a person must look at a table in this state (empty: no reason), and the command that shows more or tries
+    again; ``record`` is of the failed scan if the table is unreadable."""
+    if state is TableState.UNREADABLE:
+        return f"cannot be read: {in_plain_words(record.verdict.left_alone)}", "verify"
+    if kind is not None:
+        command = "policy show" if kind is WarningKind.WRONG_SETTINGS else "verify"
+        return in_plain_words(record.warnings[kind]), command
+    if state is TableState.TROUBLE and last is not None:
         return f"last pass {last.status}: {'; '.join(lines_of(last.summary))}", "maintain"
-    return "", "maintain" if stats.verdict.reasons else ""
+    return "", "maintain" if state is TableState.WORK else ""
 
 
 def _pass(record: PassRecord) -> dict[str, Any]:
@@ -356,7 +365,10 @@ def _summary(documents: Sequence[Mapping[str, Any]], now_ms: int) -> dict[str, A
     """The top of the page."""
     tables = [(document["catalog"], table) for document in documents for table in document["tables"]]
     states = Counter(table["state"] for _, table in tables)
-    first = {state: [(c, t) for c, t in tables if t["state"] == state] for state in ("trouble", "work")}
+    first = {
+        "trouble": [(c, t) for c, t in tables if t["state"] in TROUBLED],
+        "work": [(c, t) for c, t in tables if t["state"] == TableState.WORK],
+    }
     first["work"].sort(key=lambda row: -row[1]["priority"])
     achieved: Counter[str] = Counter(dict.fromkeys(("passes", *_ACHIEVED, "usd_per_month"), 0))
     totals: Counter[str] = Counter()
@@ -365,8 +377,9 @@ def _summary(documents: Sequence[Mapping[str, Any]], now_ms: int) -> dict[str, A
         totals.update({key: value for key, value in document["totals"].items() if key in _SUMS})
     known = {key for document in documents for key in document["totals"]}
     return {
-        "verdict": _verdict(len(tables), states),
-        "mood": "trouble" if states["trouble"] else "work" if states["work"] else "well",
+        "verdict": _verdict(len(tables), len(first["trouble"]), states[TableState.WORK]),
+        "mood": "trouble" if first["trouble"] else "work" if first["work"] else "well",
+        "blockers": list(dict.fromkeys(document["blocker"] for document in documents if "blocker" in document)),
         "advice": _next_step(documents, first, now_ms),
         "first": {state: rows[:_AT_FIRST] for state, rows in first.items()},
         "more": {state: max(0, len(rows) - _AT_FIRST) for state, rows in first.items()},
@@ -386,10 +399,9 @@ _SUMS = {
 }
 
 
-def _verdict(tables: int, states: Mapping[str, int]) -> str:
+def _verdict(tables: int, trouble: int, work: int) -> str:
     if not tables:
         return "There are no tables."
-    trouble, work = states.get("trouble", 0), states.get("work", 0)
     if not trouble and not work:
         return f"All well: none of {counted(tables, 'table')} needs work."
     need = f"{work} {'needs' if work == 1 else 'need'} work"

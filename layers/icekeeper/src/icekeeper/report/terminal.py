@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from icekeeper.health.table_state import DAMAGE, verified_text
 from icekeeper.machine.clock import iso_utc
 from icekeeper.report.outcome import (
     BucketOutcome,
@@ -251,10 +252,12 @@ def _warning_text(found: Mapping[str, Any]) -> Text:
 def print_health(console: Console, health: Mapping[str, Any]) -> None:
     """Print the document of ``health --json``: verdict, warnings, counters, settings other than defaults."""
     warnings = health["warnings"]
-    verdict = Text(f"{len(warnings)} warning(s)", style="yellow") if warnings else Text("healthy", style="green")
-    console.print(Text.assemble((health["table"], "bold"), ": ", verdict))
+    verdict = Text(counted(len(warnings), "warning"), style="yellow") if warnings else Text("healthy", style="green")
+    verified = verified_text(health["verified_ms"], health["observed_ms"])
+    console.print(Text.assemble((health["table"], "bold"), ": ", verdict, f", {verified}"))
     for warning in warnings:
-        console.print(Text.assemble("  ", (warning["kind"], "yellow"), f": {warning['message']}"), soft_wrap=True)
+        style = "red" if warning["kind"] in DAMAGE else "yellow"
+        console.print(Text.assemble("  ", (warning["kind"], style), f": {warning['message']}"), soft_wrap=True)
     shown = [
         (name.removeprefix("lake_").replace("_", " "), _size(value) if name.endswith("bytes") else str(value))
         for name, value in health["counters"].items()

@@ -1,4 +1,4 @@
-"""The conclusions of scans, the files that passes could not read, and facts from the manifests of a table."""
+"""The conclusions of scans, what passes and ``verify`` found wrong with files, and facts from manifests of a table."""
 
 from __future__ import annotations
 
@@ -18,32 +18,54 @@ RETRY_MS = 7 * 24 * HOUR_MS
 """After this time an unreadable file is read again, because it may have been restored."""
 
 
+UNREADABLE = "unreadable_file"
+"""The kind of a file that a pass could not read as rows; the other kinds are those of ``verify``."""
+MOST_PROBLEMS = 1_000
+"""The most files with problems of a ``verify`` that are recorded; each scan reads them."""
+GONE = "does not exist"
+"""The words of a store about a missing file (:func:`icekeeper.storage.failures.describe_failure`)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadableFile:
-    """A data or delete file that was not found or could not be read as rows; a failing store is not recorded here."""
+class FileFinding:
+    """What is wrong with a file: a pass could not read its rows, or ``verify`` found damage; a failing store is not
+    recorded here."""
 
     path: str
     why: str
     """A sentence that names the file."""
-    schema_digest: str
-    """Digest of the schema and name mapping (:func:`icekeeper.metadata.document.schema_digest`) of the attempt."""
+    schema_digest: str = ""
+    """Digest of the schema and name mapping (:func:`icekeeper.metadata.document.schema_digest`) of a pass that could
+    not read the file; empty: no pass has tried."""
     tried_ms: int
+    kind: str = UNREADABLE
+    """:data:`UNREADABLE`, or a kind of problem of ``verify``."""
 
     def waits(self, schema_digest: str, now_ms: int) -> bool:
         """Whether the file must not be read again yet: for a week, unless schema or name mapping changed."""
         return self.schema_digest == schema_digest and 0 <= now_ms - self.tried_ms < RETRY_MS
 
 
-class UnreadableFileStore(Records):
-    """Files that passes could not read and skip for a week, by table copy (rule: leave-out-unreadable-files)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """The last ``verify`` of a table: when it ended, and how many problems it found, recorded or not."""
 
-    def record(self, identity: TableIdentity, files: Iterable[UnreadableFile]) -> None:
+    at_ms: int
+    problems: int
+
+
+class FindingStore(Records):
+    """Findings by table copy and path, and its last ``verify``; passes skip the files that they could not read for a
+    week (rule: leave-out-unreadable-files)."""
+
+    def record(self, identity: TableIdentity, files: Iterable[FileFinding]) -> None:
         """Add files, whose paths must differ, replacing records of the same paths."""
         self.table.put_all(
             {
                 "pk": table_key(identity),
-                "sk": sort_key(unreadable_prefix(identity), file.path),
+                "sk": sort_key(findings_prefix(identity), file.path),
                 "path": file.path,
+                "problem": file.kind,
                 "why": file.why,
                 "schema_digest": file.schema_digest,
                 "tried_ms": file.tried_ms,
@@ -52,28 +74,54 @@ class UnreadableFileStore(Records):
             for file in files
         )
 
-    def of_table(self, identity: TableIdentity) -> Mapping[str, UnreadableFile]:
-        """The files of one copy of a table by path, ordered by path."""
-        return unreadable_files_of(self.table.query(table_key(identity), unreadable_prefix(identity)))
+    def of_table(self, identity: TableIdentity) -> Mapping[str, FileFinding]:
+        """The findings of one copy of a table by path, ordered by path."""
+        return findings_of(self.table.query(table_key(identity), findings_prefix(identity)))
 
     def forget(self, identity: TableIdentity, paths: Iterable[str]) -> None:
         """Remove the records of these paths that exist."""
-        self.table.delete_all(table_key(identity), (sort_key(unreadable_prefix(identity), path) for path in paths))
+        self.table.delete_all(table_key(identity), (sort_key(findings_prefix(identity), path) for path in paths))
+
+    def record_verified(self, identity: TableIdentity, verified: Verified) -> None:
+        """Replace the record of the table's last ``verify``."""
+        self.table.put(
+            {
+                "pk": table_key(identity),
+                "sk": verified_key(identity),
+                "at_ms": verified.at_ms,
+                "problems": verified.problems,
+                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=verified.at_ms),
+            }
+        )
 
 
-def unreadable_prefix(identity: TableIdentity) -> str:
-    """The prefix of the sort keys of these records, in the partition of the table."""
-    return f"{now_prefix('unreadable', identity)}#"
+def findings_prefix(identity: TableIdentity) -> str:
+    """The prefix of the sort keys of findings, in the partition of the table."""
+    return f"{now_prefix('finding', identity)}#"
 
 
-def unreadable_files_of(items: Iterable[Item]) -> dict[str, UnreadableFile]:
-    """The files of these items, by path."""
+def verified_key(identity: TableIdentity) -> str:
+    """The sort key of the record of the last ``verify``, in the partition of the table."""
+    return now_prefix("verified", identity)
+
+
+def findings_of(items: Iterable[Item]) -> dict[str, FileFinding]:
+    """The findings of these items, by path."""
     return {
-        item["path"]: UnreadableFile(
-            path=item["path"], why=item["why"], schema_digest=item["schema_digest"], tried_ms=item["tried_ms"]
+        item["path"]: FileFinding(
+            path=item["path"],
+            why=item["why"],
+            schema_digest=item["schema_digest"],
+            tried_ms=item["tried_ms"],
+            kind=item["problem"],
         )
         for item in items
     }
+
+
+def verified_of(item: Item) -> Verified:
+    """The record that an item holds."""
+    return Verified(at_ms=item["at_ms"], problems=item["problems"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,8 @@ class LakeStats:
     verdict: Verdict = field(default_factory=Verdict)
     timeline: Mapping[str, Any] = field(default_factory=dict)
     """The newest snapshots and the refs: see :func:`icekeeper.health.layout.timeline`."""
+    verified_ms: int = 0
+    """When ``verify`` last looked at the table; 0: never."""
 
 
 class LakeStatsStore(Records):
@@ -94,6 +96,7 @@ class LakeStatsStore(Records):
             "policy": json_text(stats.policy),
             "verdict": json_text(asdict(stats.verdict)),
             "timeline": json_text(stats.timeline),
+            "verified_ms": stats.verified_ms,
             "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=stats.observed_ms),
         }
 
@@ -138,4 +141,5 @@ def _stats(identity: TableIdentity, item: Item) -> LakeStats:
             policy=json.loads(item["policy"]),
             verdict=Verdict.parse(item["verdict"]),
             timeline=json.loads(item["timeline"]),
+            verified_ms=item["verified_ms"],
         )

@@ -22,16 +22,19 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.model import CatalogId, TableName
 from icekeeper.state.claims import ClaimStore, CutOffStore
 from icekeeper.state.findings import (
+    FileFinding,
+    FindingStore,
     LayoutStore,
     RefusedExpiry,
     RefusedExpiryStore,
     ScanStore,
-    UnreadableFile,
-    UnreadableFileStore,
+    Verified,
+    findings_of,
+    findings_prefix,
     refused_expiry,
     refused_expiry_key,
-    unreadable_files_of,
-    unreadable_prefix,
+    verified_key,
+    verified_of,
 )
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.item_layout import (
@@ -65,6 +68,11 @@ OVERLAP_MS = 24 * HOUR_MS
 written with a clock that was ahead."""
 
 
+ONLY_WAITS = "pass.deletions_wait"
+"""The metric of a pass whose only operations that did not succeed are deletions that wait for another table, which
+cannot be read: how many they are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassRecord:
     """One pass in the journal, with ``status`` and ``summary`` as the pass reported them."""
@@ -77,6 +85,11 @@ class PassRecord:
     summary: str
     metrics: Mapping[str, int | float] = field(default_factory=dict)
     engine: str
+
+    @property
+    def only_waits(self) -> bool:
+        """Whether all that the pass left undone are deletions that wait for another table."""
+        return ONLY_WAITS in self.metrics
 
 
 class PinKind(StrEnum):
@@ -142,9 +155,11 @@ class Glance:
     seen: SeenTable | None
     loads: tuple[StagedLoad, ...]
     sweeps: Mapping[SweepKind, SweepRecord] = field(default_factory=dict)
-    unreadable: Mapping[str, UnreadableFile] = field(default_factory=dict)
+    findings: Mapping[str, FileFinding] = field(default_factory=dict)
     """By path."""
     refused_expiry: RefusedExpiry | None = None
+    verified: Verified | None = None
+    """``None``: ``verify`` has not looked at the table."""
 
 
 _PINS_KEPT_MS = 7 * 24 * HOUR_MS
@@ -171,7 +186,7 @@ class StateStore:
         self.trends = TrendStore(table)
         self.sweeps = SweepStore(table)
         self.claims = ClaimStore(table)
-        self.unreadable_files = UnreadableFileStore(table)
+        self.findings = FindingStore(table)
         self.refused_expiries = RefusedExpiryStore(table)
         self.cut_offs = CutOffStore(table)
         self.totals = TotalsStore(table)
@@ -182,11 +197,12 @@ class StateStore:
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         """Read the state of a table for detection, with the pins in force at ``now_ms``."""
-        seen, refused, sweeps, unreadable = (
+        seen, refused, verified, sweeps, findings = (
             now_prefix("seen", identity),
             refused_expiry_key(identity),
+            verified_key(identity),
             sweep_prefix(identity),
-            unreadable_prefix(identity),
+            findings_prefix(identity),
         )
         items = list(self.table.query(table_key(identity), "now#"))
         return Glance(
@@ -194,8 +210,9 @@ class StateStore:
             next((_seen_table(item) for item in items if item["sk"] == seen), None),
             loads_of(identity, items),
             sweeps_of(item for item in items if item["sk"].startswith(sweeps)),
-            unreadable_files_of(item for item in items if item["sk"].startswith(unreadable)),
+            findings_of(item for item in items if item["sk"].startswith(findings)),
             next((refused_expiry(item) for item in items if item["sk"] == refused), None),
+            next((verified_of(item) for item in items if item["sk"] == verified), None),
         )
 
     def require_writable(self) -> None:

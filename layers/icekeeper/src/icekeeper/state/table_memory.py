@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock
-from icekeeper.state.findings import MOST_NEEDING, Part, RefusedExpiry, TableLayout, UnreadableFile
+from icekeeper.state.findings import (
+    GONE,
+    MOST_NEEDING,
+    MOST_PROBLEMS,
+    UNREADABLE,
+    FileFinding,
+    Part,
+    RefusedExpiry,
+    TableLayout,
+    Verified,
+)
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin, StateStore
@@ -20,6 +30,7 @@ log = logging.getLogger(__name__)
 MOST_REMEMBERED = 10_000
 """The most unreadable files of a pass that are recorded."""
 _LONGEST_REASON = 1000
+_LONGEST_PATH = 4096  # an object's key has at most 1,024 bytes; metadata may hold any text
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +90,17 @@ class TableMemory:
         except StorageError as error:
             log.warning("the finished list of deletions %s could not be removed: %s", name, error)
 
-    def unreadable_files(self) -> Mapping[str, UnreadableFile]:
+    def unreadable_files(self) -> Mapping[str, FileFinding]:
         """The files that passes could not read, by path."""
-        return self.store.unreadable_files.of_table(self.identity)
+        found = self.store.findings.of_table(self.identity)
+        return {path: file for path, file in found.items() if file.schema_digest}
 
     def waiting_unreadable(self, schema_digest: str) -> dict[str, str]:
         """Unreadable files that must not be tried yet: path → a sentence that names it
         (rule: leave-out-unreadable-files)."""
         return self.waiting_of(self.unreadable_files(), schema_digest)
 
-    def waiting_of(self, known: Mapping[str, UnreadableFile], schema_digest: str) -> dict[str, str]:
+    def waiting_of(self, known: Mapping[str, FileFinding], schema_digest: str) -> dict[str, str]:
         """As :meth:`waiting_unreadable`, for records that were read already."""
         now_ms = self.clock() if known else 0
         return {path: file.why for path, file in known.items() if file.waits(schema_digest, now_ms)}
@@ -98,32 +110,75 @@ class TableMemory:
 
         A failure is only logged, because the next pass finds the files again.
         """
-        now_ms = self.clock()
-        some = (
-            UnreadableFile(path=path, why=why[:_LONGEST_REASON], schema_digest=schema_digest, tried_ms=now_ms)
-            for path, why in islice(files.items(), MOST_REMEMBERED)
-        )
+        now_ms, store = self.clock(), self.store.findings
         try:
-            self.store.unreadable_files.record(self.identity, some)
+            known = store.of_table(self.identity)
+            some = (
+                FileFinding(path=path, why=why[:_LONGEST_REASON], schema_digest=schema_digest, tried_ms=now_ms)
+                for path, why in islice(files.items(), MOST_REMEMBERED)
+            )
+            # What ``verify`` found stays.
+            store.record(
+                self.identity,
+                (
+                    replace(new, kind=old.kind, why=old.why)
+                    if (old := known.get(new.path)) and old.kind != UNREADABLE
+                    else new
+                    for new in some
+                ),
+            )
         except StorageError as error:
             log.warning("files that cannot be read could not be recorded: %s", error)
 
-    def forget_unreadable(self, paths: Iterable[str]) -> None:
-        """Remove files that were read, or are no longer in the table; a failure is only logged."""
+    def forget_findings(self, paths: Iterable[str]) -> None:
+        """Remove the findings of these files; a failure is only logged."""
         try:
-            self.store.unreadable_files.forget(self.identity, paths)
+            self.store.findings.forget(self.identity, paths)
         except StorageError as error:
-            log.warning("files that could not be read are still recorded: %s", error)
+            log.warning("findings about files are still recorded: %s", error)
 
     def forget_read(self, paths: Iterable[str]) -> None:
-        """Remove the records of files that were read now; a failure is only logged."""
+        """Remove what passes found about files that were read now; a failure is only logged."""
+        self._forget_some(lambda file: file.kind == UNREADABLE, paths)
+
+    def forget_freed(self, paths: Iterable[str]) -> None:
+        """Remove all findings of files that no retained snapshot references; a failure is only logged."""
+        self._forget_some(lambda file: True, paths)
+
+    def _forget_some(self, is_meant: Callable[[FileFinding], bool], paths: Iterable[str]) -> None:
         try:
-            known = self.unreadable_files()
+            known = self.store.findings.of_table(self.identity)
         except StorageError as error:
-            log.warning("the records of unreadable files cannot be read: %s", error)
+            log.warning("the findings about files cannot be read: %s", error)
             return
-        if found := sorted(known.keys() & set(paths)):
-            self.forget_unreadable(found)
+        meant = {path for path, file in known.items() if is_meant(file)}
+        if meant and (found := sorted(meant & set(paths))):
+            self.forget_findings(found)
+
+    def remember_verified(self, problems: Mapping[str, tuple[str, str]], found: int, referenced: Set[str]) -> None:
+        """Record a ``verify`` that found ``found`` problems: path → kind and sentence; it replaces earlier findings.
+
+        ``referenced``: the files that the table's snapshots reference, all of them if there is no problem.  ``verify``
+        reads no rows, so what a pass could not decode stays a finding as long as the file is referenced.
+
+        Raises:
+            StorageError: the state cannot be read or written.
+        """
+        now_ms, store = self.clock(), self.store.findings
+        known = store.of_table(self.identity)
+        new: dict[str, FileFinding] = {}
+        short = ((path, problem) for path, problem in problems.items() if len(path) <= _LONGEST_PATH)
+        for path, (kind, why) in islice(short, MOST_PROBLEMS):
+            earlier = known.get(path) or FileFinding(path=path, why="", tried_ms=now_ms)
+            new[path] = replace(earlier, kind=kind, why=why[:_LONGEST_REASON])
+        kept = {
+            path
+            for path, file in known.items()
+            if file.kind == UNREADABLE and (found or (path in referenced and GONE not in file.why))
+        }
+        store.record(self.identity, new.values())
+        store.forget(self.identity, sorted(known.keys() - new.keys() - kept))
+        store.record_verified(self.identity, Verified(at_ms=now_ms, problems=found))
 
     def refused_expiry(self) -> RefusedExpiry | None:
         """The last expiry, if unreadable metadata stopped it."""

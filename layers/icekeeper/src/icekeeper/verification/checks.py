@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
 from typing import Any
@@ -68,10 +68,28 @@ class Verification:
     table: str
     problems: tuple[Problem, ...]
     checked: Mapping[str, int]
+    referenced: Set[str] = field(default=frozenset(), repr=False, compare=False)
+    """The files that its metadata references."""
+
+    @property
+    def by_file(self) -> dict[str, tuple[str, str]]:
+        """The first problem of each file: path → kind, and a sentence that says what to do."""
+        found: dict[str, tuple[str, str]] = {}
+        for problem in self.problems:
+            sentence = f"{problem.path}: {problem.detail}; {problem.kind.remedy}"
+            found.setdefault(problem.path, (problem.kind.value, sentence))
+        return found
 
     @property
     def ok(self) -> bool:
         return not self.problems
+
+    def confirming(self, earlier: Verification) -> Verification:
+        """This result without problems that an earlier one, of an older head, lacks: an expiry may delete files while
+        ``verify`` reads."""
+        known = {(p.kind, text) for p in earlier.problems for text in (p.path, p.detail)}
+        kept = (p for p in self.problems if not known.isdisjoint({(p.kind, p.path), (p.kind, p.detail)}))
+        return replace(self, problems=tuple(kept))
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``verify --json``."""

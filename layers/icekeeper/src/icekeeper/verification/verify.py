@@ -82,6 +82,7 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
         str(loaded.name),
         tuple(dict.fromkeys(problems)),
         {"snapshots": len(metadata.snapshots), "manifests": len(manifests), "files": content_files},
+        sizes.keys(),
     )
 
 

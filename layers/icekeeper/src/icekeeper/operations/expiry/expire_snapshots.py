@@ -96,6 +96,8 @@ def _nothing_expired(nothing: Nothing, resumed: Resumed, attempts: ExpiryAttempt
 
 def _expired(context: OperationContext, expiry: Expiry, resumed: Resumed, attempts: ExpiryAttempts) -> OperationOutcome:
     """Delete the files that the commit freed, and report the result."""
+    if attempts.unchecked is None:
+        context.memory.forget_freed(expiry.files)
     deleted = attempts.delete(expiry)
     count = len(expiry.plan.snapshot_ids)
     unused = expiry.unused if attempts.cleans_metadata else UnusedMetadata()

@@ -78,4 +78,4 @@ class RememberedFiles:
 
     def _forget(self, paths: Collection[str]) -> None:
         if paths:
-            self._memory.forget_unreadable(sorted(paths))
+            self._memory.forget_read(paths)
