@@ -383,7 +383,7 @@ class Runtime:
         from icekeeper.state.leases import taken_slots
 
         settings = self._policies.deployment(overrides, unsafe=unsafe)
-        at_work = taken_slots(self.state.leases, settings.policy.max_concurrent_jobs, now_ms=self.clock())
+        at_work = len(taken_slots(self.state.leases, settings.policy.max_concurrent_jobs, now_ms=self.clock()))
         return next_run_json(settings, [found.table for found in report.proposals], at_work)
 
     @property

@@ -14,8 +14,7 @@ the lease expires (rule: one-lease-holder).
 
 A slot is a lease without a table; slots limit how many tables are maintained at once over all runs that share a state
 (``max_concurrent_jobs``).  Each pass of a scheduled run takes a slot, so the limit also holds for overlapping runs and
-processes.  The slot of a killed process expires.  A pass that a person starts
-takes no slot.
+processes.  The slot of a killed process expires.  A pass that a person starts takes no slot.
 
 Every function and method that uses the state raises StorageError when the state does not answer.
 """
@@ -27,12 +26,13 @@ import logging
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from threading import Event, Lock, Thread
+from zlib import crc32
 
 from icekeeper.errors import LeaseHeld, LeaseLost, StorageError
 from icekeeper.machine.clock import HOUR_MS, Clock, iso_utc
@@ -74,6 +74,13 @@ class Lease:
 # A lease that expired and was not taken can be renewed for at least this long.
 _KEPT_MS = 24 * HOUR_MS
 _SORT_KEY = "lease"
+_SLOTS = "slots"
+_SLOT = "slot-"
+
+
+def _item_key(key: str) -> tuple[str, str]:
+    """The partition and sort key of a lease; all slots share a partition, so that one request reads them."""
+    return (named_key("lease", _SLOTS), key) if key.startswith(_SLOT) else (named_key("lease", key), _SORT_KEY)
 
 
 class LeaseStore(Records):
@@ -97,7 +104,7 @@ class LeaseStore(Records):
             taken = _taken(_found(key, item), replace(wanted, expires_ms=its_now_ms + ttl_ms), now_ms=its_now_ms)
             return {"holder": taken.holder, "name": taken.name or None, **self._times(taken.expires_ms)}
 
-        self.table.change(named_key("lease", key), _SORT_KEY, decide)
+        self.table.change(*_item_key(key), decide)
         return taken
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
@@ -109,8 +116,7 @@ class LeaseStore(Records):
         # One request, without a read: the response to ``acquire`` has shown DynamoDB's time already.
         expires_ms = self.table.to_table_clock(now_ms) + ttl_ms
         there = self.table.set_if(
-            named_key("lease", lease.key),
-            _SORT_KEY,
+            *_item_key(lease.key),
             self._times(expires_ms),
             equal={"holder": lease.holder},
             outside={"until_ms": (expires_ms, expires_ms + LONGEST_LEASE_MS)},  # never shortened, see _taken
@@ -127,12 +133,18 @@ class LeaseStore(Records):
         def decide(item: Item | None) -> Item | None:
             return REMOVED if item is not None and item["holder"] == lease.holder else None
 
-        return self.table.change(named_key("lease", lease.key), _SORT_KEY, decide)
+        return self.table.change(*_item_key(lease.key), decide)
 
     def current(self, key: str, *, now_ms: int) -> Lease | None:
         """The lease that holds at ``now_ms``; ``None`` if there is none."""
-        found = _found(key, self.table.get(named_key("lease", key), _SORT_KEY))
+        found = _found(key, self.table.get(*_item_key(key)))
         return found if found is not None and found.holds_at(self.table.to_table_clock(now_ms)) else None
+
+    def slots(self, *, now_ms: int) -> list[Lease]:
+        """The slots that are taken at ``now_ms``; one request, however many there are."""
+        found = [_found(item["sk"], item) for item in self.table.query(named_key("lease", _SLOTS))]
+        its_now_ms = self.table.to_table_clock(now_ms)
+        return [lease for lease in found if lease is not None and lease.holds_at(its_now_ms)]
 
     def _times(self, expires_ms: int) -> Item:
         return {"until_ms": expires_ms, "expires_s": self.table.expires_s(_KEPT_MS, at_least_ms=expires_ms)}
@@ -239,18 +251,13 @@ def _live_item(leases: LeaseStore, runs: dict[str, int]) -> Item:
 
 def slot_keys(limit: int) -> list[str]:
     """The lease keys of ``limit`` slots."""
-    return [f"slot-{number}" for number in range(1, limit + 1)]
+    return [f"{_SLOT}{number}" for number in range(1, limit + 1)]
 
 
-def held_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int) -> Lease | None:
-    """The slot of a holder; ``None`` if it has no slot."""
-    found = (leases.current(key, now_ms=now_ms) for key in slot_keys(limit))
-    return next((lease for lease in found if lease is not None and lease.holder == holder), None)
-
-
-def taken_slots(leases: LeaseStore, limit: int, *, now_ms: int) -> int:
-    """How many slots are taken."""
-    return sum(leases.current(key, now_ms=now_ms) is not None for key in slot_keys(limit))
+def taken_slots(leases: LeaseStore, limit: int, *, now_ms: int) -> Mapping[str, Lease]:
+    """Key → the slot, of those of the first ``limit`` slots that are taken."""
+    keys = set(slot_keys(limit))
+    return {slot.key: slot for slot in leases.slots(now_ms=now_ms) if slot.key in keys}
 
 
 def take_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int, ttl_ms: int) -> Lease:
@@ -259,8 +266,10 @@ def take_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int, ttl_m
     Raises:
         LeaseHeld: all slots are taken.
     """
-    own = held_slot(leases, holder, limit, now_ms=now_ms)
-    for key in slot_keys(limit) if own is None else [own.key]:
+    keys, taken = slot_keys(limit), taken_slots(leases, limit, now_ms=now_ms)
+    own = [slot.key for slot in taken.values() if slot.holder == holder]
+    first = crc32(holder.encode()) % limit  # holders that begin at the same time try different slots
+    for key in own or [key for key in keys[first:] + keys[:first] if key not in taken]:
         try:
             return leases.acquire(key, holder, now_ms=now_ms, ttl_ms=ttl_ms)
         except LeaseHeld:
