@@ -356,7 +356,7 @@ class Scanner:
             resolved,
             now_ms=self.now_ms,
             manifests=manifests,
-            idle=lambda policy: settled_operations(loaded.metadata, policy, memory.seen, self.now_ms),
+            idle=lambda policy: settled_operations(loaded.metadata, policy, memory, self.now_ms),
             memory=memory,
             cut_off=place.not_maintained.get(loaded.name.key),
             twins=place.twins.of(identity),

@@ -25,12 +25,16 @@ from icekeeper.state.findings import (
     FileFinding,
     FindingStore,
     LayoutStore,
+    PlannedCompaction,
+    PlannedCompactionStore,
     RefusedExpiry,
     RefusedExpiryStore,
     ScanStore,
     Verified,
     findings_of,
     findings_prefix,
+    planned_compaction,
+    planned_compaction_key,
     refused_expiry,
     refused_expiry_key,
     verified_key,
@@ -160,6 +164,7 @@ class Glance:
     refused_expiry: RefusedExpiry | None = None
     verified: Verified | None = None
     """``None``: ``verify`` has not looked at the table."""
+    planned: PlannedCompaction | None = None
 
 
 _PINS_KEPT_MS = 7 * 24 * HOUR_MS
@@ -188,6 +193,7 @@ class StateStore:
         self.claims = ClaimStore(table)
         self.findings = FindingStore(table)
         self.refused_expiries = RefusedExpiryStore(table)
+        self.planned_compactions = PlannedCompactionStore(table)
         self.cut_offs = CutOffStore(table)
         self.totals = TotalsStore(table)
 
@@ -197,10 +203,11 @@ class StateStore:
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         """Read the state of a table for detection, with the pins in force at ``now_ms``."""
-        seen, refused, verified, sweeps, findings = (
+        seen, refused, verified, planned, sweeps, findings = (
             now_prefix("seen", identity),
             refused_expiry_key(identity),
             verified_key(identity),
+            planned_compaction_key(identity),
             sweep_prefix(identity),
             findings_prefix(identity),
         )
@@ -213,6 +220,7 @@ class StateStore:
             findings_of(item for item in items if item["sk"].startswith(findings)),
             next((refused_expiry(item) for item in items if item["sk"] == refused), None),
             next((verified_of(item) for item in items if item["sk"] == verified), None),
+            next((planned_compaction(item) for item in items if item["sk"] == planned), None),
         )
 
     def require_writable(self) -> None:
