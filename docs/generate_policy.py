@@ -16,7 +16,7 @@ A later source wins over an earlier one:
 
 1. the built-in default
 2. the deployment: environment variable `ICEKEEPER_<KEY>`; an empty variable is not set
-3. the policy file that `ICEKEEPER_POLICY_FILE` names, its later rules over its earlier ones
+3. the [policy file](#policy-file), its later rules over its earlier ones
 4. in an AWS table bucket, the bucket's maintenance configuration of the table
    ([operations](operations/index.md#who-maintains-what-in-a-table-bucket-on-aws))
 5. Iceberg's own table properties: `write.target-file-size-bytes`, `history.expire.max-snapshot-age-ms`,
@@ -25,8 +25,9 @@ A later source wins over an earlier one:
 7. this call: `--set KEY=VALUE`
 
 `ICEKEEPER_BOUND_<KEY>` sets a bound, the loosest value that any later source may set, for every key that has a
-direction in the table below. `icekeeper policy show NS.TABLE --catalog C` prints every value with its source. An
-unknown key or a wrong value is an error, except a wrong value that would not count.
+direction in the table below. `icekeeper policy show NS.TABLE --catalog C` prints the values that are not defaults, with
+their sources; `--all` prints the others, too. An unknown key or a wrong value is an error, except a wrong value that
+would not count.
 
 ## Settings of a table
 
@@ -37,7 +38,14 @@ contradiction, a setting of the deployment, or a value without effect ([below](#
 
 ## Policy file
 
-`ICEKEEPER_POLICY_FILE` names a file of rules, a local path or an `s3://` address:
+A file of rules has the settings of many tables. `icekeeper policy init` writes a commented one into the user's
+configuration folder, `~/.config/icekeeper/icekeeper.yaml` (`$XDG_CONFIG_HOME`), where every command finds it. The file
+and its folder must belong to the user, and nobody else may write them. `icekeeper policy check FILE` shows what each
+rule sets for which tables.
+
+`ICEKEEPER_POLICY_FILE` names another file, a local path or an `s3://` address, in place of the user's. A file in the
+current folder never counts: it may come with a cloned repository. Functions, jobs and the library only
+use the variable.
 
 ```yaml
 rules:

@@ -588,6 +588,27 @@ DOCUMENTS: dict[str, Schema] = {
             ),
         },
     ),
+    "policy-init": fields("A file for settings that was written", {"status": STATUS, "file": text("its path")}),
+    "policy-check": fields(
+        "A file of settings, and the tables that its rules match",
+        {
+            "status": STATUS,
+            "file": text("its path or address"),
+            "catalogs": each("the catalogs whose tables were matched", text()),
+            "rules": each(
+                "in the order of the file; later rules win",
+                fields(
+                    "",
+                    {
+                        "rule": whole("number in the file, from 1"),
+                        "patterns": by_key("patterns by field; without a field, every table", each("", text())),
+                        "settings": by_key("values by policy key, as the file has them", text()),
+                        "tables": each("the tables that match all patterns", fields("", TABLE)),
+                    },
+                ),
+            ),
+        },
+    ),
     "policy-show": fields(
         "The settings of a table",
         {**ABOUT, "policy": POLICY, "ignored": each("table properties that do not count", ANY)},

@@ -136,6 +136,9 @@ def test_policy_show_prints_values_with_their_sources(command: Command, monkeypa
     text = command("policy", "show", "ns.t")
     lines = [line.split() for line in text.out.splitlines()]
     assert lines[0] == ["key", "value", "source", "meaning"]
+    assert [line[0] for line in lines[1:-1]] == [key for key in POLICY_KEYS if key in expected]
+    assert " ".join(lines[-1]) == f"{len(POLICY_KEYS) - 5} settings have their defaults; --all prints them, too"
+    lines = [line.split() for line in command("policy", "show", "ns.t", "--all").out.splitlines()]
     assert [line[0] for line in lines[1:]] == list(POLICY_KEYS)
     assert next(line for line in lines if line[0] == "min_input_files")[1:4] == [
         *("7", "deployment", "ICEKEEPER_MIN_INPUT_FILES"),

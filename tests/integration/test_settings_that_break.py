@@ -116,6 +116,20 @@ def test_a_broken_policy_file_is_reported_once_and_the_last_good_file_applies(co
     ]
 
 
+def test_a_users_own_policy_file_that_disappears_applies_until_the_process_ends(command: Command) -> None:
+    own = command.folder / "home" / ".config" / "icekeeper" / "icekeeper.yaml"
+    own.parent.mkdir(parents=True, mode=0o700)
+    own.write_text(GOOD.format(10))
+    own.chmod(0o600)
+    command.table()
+    lines = Cycles().run(own.unlink)
+    assert lines == [
+        "1 table scanned, 0 need maintenance",
+        f"policy file {own} does not exist any more{HOLD}",
+        "1 table scanned, 0 need maintenance",
+    ]
+
+
 def test_a_catalog_whose_configuration_breaks_stays_open(command: Command) -> None:
     """A catalog that does not answer is reported by every detection."""
     command.table(appends=1)

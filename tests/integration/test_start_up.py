@@ -88,7 +88,7 @@ def test_help_and_wrong_calls_import_no_data_library(command: Command, pandas_th
 
 def test_policy_show_imports_no_module_that_rewrites(command: Command, pandas_that_fails: None) -> None:
     command.table(appends=1)
-    reported, out, err = called(("policy", "show", "ns.t", "--catalog", CATALOG))
+    reported, out, err = called(("policy", "show", "ns.t", "--all", "--catalog", CATALOG))
     assert (reported["codes"], out.split(maxsplit=1)[0], err) == ([0], "key", "")
     assert within(reported["modules"], NOT_FOR_A_POLICY) == []
     assert within(reported["modules"], [f"icekeeper.{room}" for room in OTHER_ROOMS]) == []

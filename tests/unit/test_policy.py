@@ -79,7 +79,7 @@ def test_an_unknown_key_is_refused_with_the_three_nearest_keys() -> None:
         assert refusal(table, {}, **overrides) == (
             f"unknown policy key 'min_input_file' (from {source}) (did you mean 'min_input_files'?); "
             "the nearest keys are min_input_files, bucket_filter, min_file_size_ratio "
-            "(icekeeper policy show NS.TABLE prints all)"
+            "(icekeeper policy show NS.TABLE --all prints all)"
         )
 
 

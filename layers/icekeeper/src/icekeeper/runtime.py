@@ -110,12 +110,15 @@ class Runtime:
     def open(cls, catalog: str, environment: Mapping[str, str] | None = None) -> Runtime:
         """Connect to a configured catalog and the state store.
 
+        Without ``environment``, that of the process counts and the user's own policy file, as for a command.
+
         Raises:
             PolicyError: the catalog is not configured, or ``ICEKEEPER_STATE`` is malformed.
             StorageError: the state store cannot be opened.
         """
         chosen = os.environ if environment is None else environment
-        return cls(open_catalog(catalog, environment=chosen), open_state(chosen), environment=chosen)
+        policies = TablePolicies(chosen, of_user=environment is None)
+        return cls(open_catalog(catalog, environment=chosen), open_state(chosen), policies=policies)
 
     def of_requests(self, of_call: Mapping[str, str], asks: str = "a request") -> Runtime:
         """A copy whose overrides are settings of requests; ``of_call`` are those of the operator's call

@@ -53,6 +53,7 @@ from icekeeper.cli.policy import policy_app
 from icekeeper.cli.protection import claims_app, pause, pin_app, stage_app
 from icekeeper.cli.reports import advise, health, report
 from icekeeper.cli.saved_plans import apply
+from icekeeper.cli.settings_file import mention_file_here, policy_check, policy_init
 from icekeeper.cli.tables import list_tables, show
 from icekeeper.engines.engine import EngineName, product_engine
 from icekeeper.errors import MaintenanceError, PolicyError
@@ -70,6 +71,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+policy_app.command("init")(policy_init)
+policy_app.command("check")(policy_check)
 app.add_typer(policy_app, name="policy")
 app.add_typer(pin_app, name="pin")
 app.add_typer(stage_app, name="stage")
@@ -100,8 +103,13 @@ def _print_version(asked: bool) -> None:
         raise typer.Exit
 
 
+# The commands that say whether a settings file of the current folder counts.
+_OF_SETTINGS = ("policy", "detect", "plan", "maintain", "run")
+
+
 @app.callback()
 def icekeeper(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version, and exit")
     ] = False,
@@ -121,6 +129,8 @@ def icekeeper(
     be_quiet(quiet=quiet)
     if grace is not None:
         set_grace(time_ms(grace, "--grace") / 1000)
+    if context.invoked_subcommand in _OF_SETTINGS and os.path.exists("icekeeper.yaml"):
+        mention_file_here()
 
 
 @app.command()

@@ -26,9 +26,18 @@ policy_app = typer.Typer(
 
 @policy_app.command("show")
 def policy_show(
-    table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
+    table: Table,
+    catalog: CatalogName,
+    settings: Settings = None,
+    show_all: Annotated[bool, typer.Option("--all", help="also the settings that have their defaults")] = False,
+    unsafe: Unsafe = False,
+    as_json: AsJson = False,
 ) -> int:
-    """Print every setting in force for a table with its source, and the table's settings that are ignored."""
+    """Print the settings of a table that are not defaults, with their sources, and those that are ignored.
+
+    With --json all settings are printed.
+    """
+    from icekeeper.policy import POLICY_KEYS
     from icekeeper.policy.resolve import short_retentions
     from icekeeper.report.terminal import print_policy, print_warnings
     from icekeeper.runtime import Runtime
@@ -42,7 +51,10 @@ def policy_show(
     else:
         sentences = [setting.sentence() for setting in resolved.ignored]
         console = people(as_json=False)
-        print_policy(console, resolved.rows(), sentences)
+        print_policy(console, resolved.rows(defaults=show_all), sentences)
+        if not show_all:
+            others = sum(not resolved.is_set(key) for key in POLICY_KEYS)
+            console.print(f"{others} settings have their defaults; --all prints them, too", style="dim")
         print_warnings(console, [*short_retentions(resolved)])
     return EXIT_OK
 

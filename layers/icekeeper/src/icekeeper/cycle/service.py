@@ -29,7 +29,7 @@ from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageEr
 from icekeeper.machine.clock import Clock, iso_utc, system_clock
 from icekeeper.maintenance.run_pass import PASS_LEASE_MS
 from icekeeper.model import CatalogId
-from icekeeper.pass_context.table_policy import TablePolicies
+from icekeeper.pass_context.table_policy import TablePolicies, policy_address
 from icekeeper.policy import Policy
 from icekeeper.report.activity import is_json, json_line
 from icekeeper.report.outcome import PassStatus, in_plain_words
@@ -144,6 +144,7 @@ class Service:
         self._detections = 0
         self._waiting: list[Future[bool]] = []
         self._warned: frozenset[str] = frozenset()
+        self._policy_file = ""
         self._rules = LastGood(self._read_rules, self._say)
         # Only wrong settings fall back: a catalog that does not answer is reported with every detection.
         self._catalogs = {name: LastGood(partial(open_catalog, name), self._say, (PolicyError,)) for name in catalogs}
@@ -183,7 +184,11 @@ class Service:
 
     def _read_rules(self) -> tuple[TablePolicies, Policy]:
         """The policies and settings of one cycle, read before its detection; its passes use them, too."""
-        policies = TablePolicies(self._environment)
+        address = policy_address(self._environment, of_user=True)
+        if self._policy_file and not address:  # without it, retentions could become shorter
+            raise PolicyError(f"policy file {self._policy_file} does not exist any more")
+        self._policy_file = address
+        policies = TablePolicies(self._environment, of_user=True)
         return policies, policies.deployment({**self._overrides, **self._schedule}).policy
 
     def _detect(self, pool: ThreadPoolExecutor, policies: TablePolicies, policy: Policy, *, once: bool) -> bool:

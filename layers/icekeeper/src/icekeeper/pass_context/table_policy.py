@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import stat
 from collections.abc import Hashable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
+from pathlib import Path
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.errors import PolicyError, StorageError
@@ -40,10 +44,18 @@ class TablePolicies:
     """
 
     def __init__(
-        self, environment: Mapping[str, str], *, of_requests: bool = False, clock: Clock = system_clock
+        self,
+        environment: Mapping[str, str],
+        *,
+        of_requests: bool = False,
+        of_user: bool = False,
+        clock: Clock = system_clock,
     ) -> None:
-        """``of_requests``: overrides come from people who may only request a pass; ``clock`` ends pauses."""
-        self._environment, self._clock = environment, clock
+        """``of_requests``: overrides come from people who may only request a pass; ``clock`` ends pauses.
+
+        ``of_user``: if no variable names a policy file, the user's own file applies (:func:`policy_address`).
+        """
+        self._environment, self._clock, self._of_user = environment, clock, of_user
         self._resolved: dict[Hashable, ResolvedPolicy] = {}
         self._of_requests = of_requests
         self._of_call: Mapping[str, str] = {}
@@ -127,7 +139,7 @@ class TablePolicies:
 
     @cached_property
     def _file(self) -> PolicyRules:
-        return read_policy_file(self._environment.get(POLICY_FILE, "").strip())
+        return read_policy_file(policy_address(self._environment, of_user=self._of_user))
 
 
 def _key_of(layers: Sequence[Layer], *, unsafe: bool) -> Hashable | None:
@@ -155,6 +167,50 @@ def _leaves_work(bucket: BucketMaintenance, owners: Owners, resolved: ResolvedPo
         return False
     wanted = owners.owned.keys() & {*resolved.policy.operations}
     return any(FACTS[operation].built_in in bucket.is_enabled for operation in wanted)
+
+
+def users_policy_file(environment: Mapping[str, str]) -> Path | None:
+    """Where a user's own policy file is: ``icekeeper/icekeeper.yaml`` in ``$XDG_CONFIG_HOME`` or ``~/.config``.
+
+    A relative ``XDG_CONFIG_HOME`` is ignored (XDG Base Directory Specification).  ``None``: the user has no home, or
+    the system has no owners of files.
+    """
+    folder = Path(environment.get("XDG_CONFIG_HOME") or "")
+    if not folder.is_absolute():
+        folder = Path(environment.get("HOME") or "", ".config")
+    return folder / "icekeeper" / "icekeeper.yaml" if folder.is_absolute() and hasattr(os, "getuid") else None
+
+
+def policy_address(environment: Mapping[str, str], *, of_user: bool) -> str:
+    """The address of the policy file in force; empty: there is none.
+
+    ``ICEKEEPER_POLICY_FILE`` wins; otherwise, with ``of_user``, the user's own file applies, if there is one.
+    A file of the current folder never does: with a cloned repository, its author would set the user's retention.
+
+    Raises:
+        PolicyError: somebody else may write the user's file.
+        StorageError: whether there is such a file, and whose it is, cannot be read.
+    """
+    named = environment.get(POLICY_FILE, "").strip()
+    file = users_policy_file(environment) if of_user and not named else None
+    if file is None:
+        return named
+    try:
+        try:
+            os.lstat(file)
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        real = os.path.realpath(file)  # a link to a missing file is an error, as any file that cannot be read
+        for path in (real, os.path.dirname(real), str(file.parent)):
+            status = os.stat(path)
+            if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                raise PolicyError(
+                    f"policy file {file} is not read, because others may change it: {path} must belong to this user, "
+                    f"and nobody else may write it (chmod go-w {shlex.quote(path)})"
+                )
+    except OSError as error:
+        raise StorageError(f"the policy file cannot be read: {file}: {error.strerror or error}") from error
+    return str(file)
 
 
 def read_policy_file(address: str, storage: Storage | None = None) -> PolicyRules:

@@ -479,7 +479,7 @@ def nearest_keys(text: str) -> str:
     """The end of a message about an unknown key: which keys may be meant, and the command that prints all."""
     found = difflib.get_close_matches(text.lower(), POLICY_KEYS, n=3, cutoff=0)
     meant = did_you_mean(text, POLICY_KEYS)
-    return f"{meant}; the nearest keys are {', '.join(found)} (icekeeper policy show NS.TABLE prints all)"
+    return f"{meant}; the nearest keys are {', '.join(found)} (icekeeper policy show NS.TABLE --all prints all)"
 
 
 class Scope(StrEnum):

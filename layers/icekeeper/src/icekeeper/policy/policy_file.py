@@ -23,9 +23,9 @@ from typing import Any, NoReturn, TypeAlias
 from urllib.parse import urlsplit
 
 from icekeeper.errors import PolicyError
-from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS
+from icekeeper.policy.keys import DEPLOYMENT_KEYS, POLICY_KEYS, Policy
 from icekeeper.policy.layers import Layer, check_layer
-from icekeeper.policy.values import did_you_mean
+from icekeeper.policy.values import did_you_mean, text_of
 
 _RULES = "rules"
 _SETTINGS = "settings"
@@ -81,6 +81,35 @@ def parse_policy_file(text: str, source: str) -> PolicyRules:
     if not rules.is_sequence():
         raise PolicyError(f"{name}: {_RULES} must be a list, each rule beginning with '- '")
     return tuple(_rule(rule.data, f"{name} rule {number}") for number, rule in enumerate(rules, 1))
+
+
+_STARTER_KEYS = (
+    "snapshot_retention_hours",
+    "max_snapshots_to_keep",
+    "orphan_older_than_hours",
+    "target_file_size_mb",
+    "min_input_files",
+)
+
+
+def starter_file() -> str:
+    """A policy file that changes nothing: usual keys with their defaults, and an example of patterns, as comments."""
+    fields = Policy.model_fields
+    usual = (
+        f"#     # {fields[key].description}\n#     {key}: {text_of(fields[key].default)}\n" for key in _STARTER_KEYS
+    )
+    return f"""\
+# Settings of Icekeeper for tables.  A rule applies to the tables that match all its patterns; later rules win.
+# To use a line, remove the '# ' at its beginning.  'icekeeper policy check' shows which rule matches which table,
+# and 'icekeeper docs policy' has every key.
+rules:
+# - settings:                    # no pattern: every table
+{"".join(usual)}# - bucket: prod-*               # the bucket of the catalog's warehouse, or its last folder
+#   namespace: scratch, tmp_*
+#   table: load_?
+#   settings:
+#     maintenance_enabled: false
+"""
 
 
 def _rule(rule: Any, name: str) -> tuple[Mapping[str, tuple[str, ...]], Layer]:

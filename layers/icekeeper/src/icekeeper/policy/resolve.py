@@ -66,11 +66,12 @@ class ResolvedPolicy:
         """Whether any source has set the key."""
         return self.sources[key] != DEFAULT_SOURCE
 
-    def rows(self) -> list[tuple[str, str, str, str]]:
-        """``(key, value, source, meaning)`` as text of every key."""
+    def rows(self, *, defaults: bool = True) -> list[tuple[str, str, str, str]]:
+        """``(key, value, source, meaning)`` as text of every key; without ``defaults``, of keys that are set."""
         return [
             (key, text_of(getattr(self.policy, key)), self.sources[key], field.description or "")
             for key, field in Policy.model_fields.items()
+            if defaults or self.is_set(key)
         ]
 
     def documents(self, *, defaults: bool = True) -> dict[str, dict[str, object]]:

@@ -124,7 +124,8 @@ def print_policy(console: Console, rows: Iterable[Sequence[str]], ignored: Itera
     for key, value, source, meaning in rows:
         style = "dim" if source == "default" else "bold"
         table.add_row(Text(key), Text(value, style=style), Text(source, style=style), Text(meaning))
-    console.print(table)
+    if table.row_count:
+        console.print(table)
     for sentence in ignored:
         console.print(Text(sentence), soft_wrap=True)
 
