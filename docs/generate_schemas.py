@@ -588,6 +588,24 @@ DOCUMENTS: dict[str, Schema] = {
             ),
         },
     ),
+    "doctor": fields(
+        "What every command relies on",
+        {
+            "status": STATUS,
+            "checks": each(
+                "in the order in which they were made",
+                fields(
+                    "",
+                    {
+                        "check": text("versions, settings, state, engine, catalog, credentials, store, clock or write"),
+                        "status": STATUS,
+                        "detail": text("what was found, or what failed and what to do"),
+                        "catalog": text("the catalog; empty: of this machine"),
+                    },
+                ),
+            ),
+        },
+    ),
     "policy-init": fields("A file for settings that was written", {"status": STATUS, "file": text("its path")}),
     "policy-check": fields(
         "A file of settings, and the tables that its rules match",

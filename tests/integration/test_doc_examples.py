@@ -73,7 +73,7 @@ def commands(block: str) -> Iterator[list[str]]:
 
 @pytest.mark.usefixtures("lake")
 def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert len(BLOCKS) == 13
+    assert len(BLOCKS) == 14
     shown = ""
     for arguments in (arguments for block in BLOCKS for arguments in commands(block)):
         code = main([item.replace("file:///tmp/lake/", f"{(tmp_path / 'warehouse').as_uri()}/") for item in arguments])

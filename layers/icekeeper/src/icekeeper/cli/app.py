@@ -46,6 +46,7 @@ from icekeeper.cli.console import (
     silence_output,
 )
 from icekeeper.cli.docs import docs
+from icekeeper.cli.doctor import doctor
 from icekeeper.cli.maintain import maintain
 from icekeeper.cli.metrics import metrics
 from icekeeper.cli.passes import history, orphans, plan, request_app, run, run_worker
@@ -90,6 +91,7 @@ app.command()(orphans)
 app.command()(history)
 app.command()(report)
 app.command()(docs)
+app.command()(doctor)
 app.command()(metrics)
 app.command()(run)
 app.command("run-worker", hidden=True)(run_worker)

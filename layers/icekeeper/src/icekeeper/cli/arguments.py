@@ -265,6 +265,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     ),
     "stage list": ("The recorded loads", "shop.orders --catalog lake"),
     "metrics": ("Metrics of all catalogs for Prometheus", "--output icekeeper.prom"),
+    "doctor": ("Check catalogs, stores, credentials, state and engine", "--catalog lake"),
     "docs": ("The pages of the documentation", "recovery"),
     "demo": ("Make a messy table bucket on this machine healthy", "--engine local"),
     "orphans": (
