@@ -344,7 +344,9 @@ class TestNeverRead:
         broken = second.create_table("ns.broken", expirable.schema())
         Path(normalise(broken.metadata_location)).write_text("{")
         printed = command(*RUN, "--catalog", "D").out
-        assert "expire_snapshots: ns.broken of catalog D may need files of ns.t, because it cannot be read" in printed
+        assert "expire_snapshots: another table, which may need the files, cannot be read" in printed
+        (blocker,) = command("list", "--json").json["blockers"]
+        assert blocker.startswith("ns.broken cannot be read; deletions wait in 1 table; repair it, or exclude it with ")
 
     def test_a_catalog_that_cannot_be_opened_stops_deletions_while_it_is_named(
         self, command: Command, monkeypatch: pytest.MonkeyPatch, expirable: Table, second: SqlCatalog
@@ -353,10 +355,13 @@ class TestNeverRead:
         monkeypatch.setenv("PYICEBERG_CATALOG__D__TYPE", "rest")
         monkeypatch.setenv("PYICEBERG_CATALOG__D__URI", "http://127.0.0.1:9/")
         printed = command(*RUN, "--catalog", "D").out
-        assert "expire_snapshots: a table of catalog D may need files of ns.t, because " in printed
+        assert "expire_snapshots: another table, which may need the files, cannot be read" in printed
+        assert command("list", "--json").json["blockers"] == [
+            "catalog D cannot be read; deletions wait in 1 table; repair it"
+        ]
         assert len(expirable.refresh().snapshots()) > 1
         assert command(*RUN).code == 0
-        assert len(expirable.refresh().snapshots()) == 1
+        assert (len(expirable.refresh().snapshots()), command("list", "--json").json["blockers"]) == (1, [])
 
     def test_a_clone_in_a_catalog_that_a_filter_leaves_out_keeps_its_files(
         self, command: Command, second: SqlCatalog, expirable: Table, monkeypatch: pytest.MonkeyPatch
