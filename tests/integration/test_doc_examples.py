@@ -300,7 +300,7 @@ def test_the_deployment_is_probed_and_scraped_as_the_alerts_want(tmp_path: Path)
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     (port,) = container["ports"]
-    assert container["args"][-4:] == ["--metrics-port", str(port["containerPort"]), "--metrics-address", "0.0.0.0"]
+    assert container["args"][-4:] == ["--http", str(port["containerPort"]), "--http-address", "0.0.0.0"]
     for probe in ("livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]}
     assert service["spec"]["ports"] == [{"name": port["name"], "port": port["containerPort"]}]

@@ -10,8 +10,10 @@ import stat
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Event
 from unittest import mock
 
 import pytest
@@ -19,7 +21,7 @@ import yaml
 from prometheus_client import parser
 
 from icekeeper.cycle import metrics_server
-from icekeeper.cycle.metrics_server import CycleHealth, served
+from icekeeper.cycle.metrics_server import CycleHealth, ServedPage, served
 from icekeeper.cycle.pass_process import PassEnd
 from icekeeper.cycle.service import Service
 from icekeeper.errors import PolicyError, StorageError
@@ -232,9 +234,82 @@ def test_the_server_answers_in_prometheus_format_and_reports_the_health_of_cycle
         with mock.patch.object(type(state.totals), "all", side_effect=StorageError("the state is gone")):
             assert get(f"{url}/metrics")[::2] == (503, "the state is gone\n")
         port = int(url.rpartition(":")[2])
-        reported = f"metrics cannot be served at port {port} of 127.0.0.1: Address already in use"
+        reported = f"port {port} of 127.0.0.1 cannot be used: Address already in use"
         with pytest.raises(PolicyError, match=reported), served("127.0.0.1", port, read, health):
             pass
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+def asked(url: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, method=method, headers=named), timeout=10) as answer:
+            return answer.status, dict(answer.headers), answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, dict(error.headers), error.read()
+
+
+def test_the_page_is_served_as_written_and_to_readers_only(tmp_path: Path) -> None:
+    """A page that cannot be written leaves the last page."""
+    texts: list[str | Exception] = [StorageError("no scan"), "<p>é</p>", StorageError("the state is gone"), "<p>2</p>"]
+    written = Event()
+
+    def write() -> str:
+        text = texts.pop(0)
+        written.set()
+        if isinstance(text, Exception):
+            raise text
+        return text
+
+    page = ServedPage(write, "default-src 'none'")
+    read = StateMetrics(a_state(tmp_path, 1))
+    with (
+        mock.patch.object(metrics_server, "_LEAST_PAUSE_S", 0.0),
+        served("127.0.0.1", 0, read, CycleHealth(60), page) as url,
+        page.kept_current(),
+    ):
+        assert written.wait(10)
+        assert asked(f"{url}/")[::2] == (503, b"the page follows the first scan: reload it then\n")
+
+        def change() -> None:
+            written.clear()
+            page.note_change()
+            assert written.wait(10)
+
+        change()
+        eventually(lambda: asked(f"{url}/")[0] == 200)
+        status, headers, body = asked(f"{url}/")
+        assert (status, body.decode()) == (200, "<p>é</p>")
+        tag = headers.pop("ETag")
+        assert {key: value for key, value in headers.items() if key not in ("Date", "Server")} == {
+            "Cache-Control": "no-cache",
+            "Content-Length": "9",
+            "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+            "Content-Type": "text/html; charset=utf-8",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        }
+        status, headers, body = asked(f"{url}/", "HEAD")
+        assert (status, headers["Content-Length"], headers["ETag"], body) == (200, "9", tag, b"")
+        for known in (tag, f'"other", W/{tag}'):
+            status, headers, body = asked(f"{url}/", If_None_Match=known)
+            assert (status, headers["ETag"], headers["Content-Length"], body) == (304, tag, "9", b"")
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            for path in ("/", "/metrics", "/healthz"):
+                status, headers, _ = asked(url + path, method)
+                assert (status, headers["Allow"]) == (405, "GET, HEAD")
+        assert asked(f"{url}/index.html")[::2] == (404, b"there are /, /metrics and /healthz\n")
+        assert asked(f"{url}/", Host="evil.example")[0] == 421
+        change()
+        assert asked(f"{url}/", If_None_Match=tag)[0] == 304
+        change()
+        eventually(lambda: asked(f"{url}/", If_None_Match=tag)[2] == b"<p>2</p>")
 
 
 def test_a_slow_or_silent_client_blocks_no_other_client(
@@ -287,10 +362,7 @@ def test_no_more_than_sixteen_clients_are_served_at_once(tmp_path: Path) -> None
         assert seventeenth.recv(1) == b""
         for item in held:
             item.close()
-        deadline_s = time.monotonic() + 10
-        while status_or_closed(f"{url}/healthz") != 200 and time.monotonic() < deadline_s:
-            time.sleep(0.05)
-        assert get(f"{url}/healthz")[0] == 200
+        eventually(lambda: status_or_closed(f"{url}/healthz") == 200)
 
 
 def status_or_closed(url: str) -> int:
@@ -316,11 +388,12 @@ def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None
 
 def test_wrong_options_and_unknown_catalogs_are_wrong_calls(command: Command) -> None:
     for options, reported in (
-        (["--metrics-address", "::1"], "--metrics-address has no effect without --metrics-port; add --metrics-port"),
+        (["--http-address", "::1"], "--http-address has no effect without --http; add --http PORT"),
         (
-            ["--metrics-port", "1", "--once"],
-            "--once and --metrics-port exclude each other; icekeeper metrics --output writes a file",
+            ["--http", "1", "--once"],
+            "--once and --http exclude each other; icekeeper metrics and report write files",
         ),
+        (["--http-page"], "--http-page has no effect without --http; add --http PORT"),
     ):
         answer = command("run", *LOCAL, *options)
         assert (answer.code, one_sentence(answer.err)) == (2, reported)

@@ -10,8 +10,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from html import unescape
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -25,6 +28,7 @@ from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.maintenance import run_pass
 from icekeeper.model import TableName
 from icekeeper.report.outcome import PassOutcome
+from icekeeper.report.page import security_policy
 from icekeeper.runtime import Runtime
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.leases import slot_keys, take_slot
@@ -305,7 +309,7 @@ def test_a_terminated_process_exits_with_zero(command: Command) -> None:
     (command.folder / "json.py").write_text("raise SystemExit('somebody else has written this')")
     script = [str(Path(sys.executable).parent / "icekeeper"), "run", "--catalog", CATALOG, "--engine", "local"]
     with subprocess.Popen(
-        [*script, "--interval", "1h", "--metrics-port", "0"],
+        [*script, "--interval", "1h", "--http", "0", "--http-page"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -319,11 +323,23 @@ def test_a_terminated_process_exits_with_zero(command: Command) -> None:
             assert urlopen(health, timeout=10).read() == b"ok\n"
             metrics = urlopen(health.replace("healthz", "metrics"), timeout=10).read().decode()
             assert 'icekeeper_files_merged_total{catalog="C"} 6' in metrics.splitlines()
+            eventually(lambda: has_page(health))
+            page = urlopen(health.replace("healthz", ""), timeout=10)
+            assert page.headers["Content-Security-Policy"] == f"{security_policy()}; frame-ancestors 'none'"
+            text = page.read().decode()
+            assert f'http-equiv="Content-Security-Policy" content="{security_policy()}"' in unescape(text)
+            assert '"name":"ns.t"' in text
             process.send_signal(signal.SIGTERM)
             assert process.communicate(timeout=STARTED_S) == ("", "")
             assert process.returncode == 0
         finally:
             process.kill()
+
+
+def has_page(health: str) -> bool:
+    with suppress(HTTPError):
+        return bool(urlopen(health.replace("healthz", ""), timeout=10).status == 200)
+    return False
 
 
 @pytest.mark.parametrize("once", [True, False])

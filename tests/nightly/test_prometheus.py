@@ -105,7 +105,7 @@ def test_every_query_of_the_dashboard_has_data(tmp_path: Path, bucket: dict[str,
         f"scrape_configs: [{{job_name: icekeeper, static_configs: [{{targets: ['127.0.0.1:{metrics}']}}]}}]\n"
     )
     icekeeper = str(Path(sys.executable).parent / "icekeeper")
-    served = (icekeeper, "run", "--catalog", "lake", "--engine", "local", "--metrics-port", str(metrics))
+    served = (icekeeper, "run", "--catalog", "lake", "--engine", "local", "--http", str(metrics))
     environment = a_lake(tmp_path, bucket)
     # Metrics are computed at most once a minute; run the first pass before the server starts.
     subprocess.run([*served[:6], "--once"], env=environment, cwd=tmp_path, capture_output=True, timeout=60, check=False)

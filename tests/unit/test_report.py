@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import stat
 from collections.abc import Sequence
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -278,6 +280,30 @@ def test_the_trend_of_a_table_ends_with_its_newest_state() -> None:
     assert "trend" not in table
 
 
+def test_the_trend_of_the_fleet_has_the_last_state_of_each_table_by_each_day() -> None:
+    """A table counts from its first known state on; what a day does not say is as before."""
+    hour, day = NOW_MS - HOUR_MS, 24 * HOUR_MS
+    lake = [seen("a.old"), seen("a.new", counters={"lake_data_files": 5, "lake_bytes": 70})]
+    rows = [TrendRow(observed_ms=hour - n * day, data_files=n, delete_files=d) for n, d in ((3, 4), (1, None))]
+    trends = {identity("a.new").copy: rows, identity("a.old").copy: [TrendRow(observed_ms=0, bytes=9)]}
+    layouts = [
+        TableLayout(identity=identity(name), observed_ms=hour, part=Part.FILES, facts={"sizes": sizes})
+        for name, sizes in (("a.old", [[20, 3, 0], [21, 1, 0]]), ("a.new", [[20, 4, 0]]))
+    ]
+    document = catalog_document(
+        CatalogFacts(catalog="lake", scan=None, lake=lake, layouts=layouts, trends=trends), NOW_MS
+    )
+    now_s, day_s = NOW_MS // 1000, 86_400
+    assert document["trend"][-5:] == [
+        [now_s - 4 * day_s, 1, 0, 0, 9],
+        [now_s - 3 * day_s, 2, 3, 4, 9],
+        [now_s - 2 * day_s, 2, 3, 4, 9],
+        [now_s - day_s, 2, 1, 4, 9],
+        [now_s, 2, 65, 4, 3 * 2**20 + 70],
+    ]
+    assert (len(document["trend"]), document["sizes"]) == (60, {"tables": 2, "files": [[20, 7], [21, 1]]})
+
+
 DUE = Verdict(reasons=("60 small files",), priority=0.5, sweep_due_ms=NOW_MS + HOUR_MS)
 
 
@@ -367,8 +393,10 @@ def test_tables_in_trouble_come_first_then_tables_with_work() -> None:
     assert document["states"] == {"unreadable": 1, "damaged": 0, "trouble": 2, "work": 1, "paused": 0, "well": 1}
     assert document["totals"]["lake_tables"] == 5  # a record of an unread table is not counted
     page = render_page([document], NOW_MS)
-    assert "3 of 5 tables are in trouble, 1 needs work." in page
-    assert "First look at shop.lost: <code>icekeeper verify shop.lost --catalog lake</code>" in page
+    verdict = "1 of 5 tables cannot be read in full; 3 have work due or waiting. First look at shop.lost: "
+    assert f'<p class="said">{verdict}<span class="command">' in page
+    assert "<code>icekeeper verify shop.lost --catalog lake</code>" in page
+    assert "2 wait for a person" in page
     assert "scanned 1 hour ago, 2 of 3 tables" in page
 
 
@@ -400,7 +428,7 @@ def test_achievements_are_sums_over_the_passes_of_a_month() -> None:
 def test_the_page_names_one_command_to_run() -> None:
     due, calm = document_of(seen("a.b", DUE)), document_of(seen("a.b"))
     assert "<code>icekeeper run --catalog lake --once</code>" in render_page([due], NOW_MS)
-    assert "1 needs work, of 1 table." in render_page([due], NOW_MS)
+    assert "1 has work due or waiting, of 1 table." in render_page([due], NOW_MS)
     old = render_page([calm], NOW_MS + 72 * HOUR_MS)
     assert "<code>icekeeper detect --catalog lake</code>" in old
     well = render_page([calm], NOW_MS)
@@ -412,6 +440,8 @@ def test_the_page_names_one_command_to_run() -> None:
 def test_text_of_a_table_is_escaped_on_the_page() -> None:
     last = last_pass("ns.t", HOSTILE, HOSTILE)
     page = render_page([document_of(seen(HOSTILE, DUE), passes=[last])], NOW_MS)
+    for part in re.findall(r"<b class=\"title\">(.*?)</b>", page):
+        assert unescape(part.replace("<wbr>", "")) == HOSTILE.replace("\x07", "\\x07")
     outline = Outline(page)
     assert outline.tags.count("script") == 4  # the data, the page's script, D3 and Plot
     assert "\x07" not in page

@@ -1,10 +1,11 @@
-"""``icekeeper metrics``, and the options of ``icekeeper run`` that serve the same metrics."""
+"""``icekeeper metrics``, and the options of ``icekeeper run`` that serve the same metrics and the page."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,20 +17,32 @@ from icekeeper.errors import PolicyError
 if TYPE_CHECKING:
     from icekeeper.state.store import StateStore
 
-MetricsPort = Annotated[
+HttpPort = Annotated[
     int | None,
     typer.Option(
-        "--metrics-port",
-        metavar="N",
+        "--http",
+        metavar="PORT",
         min=0,
         max=65535,
         help="serve /metrics for Prometheus and /healthz for probes on this port; 0: any free port",
     ),
 ]
-MetricsAddress = Annotated[
+HttpAddress = Annotated[
     str | None,
-    typer.Option("--metrics-address", metavar="ADDRESS", help="the address to serve them on; default 127.0.0.1"),
+    typer.Option("--http-address", metavar="ADDRESS", help="the address to serve them on; default 127.0.0.1"),
 ]
+HttpPage = Annotated[
+    bool, typer.Option("--http-page", help="serve the page of icekeeper report as / to everyone who reaches the port")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class OnEvents:
+    """What the server does at events of the service."""
+
+    cycle: Callable[[float, bool], object] = lambda interval_s, has_ended: None
+    """At the start and end of a cycle, with the interval of the cycles."""
+    ended_pass: Callable[[], object] = lambda: None
 
 
 def metrics(
@@ -70,35 +83,51 @@ def _recorded_names(catalogs: Iterable[str], state: StateStore) -> list[str]:
 
 
 @contextmanager
-def served_metrics(
+def served_http(
     port: int | None,
     address: str | None,
+    has_page: bool,
     catalogs: Sequence[str],
     interval_s: float,
     notify: Callable[[str], object],
     *,
     scans_all: bool,
-) -> Iterator[Callable[[float, bool], object]]:
-    """Serve the metrics of ``icekeeper run`` while the block runs, if ``port`` is given.
+) -> Iterator[OnEvents]:
+    """Serve metrics, and with ``has_page`` the page, while the block runs, if ``port`` is given.
 
     ``scans_all``: whether the process scans whole catalogs.
-
-    Yields a function to call at the start and end of each cycle, with the interval of the cycles.
 
     Raises:
         PolicyError: a catalog is not configured, or the port cannot be used.
     """
     if port is None:
-        if address is not None:
-            raise PolicyError("--metrics-address has no effect without --metrics-port; add --metrics-port")
-        yield lambda interval_s, has_ended: None
+        for option, is_given in (("--http-address", address is not None), ("--http-page", has_page)):
+            if is_given:
+                raise PolicyError(f"{option} has no effect without --http; add --http PORT")
+        yield OnEvents()
         return
-    from icekeeper.cycle.metrics_server import CycleHealth, served
+    from icekeeper.cycle.metrics_server import CycleHealth, ServedPage, served
+    from icekeeper.machine.clock import system_clock
     from icekeeper.report.metrics import StateMetrics
     from icekeeper.state.open import open_state
 
-    state, health = open_state(os.environ), CycleHealth(interval_s)
-    metrics = StateMetrics(state, _recorded_names(catalogs, state), awaits_scan=scans_all)
-    with served(address or "127.0.0.1", port, metrics, health) as url:
-        notify(f"metrics at {url}/metrics, health at {url}/healthz")
-        yield lambda interval_s, has_ended: health.note(interval_s, has_ended=has_ended)
+    state, health, page = open_state(os.environ), CycleHealth(interval_s), None
+    names = _recorded_names(catalogs, state)
+    if has_page:
+        from icekeeper.report.page import recorded_page, security_policy
+
+        page = ServedPage(lambda: recorded_page(state, system_clock(), names), security_policy())
+
+    def on_cycle(interval_s: float, has_ended: bool) -> None:
+        health.note(interval_s, has_ended=has_ended)
+        if page is not None and has_ended:
+            page.note_change()
+
+    metrics = StateMetrics(state, names, awaits_scan=scans_all)
+    with ExitStack() as stack:
+        url = stack.enter_context(served(address or "127.0.0.1", port, metrics, health, page))
+        if page is not None:
+            stack.enter_context(page.kept_current())
+        what = {"page": "/", "metrics": "/metrics", "health": "/healthz"}
+        notify(", ".join(f"{name} at {url}{path}" for name, path in what.items() if page is not None or name != "page"))
+        yield OnEvents(on_cycle, lambda: None if page is None else page.note_change())

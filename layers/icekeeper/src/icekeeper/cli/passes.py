@@ -45,7 +45,7 @@ from icekeeper.cli.console import (
     print_json,
     waiting,
 )
-from icekeeper.cli.metrics import MetricsAddress, MetricsPort, served_metrics
+from icekeeper.cli.metrics import HttpAddress, HttpPage, HttpPort, served_http
 from icekeeper.cli.saved_plans import SaveAs, plan_each, save_plan
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
@@ -522,8 +522,9 @@ def run(
     settings: Settings = None,
     engine: Engine = EngineName.AUTO,
     once: _Once = False,
-    metrics_port: MetricsPort = None,
-    metrics_address: MetricsAddress = None,
+    http: HttpPort = None,
+    http_address: HttpAddress = None,
+    http_page: HttpPage = False,
     verify_interval: _VerifyInterval = None,
 ) -> int:
     """Detect and maintain the tables of catalogs, every interval, until stopped (SIGTERM or Ctrl-C)."""
@@ -537,8 +538,8 @@ def run(
     check_patterns(patterns or ())
     if once and interval is not None:
         raise PolicyError("--once and --interval exclude each other")
-    if once and metrics_port is not None:
-        raise PolicyError("--once and --metrics-port exclude each other; icekeeper metrics --output writes a file")
+    if once and http is not None:
+        raise PolicyError("--once and --http exclude each other; icekeeper metrics and report write files")
     schedule = _of_process(interval, concurrency)
     console = people(as_json=False)
 
@@ -552,9 +553,7 @@ def run(
     with open_engine(engine):  # fails here rather than in each pass
         pass
     with (
-        served_metrics(
-            metrics_port, metrics_address, catalogs, interval_s, tell_now, scans_all=not patterns
-        ) as on_cycle,
+        served_http(http, http_address, http_page, catalogs, interval_s, tell_now, scans_all=not patterns) as on,
         PassProcesses(engine, os.environ) as run_pass,
     ):
         service = Service(
@@ -566,7 +565,8 @@ def run(
             environment=dict(os.environ),
             overrides=chosen,
             schedule=schedule,
-            on_cycle=on_cycle,
+            on_cycle=on.cycle,
+            on_pass=on.ended_pass,
             verify_interval_ms=0 if verify_interval is None else time_ms(verify_interval, "--verify-interval"),
         )
         with _stopping(service.stop):

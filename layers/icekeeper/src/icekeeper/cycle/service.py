@@ -122,12 +122,14 @@ class Service:
         clock: Clock = system_clock,
         stop: Event | None = None,
         on_cycle: Callable[[float, bool], object] = lambda interval_s, has_ended: None,
+        on_pass: Callable[[], object] = lambda: None,
         verify_interval_ms: int = 0,
     ) -> None:
         """``run_pass`` runs a pass, and ends it after its current operation once the event is set; ``notify`` writes a
         line for people; setting ``stop`` is the same as calling :meth:`stop`.
 
-        ``on_cycle`` is called at the begin and end of each cycle, with its interval in seconds.
+        ``on_cycle`` is called at the begin and end of each cycle, with its interval in seconds; ``on_pass`` after each
+        pass.
 
         Tables that ``verify`` has not looked at for ``verify_interval_ms`` are verified after the passes of a cycle,
         those that waited longest first; 0: none.
@@ -137,7 +139,8 @@ class Service:
         """
         self._state, self._run_pass, self._notify, self._stop = state, run_pass, notify, stop or Event()
         self._environment, self._overrides, self._schedule, self._clock = environment, overrides, schedule, clock
-        self._on_cycle, self._as_json, self._patterns = on_cycle, is_json(environment), patterns
+        self._on_cycle, self._on_pass = on_cycle, on_pass
+        self._as_json, self._patterns = is_json(environment), patterns
         self._cursor: tuple[str, str] | None = None
         self._verify_interval_ms, self._tried_ms = verify_interval_ms, dict[Entry, int]()
         self._ids: dict[str, CatalogId] = {}
@@ -293,6 +296,7 @@ class Service:
             end = PassEnd("failed", str(error))
         if end is None:
             return True
+        self._on_pass()
         is_pass = not work.order.only_verifies
         if is_pass and end.status == PassStatus.FAILED and not end.is_recorded:
             with suppress(StorageError):  # a figure only

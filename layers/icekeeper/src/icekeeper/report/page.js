@@ -4,11 +4,22 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const several = data.catalogs.length > 1;
-  const tables = data.catalogs.flatMap((one) => one.tables.map((table) => ({ ...table, catalog: one.catalog })));
+  const KINDS = { damaged: "damaged or unreadable", work: "work due or waiting", well: "well" };
+  const ORDER = Object.keys(KINDS);
+  const KIND_OF = { unreadable: "damaged", damaged: "damaged", well: "well" };
+  const WORDS = { trouble: "waiting", work: "work due" };
+  const tables = data.catalogs.flatMap((one) =>
+    one.tables.map((table) => ({
+      ...table,
+      catalog: one.catalog,
+      namespace: table.name.slice(0, Math.max(0, table.name.lastIndexOf("."))),
+      kind: KIND_OF[table.state] ?? "work",
+    })),
+  );
   const PAGE = 50;
   const MOST_PRINTED = 500;
-  const STATES = { unreadable: "unreadable", damaged: "damaged", trouble: "in trouble", work: "work due", paused: "paused", well: "well" };
-  const ORDER = Object.keys(STATES);
+  const MOST_NAMESPACES = 12;
+  const LONGEST = 120;
   const NONE = "–";
 
   // Text.
@@ -23,11 +34,17 @@
   const count = (number) => (number === undefined ? NONE : number.toLocaleString("en-US", { maximumFractionDigits: 2 }));
   // Any writer of a table chooses the times of its snapshots, even times that no calendar has.
   const isTime = (ms) => Math.abs(ms) < 864e13;
-  const moment = (ms) => (isTime(ms) ? `${new Date(ms).toISOString().slice(0, 16).replace("T", " ")} UTC` : String(ms));
+  // The spaces do not break.
+  const inWords = d3.utcFormat("%-d\u00a0%b\u00a0%Y,\u00a0%H:%M\u00a0UTC");
+  const moment = (ms) => (isTime(ms) ? inWords(new Date(ms)) : String(ms));
   function age(ms) {
     const [number, unit] = ms < 36e5 ? [ms / 6e4, "minute"] : ms < 2592e5 ? [ms / 36e5, "hour"] : [ms / 864e5, "day"];
     return `${Math.floor(number)} ${unit}${Math.floor(number) === 1 ? "" : "s"}`;
   }
+  const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
+  // A line breaks a name only after a dot or an underscore, and a text only between words.
+  const breakable = (name) => name.split(/(?<=[._])/).flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
+  const brief = (text) => (text.length <= LONGEST ? text : `${text.slice(0, LONGEST).replace(/\s+\S*$/, "")} …`);
   const since = (ms) => (ms <= data.now_ms ? `${age(data.now_ms - ms)} ago` : `in ${age(ms - data.now_ms)}`);
   function setting(value) {
     if (value === null || (Array.isArray(value) && !value.length)) return "none";
@@ -45,19 +62,46 @@
     made.append(...children.filter((child) => child !== undefined && child !== null));
     return made;
   }
+  function command(text) {
+    const made = el("span", { class: "command" }, el("code", {}, text));
+    copyable(made);
+    return made;
+  }
+  // Browsers give the clipboard only to pages of https or of this machine; elsewhere the button selects the text.
+  function copyable(holder) {
+    const code = holder.querySelector("code");
+    // A line breaks a command between its words only, and not after a hyphen.
+    const words = code.textContent.split(" ").map((word) => el("span", {}, ...breakable(word)));
+    code.replaceChildren(...words.flatMap((word, at) => (at ? [" ", word] : [word])));
+    const button = el("button", { type: "button", "aria-label": `copy ${code.textContent}` }, "copy");
+    const done = (text) => {
+      button.textContent = text;
+      setTimeout(() => (button.textContent = "copy"), 4000);
+    };
+    const select = () => {
+      getSelection().selectAllChildren(code);
+      done("selected");
+    };
+    button.addEventListener("click", () => {
+      if (!navigator.clipboard) select();
+      else navigator.clipboard.writeText(code.textContent).then(() => done("copied"), select);
+    });
+    holder.append(button);
+  }
+  document.querySelectorAll(".command").forEach(copyable);
   const list = (items) => el("ul", {}, ...items.map((item) => el("li", {}, item)));
   const faint = (text) => el("p", { class: "faint" }, text);
   function grid(headings, rows) {
     const head = el("tr", {}, ...headings.map((text) => el("th", { scope: "col" }, text)));
-    const body = rows.map((row) => el("tr", {}, ...row.map((text) => el("td", {}, text))));
+    const body = rows.map((row) => el("tr", {}, ...row.map((text) => el("td", {}, ...breakable(text)))));
     return el("table", {}, el("thead", {}, head), el("tbody", {}, ...body));
   }
 
   // The list.
 
-  const COLUMNS = [
+  const ALL = [
     ["table", (t) => t.name],
-    ["state", (t) => ORDER.indexOf(t.state) - t.priority],
+    ["state", (t) => 2 * ORDER.indexOf(t.kind) - (t.trouble ? 1 : 0) - t.priority / 2],
     ["data files", (t) => t.counters.lake_data_files, count],
     ["average file", (t) => t.counters.lake_average_file_bytes, size],
     ["live", (t) => t.counters.lake_bytes, size],
@@ -67,14 +111,17 @@
     ["snapshots", (t) => t.counters.lake_snapshots, count],
     ["why", undefined],
   ];
-  const view = { text: "", state: "", catalog: "", sort: 1, down: false, page: 0 };
+  // A column without a number says nothing.
+  const COLUMNS = ALL.filter(([, of, text]) => !text || tables.some(of));
+  const view = { text: "", kind: "", catalog: "", namespace: "", sort: 1, down: false, page: 0 };
   const open = new Set();
 
   function chosen() {
     const wanted = view.text.trim().toLowerCase();
     const found = tables.filter(
       (t) =>
-        (!view.state || t.state === view.state) &&
+        (!view.kind || t.kind === view.kind) &&
+        (!view.namespace || t.namespace === view.namespace) &&
         (!view.catalog || t.catalog === view.catalog) &&
         (!wanted || t.name.toLowerCase().includes(wanted)),
     );
@@ -95,34 +142,37 @@
   const pager = el("div", { class: "pager" });
 
   function why(t) {
-    if (t.trouble) return t.trouble;
-    if (t.reasons) return t.reasons.join("; ");
-    const own = Object.entries(t.warnings ?? {}).filter(([kind]) => kind !== "deletions_wait");
-    if (own.length) return own.map(([, sentence]) => sentence).join("; ");
-    return t.left_alone ?? "";
+    // What deletions wait for is said once, at the top.
+    const own = Object.entries(t.warnings ?? {}).flatMap(([kind, text]) => (kind === "deletions_wait" ? [] : [text]));
+    const found = t.trouble ? [t.trouble] : t.reasons ?? (own.length ? own : [t.left_alone ?? ""]);
+    return `${brief(found[0])}${found.length > 1 ? ` (and ${count(found.length - 1)} more)` : ""}`;
   }
-
   const verified = (t) => (t.verified_ms ? `verified ${since(t.verified_ms)}` : "never verified");
+  function state(t) {
+    const more = t.verified_ms || t.kind === "well" ? el("div", { class: "faint" }, verified(t)) : undefined;
+    return el("td", { class: `state ${t.kind}` }, el("b", {}, WORDS[t.state] ?? t.state), more);
+  }
 
   function row(t) {
     const key = `${t.catalog}\n${t.name}`;
     const detail = el("tr", { class: "detail" }, el("td", { colspan: COLUMNS.length }));
     detail.hidden = true;
-    const opener = el("button", { type: "button", "aria-expanded": "false", onclick: () => toggle() }, t.name);
+    const folded = { type: "button", "aria-expanded": "false", onclick: () => toggle() };
+    const opener = el("button", folded, ...breakable(t.name));
     function toggle() {
       const opens = detail.hidden;
       detail.hidden = !opens;
       opener.setAttribute("aria-expanded", String(opens));
       open[opens ? "add" : "delete"](key);
       detail.firstChild.replaceChildren(...(opens ? [details(t)] : []));
+      draw(detail);
     }
-    const cells = COLUMNS.slice(2, -1).map(([name, of, text]) =>
-      el("td", { class: "number", "data-label": name, "data-value": of(t) }, text(of(t))),
-    );
+    const cells = COLUMNS.slice(2, -1).map(([name, of, text]) => {
+      const kind = of(t) ? "number" : "number nothing";
+      return el("td", { class: kind, "data-label": name, "data-value": of(t) }, of(t) === 0 ? "" : text(of(t)));
+    });
     const name = el("td", { class: "name" }, opener, several ? el("div", { class: "faint" }, t.catalog) : undefined);
-    const seen = t.state === "well" ? el("div", { class: "faint" }, verified(t)) : undefined;
-    const state = el("td", { class: `state ${t.state}` }, STATES[t.state], seen);
-    const made = el("tr", {}, name, state, ...cells, el("td", { class: "why" }, el("div", {}, why(t))));
+    const made = el("tr", {}, name, state(t), ...cells, el("td", { class: `why ${t.kind}` }, why(t)));
     return [made, detail, () => open.has(key) && toggle()];
   }
 
@@ -133,7 +183,7 @@
     const shown = found.slice(view.page * most, (view.page + 1) * most).map(row);
     rows.replaceChildren(...shown.flatMap(([made, detail]) => [made, detail]));
     shown.forEach(([, , reopen]) => reopen());
-    tally.textContent = `${count(found.length)} of ${count(tables.length)} ${tables.length === 1 ? "table" : "tables"}`;
+    tally.textContent = `${count(found.length)} of ${plural(tables.length, "table")}`;
     const turn = (text, by, last) => {
       const button = el("button", { type: "button", onclick: () => ((view.page += by), show()) }, text);
       button.disabled = last;
@@ -177,31 +227,34 @@
     { onchange: () => sortBy(Number(sorter.value)) },
     ...COLUMNS.flatMap(([name, of], at) => (of ? [el("option", { value: at }, name)] : [])),
   );
-  const states = ["", ...ORDER].map((state) => {
-    const number = state ? tables.filter((t) => t.state === state).length : tables.length;
-    const text = `${state ? STATES[state] : "all"} ${count(number)}`;
-    const button = el("button", { type: "button", "aria-pressed": String(!state) }, text);
+  const states = ["", ...ORDER].map((kind) => {
+    const number = kind ? tables.filter((t) => t.kind === kind).length : tables.length;
+    const text = `${kind ? KINDS[kind] : "all"} ${count(number)}`;
+    const button = el("button", { type: "button", "aria-pressed": String(!kind) }, text);
     button.addEventListener("click", () => {
       states.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
-      choose({ state });
+      choose({ kind });
     });
     return button;
   });
   const search = el("input", { type: "search", id: "search", oninput: () => choose({ text: search.value }) });
-  const catalogs = el(
-    "select",
-    { onchange: () => choose({ catalog: catalogs.value }) },
-    el("option", { value: "" }, "all"),
-    ...data.catalogs.map((one) => el("option", {}, one.catalog)),
-  );
+  function filter(name, values) {
+    const options = [el("option", { value: "" }, "all"), ...values.map((value) => el("option", {}, value))];
+    const made = el("select", { onchange: () => choose({ [name]: made.value }) }, ...options);
+    return made;
+  }
+  const catalogs = filter("catalog", data.catalogs.map((one) => one.catalog));
+  const spaces = namespaces();
+  const chosenSpace = filter("namespace", spaces.map((one) => one.name).sort());
   document.getElementById("list").append(
     el(
       "div",
       { class: "controls" },
       el("label", {}, "search", search),
       several ? el("label", {}, "catalog", catalogs) : undefined,
+      spaces.length > 1 ? el("label", {}, "namespace", chosenSpace) : undefined,
       el("label", {}, "sort by", sorter),
-      el("div", { class: "states", role: "group", "aria-label": "state" }, ...states),
+      el("div", { class: "choice", role: "group", "aria-label": "state" }, ...states),
     ),
     tally,
     el("table", { class: "list" }, el("thead", {}, el("tr", {}, ...header)), rows),
@@ -219,26 +272,167 @@
     show();
   });
 
+  // Namespaces, those with the most need first.
+
+  function namespaces() {
+    const found = new Map();
+    const none = { tables: 0, damaged: 0, work: 0, well: 0, files: 0, bytes: 0 };
+    for (const t of tables) {
+      const one = found.get(t.namespace) ?? { ...none, name: t.namespace };
+      one.tables += 1;
+      one[t.kind] += 1;
+      one.files += t.counters.lake_data_files ?? 0;
+      one.bytes += t.counters.lake_bytes ?? 0;
+      found.set(t.namespace, one);
+    }
+    return [...found.values()].sort(
+      (a, b) => b.damaged - a.damaged || b.work - a.work || b.bytes - a.bytes || (a.name < b.name ? -1 : 1),
+    );
+  }
+
+  function namespaceCard(one) {
+    const bar = ORDER.map((kind) => {
+      const part = el("i", { class: kind });
+      part.style.flex = String(one[kind]);
+      return part;
+    });
+    const needs = [one.damaged && `${count(one.damaged)} damaged`, one.work && `${count(one.work)} due or waiting`];
+    const amounts = [one.files && plural(one.files, "data file"), one.bytes && size(one.bytes)];
+    const lines = [needs, amounts].map((parts) => parts.filter(Boolean).join(", "));
+    const pick = () => {
+      chosenSpace.value = one.name;
+      choose({ namespace: one.name });
+      document.getElementById("all").scrollIntoView();
+    };
+    return el(
+      "button",
+      { type: "button", class: "namespace", onclick: pick },
+      el("b", { class: "title" }, ...breakable(one.name)),
+      el("span", {}, plural(one.tables, "table"), lines[0] ? `: ${lines[0]}` : ", all well"),
+      el("span", { class: "bar", "aria-hidden": "true" }, ...bar),
+      el("span", { class: "faint" }, lines[1]),
+    );
+  }
+
+  if (spaces.length > 1) {
+    const cards = el("div", { class: "cards wide" });
+    const fill = (most) => cards.replaceChildren(...spaces.slice(0, most).map(namespaceCard));
+    fill(MOST_NAMESPACES);
+    const all = `all ${count(spaces.length)} namespaces`;
+    const more = el("button", { type: "button", onclick: () => (fill(), more.remove()) }, all);
+    const left = spaces.length > MOST_NAMESPACES ? el("p", {}, more) : undefined;
+    document.getElementById("namespaces").append(el("section", {}, el("h2", {}, "By namespace"), cards, left));
+  }
+
+  // Charts.
+
+  // A figure is drawn when it stands on the page, as wide as its place, so that its text keeps its size.
+  const undrawn = new WeakMap();
+  function chart(title, options) {
+    const figure = el("figure");
+    undrawn.set(figure, (width) => {
+      const svg = Plot.plot({ className: "plot", marginLeft: 60, marginTop: 10, width, ...options(width) });
+      // To a screen reader the chart is one image.
+      svg.querySelectorAll("[aria-label]").forEach((part) => part.removeAttribute("aria-label"));
+      svg.setAttribute("role", "img");
+      svg.setAttribute("aria-label", title);
+      figure.replaceChildren(svg);
+    });
+    return figure;
+  }
+  const draw = (place) =>
+    place.querySelectorAll("figure").forEach((figure) => undrawn.get(figure)(Math.max(200, figure.clientWidth)));
+
+  const DAY = 24 * 36e5;
+
+  // The axis of times: at least a minute long, with short ticks, and days only where they change.
+  function timeAxis(dates, width) {
+    const [first, last] = d3.extent(dates, Number);
+    const pad = Math.max((last - first) * 0.03, 3e4 - (last - first) / 2);
+    const domain = [first - pad, last + pad].map((ms) => new Date(Math.max(-864e13, Math.min(864e13, ms))));
+    const found = d3.utcTicks(...domain, 5);
+    const ticks = found.filter((at, number) => number % Math.ceil((found.length * 65) / (width - 80)) === 0);
+    const step = ticks.length > 1 ? ticks[1] - ticks[0] : 0;
+    const day = d3.utcFormat(last - first > 300 * DAY ? "%-d %b %Y" : "%-d %b");
+    const time = d3.utcFormat(step >= 6e4 ? "%H:%M" : "%H:%M:%S");
+    const tickFormat = (at, number) => {
+      if (step >= DAY) return day(at);
+      return number && day(at) === day(ticks[number - 1]) ? time(at) : `${time(at)}\n${day(at)}`;
+    };
+    return { type: "utc", label: null, domain, ticks, tickFormat };
+  }
+
+  const short = (number) => (number < 1e4 ? count(number) : d3.format(".3~s")(number).replace("G", "B"));
+  // The axis of amounts, from 0, with ticks of whole files or of round sizes.
+  function amountAxis(most, text) {
+    const divisor = text === size ? UNITS.find(([, least]) => most >= least)?.[1] ?? 1 : 1;
+    const ticks = d3.ticks(0, most / divisor, 3).filter((at) => divisor > 1 || Number.isInteger(at));
+    const all = ticks.map((at) => at * divisor);
+    return { label: null, grid: true, domain: [0, most * 1.08], ticks: all, tickFormat: text };
+  }
+
+  // Amounts over time; nothing if all are 0.
+  function line(title, points, text) {
+    const found = points.filter(([at, value]) => isTime(Number(at)) && value !== null);
+    const most = d3.max(found, ([, value]) => value);
+    if (!most) return undefined;
+    const step = { x: ([at]) => at, y: ([, value]) => value, curve: "step-after" };
+    const times = found.map(([at]) => at);
+    return chart(title, (width) => ({
+      ...{ height: 150, marginBottom: 38, x: timeAxis(times, width), y: amountAxis(most, text) },
+      marks: [
+        Plot.areaY(found, { ...step, fill: "var(--calm)", fillOpacity: 0.15 }),
+        Plot.line(found, { ...step, stroke: "var(--calm)" }),
+        Plot.dot(found.slice(-1), { ...step, fill: "var(--calm)", r: 2.5 }),
+      ],
+    }));
+  }
+
+  // The whole fleet.
+
+  function fleet() {
+    const sums = new Map();
+    for (const [seconds, ...values] of data.catalogs.flatMap((one) => one.trend)) {
+      sums.set(seconds, values.map((value, at) => value + (sums.get(seconds)?.[at] ?? 0)));
+    }
+    const days = [...sums].sort(([a], [b]) => a - b).map(([seconds, values]) => [new Date(seconds * 1000), values]);
+    const files = new Map();
+    for (const [power, number] of data.catalogs.flatMap((one) => one.sizes.files)) {
+      files.set(power, number + (files.get(power) ?? 0));
+    }
+    const sized = d3.sum(data.catalogs, (one) => one.sizes.tables);
+    const amounts = [["Data files", 1, short], ["Delete files", 2, short], ["Live bytes", 3, size]];
+    const drawn = amounts.flatMap(([title, at, text]) => {
+      const made = days.length ? line(title, days.map(([day, values]) => [day, values[at]]), text) : undefined;
+      return made ? [section(title, made)] : [];
+    });
+    const target = data.defaults.target_file_size_mb * 2 ** 20;
+    const title = "Sizes of data files";
+    if (files.size) drawn.push(section(title, histogram(title, [...files], target)));
+    if (!drawn.length) return;
+    const notes = [
+      days.length ? "The trend is of the tables that scans had seen by each day." : "",
+      files.size ? `Sizes are of ${plural(sized, "table")} whose manifests were read; dashed: the default target.` : "",
+    ];
+    const figures = el("div", { class: "figures small" }, ...drawn);
+    const place = document.getElementById("fleet");
+    place.append(el("section", {}, el("h2", {}, "The fleet"), figures, faint(notes.filter(Boolean).join(" "))));
+    draw(place);
+  }
+
   // The details of a table.
 
-  function chart(title, options) {
-    const svg = Plot.plot({ className: "plot", marginLeft: 50, width: 460, height: 220, ...options });
-    // To a screen reader the chart is one image.
-    svg.querySelectorAll("[aria-label]").forEach((part) => part.removeAttribute("aria-label"));
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", title);
-    return el("figure", {}, svg);
-  }
   const section = (title, ...children) => el("section", {}, el("h3", {}, title), ...children);
+  const wide = (title, ...children) => el("section", { class: "all" }, el("h3", {}, title), ...children);
   function absent(t) {
     if (t.left_out) {
       const why = "Details of this table are left out, because the page would be too large. To write a page with them:";
-      return section("Left out", el("p", { class: "faint" }, `${why} `, el("code", {}, fresh(t))));
+      return section("Left out", faint(why), command(fresh(t)));
     }
     const holders = "The bytes that only one ref or snapshot holds, and advice";
     const missing = t.layout?.files ? holders : `Sizes of files and partitions, ${holders.toLowerCase()}`;
     const what = `${missing} are not recorded. Read the manifests:`;
-    return section("Not recorded", el("p", { class: "faint" }, `${what} `, el("code", {}, fresh(t))));
+    return section("Not recorded", faint(what), command(fresh(t)));
   }
   const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
   const fresh = (t) => `icekeeper report --catalog ${quoted(t.catalog)} --fresh ${quoted(t.name)} --output page.html`;
@@ -247,28 +441,30 @@
     return el(
       "div",
       { class: "figures" },
-      work(t),
-      facts(t),
-      ...(t.left_out ? [] : [history(t)]),
-      ...(t.trend ? [trend(t)] : []),
-      ...(t.layout?.files ? [sizes(t.layout.files, t), partitions(t.layout.files)] : []),
-      ...(t.layout?.files && t.layout.holders ? [] : [absent(t)]),
-      el("div", { class: "pair" }, lastPass(t), policy(t)),
       ...advice(t),
+      work(t),
+      lastPass(t),
+      ...facts(t),
+      ...(t.left_out || t.state === "unreadable" ? [] : [history(t)]),
+      ...(t.layout?.files ? [sizes(t.layout.files, t), partitions(t.layout.files)] : []),
+      ...(t.state === "unreadable" || (t.layout?.files && t.layout.holders) ? [] : [absent(t)]),
+      ...(t.trend ? [trend(t)] : []),
+      policy(t),
     );
   }
 
   function work(t) {
-    const due = t.sweep_due_ms <= data.now_ms ? "due now" : "due";
-    const next = t.reasons ? "The next run maintains it, because:" : `No work is due${t.left_alone ? `: ${t.left_alone}` : "."}`;
+    const rest = t.left_alone ? `No work is due: ${t.left_alone}` : "No work is due.";
+    const next = t.reasons ? "The next run maintains it, because:" : rest;
+    const due = t.sweep_due_ms;
+    const sweep = due > data.now_ms ? `Next sweep for orphans ${since(due)}, ${moment(due)}.` : "";
     return section(
       "Next run",
-      t.trouble ? el("p", { class: "trouble tone" }, t.trouble) : undefined,
-      el("p", {}, t.trouble && !t.reasons ? "" : next),
-      t.reasons ? list(t.reasons) : undefined,
-      t.sweep_due_ms ? list([`orphan sweep: ${due}, ${moment(t.sweep_due_ms)}`]) : undefined,
-      t.command ? el("p", {}, el("code", {}, t.command)) : undefined,
-      faint(`unchanged since ${moment(t.observed_ms)}, ${since(t.observed_ms)}; ${verified(t)}`),
+      t.trouble ? el("p", { class: `${t.kind} tone` }, t.trouble) : undefined,
+      t.trouble && (!t.reasons || t.state === "unreadable") ? undefined : el("p", {}, next),
+      t.reasons && t.state !== "unreadable" ? list(t.reasons) : undefined,
+      t.command ? el("p", {}, command(t.command)) : undefined,
+      faint(`${sweep} Unchanged since ${moment(t.observed_ms)}, ${since(t.observed_ms)}; ${verified(t)}.`),
     );
   }
 
@@ -283,45 +479,49 @@
       ["delete files", "lake_delete_files", count],
       ["position deletes", "lake_position_deletes", count],
       ["equality deletes", "lake_equality_deletes", count],
-      ["depth of overlap", "lake_clustering_depth", (n) => (n === undefined ? NONE : `${count(n)} files a lookup`)],
+      ["depth of overlap", "lake_clustering_depth", (n) => `${count(n)} files a lookup`],
       ["manifests", "lake_manifests", count],
       ["refs", "lake_refs", count],
-      ["oldest snapshot", "lake_oldest_snapshot_age_hours", (n) => (n === undefined ? NONE : `${count(n)} hours`)],
+      ["oldest snapshot", "lake_oldest_snapshot_age_hours", (n) => age(n * 36e5)],
     ];
-    const cells = known.map(([name, key, text]) =>
+    const cells = known.filter(([, key]) => c[key]).map(([name, key, text]) =>
       el("tr", {}, el("th", { scope: "row" }, name), el("td", { "data-key": key, "data-value": c[key] }, text(c[key]))),
     );
-    return section(
-      "Files, deletes and depth",
-      el("table", {}, el("tbody", {}, ...cells)),
-      deletes ? faint(`Delete debt: ${count(deletes)} deletes${share}.`) : undefined,
-      ...(t.warnings ? [list(Object.values(t.warnings))] : []),
-    );
+    if (!cells.length) return [];
+    return [
+      section(
+        "Files, deletes and depth",
+        el("table", {}, el("tbody", {}, ...cells)),
+        deletes ? faint(`Delete debt: ${count(deletes)} deletes${share}.`) : undefined,
+        ...(t.warnings ? [list(Object.values(t.warnings))] : []),
+      ),
+    ];
   }
 
   function sizes(files, t) {
     const title = "Sizes of data files";
-    const bars = files.sizes.map(([power, number]) => ({ from: 2 ** power, to: 2 ** (power + 1), files: number }));
-    if (!bars.length) return section(title, faint("The table has no data files."));
+    if (!files.sizes.length) return section(title, faint("The table has no data files."));
     const [mb] = t.policy?.target_file_size_mb ?? [data.defaults.target_file_size_mb];
     const target = mb * 2 ** 20;
+    const note = faint(`The dashed line is the target, ${size(target)}. ${read(files)}`);
+    return section(title, histogram(title, files.sizes, target), note);
+  }
+  function histogram(title, found, target) {
+    const bars = found.map(([power, number]) => ({ from: 2 ** power, to: 2 ** (power + 1), files: number }));
     const all = [...bars.flatMap((bar) => [bar.from, bar.to]), target];
     const domain = [Math.min(...all), Math.max(...all) * 1.2];
-    const steps = Math.ceil(Math.log2(domain[1] / domain[0]) / 6);
+    const steps = Math.ceil(Math.log2(domain[1] / domain[0]) / 5);
     const ticks = d3.range(Math.floor(Math.log2(domain[0])), Math.log2(domain[1]), steps).map((power) => 2 ** power);
-    return section(
-      title,
-      chart(title, {
-        x: { type: "log", base: 2, domain, ticks, tickFormat: size, label: null },
-        y: { label: "files", grid: true, nice: true, tickFormat: "~s" },
-        marks: [
-          Plot.rectY(bars, { x1: "from", x2: "to", y: "files", fill: "var(--calm)", inset: 0.5 }),
-          Plot.ruleX([target], { stroke: "var(--work)", strokeDasharray: "4 3" }),
-          Plot.ruleY([0]),
-        ],
-      }),
-      faint(`The dashed line is the target, ${size(target)}. ${read(files)}`),
-    );
+    return chart(title, () => ({
+      ...{ height: 150, marginBottom: 38 },
+      x: { type: "log", base: 2, domain, ticks, tickFormat: size, label: null },
+      y: amountAxis(d3.max(bars, (bar) => bar.files), short),
+      marks: [
+        Plot.rectY(bars, { x1: "from", x2: "to", y: "files", fill: "var(--calm)", inset: 0.5 }),
+        Plot.ruleX([target], { stroke: "var(--work)", strokeDasharray: "4 3" }),
+        Plot.ruleY([0]),
+      ],
+    }));
   }
   const read = (part) => `Manifests read ${since(part.observed_ms)}.`;
 
@@ -329,7 +529,7 @@
   function history(t) {
     const title = "Snapshots and refs";
     const line = t.timeline;
-    if (!line?.seconds) return section(title, faint("The table has no snapshots, or no snapshot is recorded."));
+    if (!line?.seconds?.length) return section(title, faint("The table has no snapshots, or no snapshot is recorded."));
     const held = t.layout?.holders?.snapshots ?? [];
     const alone = new Map(held.map(([ms, bytes]) => [Math.floor((ms - line.from_ms) / 1000), bytes]));
     const dots = line.seconds.flatMap((seconds, at) => {
@@ -341,24 +541,27 @@
     const refs = line.refs
       .filter(([, , ms]) => ms >= first && isTime(ms))
       .map(([name, , ms]) => ({ name, at: new Date(ms) }));
+    if (!dots.length) return section(title, faint("The times of the snapshots are outside of the calendar."));
+    const middle = d3.mean(d3.extent([...dots, ...refs], ({ at }) => Number(at)));
+    // Names in two rows, so that neighbours do not overlap, and inside the frame.
+    const names = d3.sort(refs, ({ at }) => at).map(({ at, name }, number) => {
+      const place = { frameAnchor: "top", textAnchor: at > middle ? "end" : "start", dy: -12 - 13 * (number % 2) };
+      return Plot.text([name], { ...place, x: [at], text: [name.slice(0, 24)], fill: "var(--work)" });
+    });
     const costs = (t.layout?.holders?.refs ?? []).map(([name, kind, number, bytes]) => [name, kind, count(number), size(bytes)]);
     return section(
       title,
-      chart(title, {
-        marginLeft: 70,
-        marginTop: 30,
-        x: { type: "utc", label: null, nice: true, ticks: 4 },
+      chart(title, (width) => ({
+        ...{ marginLeft: 70, marginTop: 40, marginBottom: 38 },
+        x: timeAxis([...dots, ...refs].map(({ at }) => at), width),
         y: { domain: [...new Set(dots.map((dot) => dot.operation))], label: null, grid: true },
         r: { range: [3, 12] },
         marks: [
           Plot.ruleX(refs, { x: "at", stroke: "var(--work)" }),
-          Plot.text(refs, {
-            ...{ x: "at", text: (ref) => ref.name.slice(0, 16), frameAnchor: "top", textAnchor: "end" },
-            ...{ dy: -12, fill: "var(--work)" },
-          }),
+          ...names,
           Plot.dot(dots, { x: "at", y: "operation", r: alone.size ? "bytes" : 4, fill: "var(--calm)", fillOpacity: 0.7 }),
         ],
-      }),
+      })),
       faint(
         `The newest ${count(dots.length)} of ${count(t.counters.lake_snapshots)} snapshots` +
           (alone.size ? `; a larger dot holds more bytes that nothing else holds. ${read(t.layout.holders)}` : "."),
@@ -371,18 +574,13 @@
 
   function trend(t) {
     const title = "Trend";
-    const points = t.trend.filter(([seconds]) => isTime(seconds * 1000)).map(([seconds, ...found]) => ({ at: new Date(seconds * 1000), found }));
-    const lines = [["data files", "~s"], ["delete files", "~s"], ["live bytes", size]].map(([name, tickFormat], at) =>
-      chart(name, {
-        ...{ height: 120, marginLeft: 70, x: { type: "utc", label: null, ticks: 4 } },
-        y: { label: name, grid: true, nice: true, zero: true, ticks: 3, tickFormat },
-        marks: [
-          Plot.line(points, { x: "at", y: (p) => p.found[at], stroke: "var(--calm)", curve: "step-after" }),
-          Plot.dot(points, { x: "at", y: (p) => p.found[at], fill: "var(--calm)", r: 2 }),
-        ],
-      }),
-    );
-    return section(title, ...lines, faint(`The first scan of each day that saw a change, since ${moment(t.trend[0][0] * 1000)}.`));
+    const shown = [["data files", 1, short], ["delete files", 2, short], ["live bytes", 3, size]];
+    const lines = shown.flatMap(([name, at, text]) => {
+      const made = line(name, t.trend.map((point) => [new Date(point[0] * 1000), point[at]]), text);
+      return made ? [el("div", {}, faint(name), made)] : [];
+    });
+    const note = `The first scan of each day that saw a change, since ${moment(t.trend[0][0] * 1000)}.`;
+    return wide(title, el("div", { class: "figures small" }, ...lines), faint(note));
   }
 
   function partitions(all) {
@@ -394,7 +592,7 @@
     const down = Math.ceil(found.length / across);
     return section(
       title,
-      chart(title, {
+      chart(title, () => ({
         ...{ marginLeft: 2, marginRight: 2, marginTop: 2, marginBottom: 2, height: Math.min(240, 28 * down + 4) },
         x: { axis: null, type: "band" },
         y: { axis: null, type: "band" },
@@ -405,7 +603,7 @@
             title: (p) => `${p.name}\n${count(p.files)} files, ${size(p.bytes)}${p.deletes ? `, ${count(p.deletes)} delete files` : ""}`,
           }),
         ],
-      }),
+      })),
       faint(
         `${count(found.length)} of ${count(all.partition_count)} partitions, in order. ${most.name} has the most data files, ` +
           `${count(most.files)}. ${read(all)}`,
@@ -418,10 +616,10 @@
   function lastPass(t) {
     const pass = t.last_pass;
     if (!pass) return section("Last pass", faint("No pass that changed something is recorded."));
-    const tone = pass.status === "succeeded" ? "well" : "trouble";
+    const tone = pass.status === "succeeded" ? "well" : "work";
     return section(
       "Last pass",
-      el("p", {}, el("span", { class: `state ${tone}` }, pass.status), `, ${since(pass.finished_ms)}, in ${pass.seconds} s`),
+      el("p", {}, el("span", { class: `${tone} tone` }, pass.status), `, ${since(pass.finished_ms)}, in ${pass.seconds} s`),
       list(pass.lines),
       faint(`${moment(pass.finished_ms)}, engine ${pass.engine || NONE}`),
     );
@@ -432,7 +630,7 @@
     const rest = Object.entries(data.defaults).filter(([key]) => !(key in (t.policy ?? {})));
     const folded = el("details", {}, el("summary", {}, `${count(rest.length)} settings have their defaults`));
     folded.append(grid(["setting", "value"], rest.map(([key, value]) => [key, setting(value)])));
-    return section(
+    return wide(
       "Policy in force",
       own.length ? grid(["setting", "value", "source"], own) : faint("Every setting has its default."),
       folded,
@@ -442,12 +640,16 @@
   function advice(t) {
     const found = t.layout?.holders?.advice ?? [];
     if (!found.length) return [];
-    return [
-      section(
-        "Advice",
-        ...found.map((it) => el("p", {}, `${it.reason} `, el("span", { class: "faint" }, it.gain), " ", el("code", {}, it.statement))),
-        faint(read(t.layout.holders)),
-      ),
-    ];
+    const made = wide(
+      "Advice",
+      ...found.flatMap((it) => [
+        el("p", {}, `${it.reason} `, el("span", { class: "faint" }, it.gain)),
+        command(it.statement),
+      ]),
+      faint(read(t.layout.holders)),
+    );
+    return [made];
   }
+
+  fleet();
 })();

@@ -8,18 +8,20 @@ JSON without ``<``, so that no name can end the element that contains them (rule
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
+from typing import Any, TypeAlias
 
 from icekeeper.errors import StorageError
 from icekeeper.health.examine import lake_totals
-from icekeeper.health.table_state import TROUBLED, TableState, WarningKind, blocker_sentence, state_of
+from icekeeper.health.table_state import TableState, WarningKind, blocker_sentence, state_of
 from icekeeper.machine.clock import HOUR_MS, iso_utc
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.model import CatalogId, TableName
@@ -32,7 +34,7 @@ from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.store import PassRecord, StateStore
 from icekeeper.state.trends import TrendRow
-from icekeeper.text import age_text, counted, escaped, escaped_document, size_text
+from icekeeper.text import age_text, escaped, escaped_document, size_text
 
 ORPHANS = "lake_orphan_bytes"
 """The counter of orphans that the last sweep kept, because they were too young."""
@@ -48,6 +50,7 @@ _DAY_MS = 24 * HOUR_MS
 _GB = 2**30
 _STALE_MS = 2 * _DAY_MS
 _TREND_DAYS = 59
+_EARLIER_MS = 20 * 7 * _DAY_MS
 _SERVED_MS = 7 * _DAY_MS
 _ACHIEVED = {
     "files_merged": ("compact.files_merged",),
@@ -69,7 +72,7 @@ class CatalogFacts:
     passes: Mapping[tuple[str, str], Sequence[PassRecord]] = field(default_factory=dict)
     """By copy of a table: its newest passes, newest first."""
     trends: Mapping[tuple[str, str], Sequence[TrendRow]] = field(default_factory=dict)
-    """By copy of a table: a row for each day on which a scan saw a change, oldest first."""
+    """By copy of a table: its state 59 days ago and a row for each day on which a scan saw a change, oldest first."""
     looks: Sequence[CatalogLook] = ()
     """The last look at each catalog that shares the state."""
 
@@ -94,23 +97,38 @@ def recorded_facts(state: StateStore, catalog: CatalogId, now_ms: int) -> Catalo
             lake=lake,
             layouts=list(state.layouts.of_catalog(catalog)),
             passes=dict(_passes_of(state, identities)),
-            trends={
-                identity.copy: rows
-                for identity, rows in state.trends.of_catalog(
-                    identities.values(), now_ms - _TREND_DAYS * _DAY_MS, now_ms=now_ms
-                ).items()
-            },
+            trends=_trends_of(state, identities.values(), now_ms),
             looks=state.claims.looks(),
         )
 
 
-def recorded_page(state: StateStore, now_ms: int) -> str:
-    """The page of all catalogs that were scanned within a week of ``now_ms``; no catalog is opened.
+def _trends_of(
+    state: StateStore, identities: Collection[TableIdentity], now_ms: int
+) -> dict[tuple[str, str], Sequence[TrendRow]]:
+    """By copy of a table: its rows of 59 days; before these its state when they begin, as of the week of the change."""
+    since_ms = now_ms - _TREND_DAYS * _DAY_MS
+    days = state.trends.of_catalog(identities, since_ms, now_ms=now_ms)
+    weeks = state.trends.of_catalog(identities, since_ms - _EARLIER_MS, now_ms=now_ms)
+    found = dict[tuple[str, str], Sequence[TrendRow]]()
+    for identity in identities:
+        earlier = [row for row in weeks.get(identity, ()) if row.observed_ms < since_ms]
+        rows = [*(replace(row, observed_ms=since_ms) for row in earlier[-1:]), *days.get(identity, ())]
+        if rows:
+            found[identity.copy] = rows
+    return found
+
+
+def recorded_page(state: StateStore, now_ms: int, catalogs: Collection[str] = ()) -> str:
+    """The page of all catalogs, or of those with these names, that were scanned within a week of ``now_ms``; no catalog
+    is opened.
 
     Raises:
-        StorageError: the state cannot be read.
+        StorageError: the state cannot be read, or none of ``catalogs`` was scanned.
     """
     scans = [scan for scan in state.scans.all() if scan.scanned_ms > now_ms - _SERVED_MS]
+    scans = [scan for scan in scans if not catalogs or scan.catalog.name in catalogs]
+    if catalogs and not scans:
+        raise StorageError(f"no scan of {', '.join(catalogs)} in the last week is recorded")
     facts = (recorded_facts(state, scan.catalog, now_ms) for scan in scans)
     return render_page([catalog_document(catalog, now_ms) for catalog in facts], now_ms)
 
@@ -136,7 +154,7 @@ def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
     for stored in facts.layouts:
         parts = layouts.setdefault((stored.identity.table, stored.identity.uuid), {})
         parts[stored.part.value] = {"observed_ms": stored.observed_ms, **stored.facts}
-    tables = []
+    tables, changes = [], list[Sequence[_Point]]()
     for name, records in _by_name(facts.lake).items():
         unread = next((stats for stats in records if stats.verdict.is_unread), None)
         stats = max(
@@ -146,7 +164,10 @@ def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
         assert known is not None
         passes = facts.passes.get(known.identity.copy, ())
         layout = layouts.get((known.identity.table, known.identity.uuid), {})
-        trend = _trend(facts.trends.get(known.identity.copy, ()), stats)
+        points = _points(facts.trends.get(known.identity.copy, ()), stats)
+        changes.append(points)
+        # A single state is no trend.
+        trend = {"trend": points} if len(points) > 1 else {}
         tables.append({**_table(facts.catalog, name, stats, unread, passes, layout), **trend})
     order = list(TableState)
     tables.sort(key=lambda table: (order.index(table["state"]), -table["priority"], table["name"]))
@@ -163,6 +184,8 @@ def catalog_document(facts: CatalogFacts, now_ms: int) -> dict[str, Any]:
         **({"blocker": blocker} if blocker else {}),
         "totals": {**lake_totals(facts.lake), **({ORPHANS: sum(orphans)} if orphans else {})},
         "achieved": _achieved(facts.passes.values(), now_ms),
+        "trend": _fleet_trend(changes, now_ms),
+        "sizes": _fleet_sizes(layout["files"] for layout in layouts.values() if "files" in layout),
         "tables": tables,
     }
     found: dict[str, Any] = escaped_document(document)
@@ -217,16 +240,48 @@ def _table(
     }
 
 
-def _trend(rows: Sequence[TrendRow], stats: LakeStats | None) -> dict[str, Any]:
-    """``[epoch seconds, data files, delete files, bytes]`` of each day, and of the newest state; nothing if only
-    one state is known."""
-    points: list[list[int | float | None]] = [
-        [row.observed_ms // 1000, row.data_files, row.delete_files, row.bytes] for row in rows
-    ]
-    if stats is not None and rows and stats.observed_ms > rows[-1].observed_ms:
+_Point: TypeAlias = list[int | float | None]
+"""``[epoch seconds, data files, delete files, bytes]``"""
+
+
+def _points(rows: Sequence[TrendRow], stats: LakeStats | None) -> list[_Point]:
+    """A point for each day on which the table had changed, and its newest state."""
+    points: list[_Point] = [[row.observed_ms // 1000, row.data_files, row.delete_files, row.bytes] for row in rows]
+    if stats is not None and (not rows or stats.observed_ms > rows[-1].observed_ms):
         newest = (stats.counters.get(key) for key in ("lake_data_files", "lake_delete_files", "lake_bytes"))
         points.append([stats.observed_ms // 1000, *newest])
-    return {"trend": points} if len(points) > 1 else {}
+    return points
+
+
+def _fleet_trend(tables: Iterable[Sequence[_Point]], now_ms: int) -> list[list[int | float]]:
+    """``[epoch seconds, tables, data files, delete files, bytes]`` of all tables, at the end of each of 60 days until
+    ``now_ms``, without days before the first scan; a table has its last state until it changes."""
+    now_s, day_s = now_ms // 1000, _DAY_MS // 1000
+    changes = [[0.0] * 4 for _ in range(_TREND_DAYS + 1)]
+    for points in tables:
+        before: Sequence[float] = (0, 0, 0, 0)
+        for at_s, *values in points:
+            day = _TREND_DAYS - max(0, min(_TREND_DAYS, (now_s - (at_s or 0)) // day_s))
+            now = (1, *(value if value is not None else old for value, old in zip(values, before[1:], strict=True)))
+            for place, (value, old) in enumerate(zip(now, before, strict=True)):
+                changes[int(day)][place] += value - old
+            before = now
+    sums, found = [0.0] * 4, list[list[int | float]]()
+    for day, change in enumerate(changes):
+        sums = [value + more for value, more in zip(sums, change, strict=True)]
+        if sums[0]:
+            found.append([now_s - (_TREND_DAYS - day) * day_s, *map(round, sums)])
+    return found if len(found) > 1 else []
+
+
+def _fleet_sizes(layouts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """How many tables have recorded sizes of data files, and ``[exponent of two, files]`` over all of them."""
+    files, tables = Counter[int](), 0
+    for layout in layouts:
+        tables += 1
+        for power, number, *_ in layout.get("sizes", ()):
+            files[power] += number
+    return {"tables": tables, "files": sorted(files.items())}
 
 
 def _trouble(
@@ -284,8 +339,8 @@ MOST_BYTES = 14_000_000
 last keep theirs first, then the tables with more need."""
 _DETAILS = ("timeline", "layout", "trend")
 _NEVER = {"observed_ms": 0}
-_AT_FIRST = 5
-"""At most this many tables in trouble, and as many with work, are listed at the top."""
+_AT_FIRST = 6
+"""At most this many tables that are damaged, and as many with work, are listed at the top."""
 
 
 def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
@@ -293,9 +348,7 @@ def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    folder = files(_HERE)
-    own, style = (folder.joinpath(name).read_text("utf-8") for name in ("page.js", "page.css"))
-    scripts = [own, *(folder.joinpath("vendor", name).read_text("utf-8") for name in _VENDOR)]
+    scripts, styles = _parts()
     data = {
         "now_ms": now_ms,
         "defaults": {key: setting["value"] for key, setting in resolve([]).documents().items()},
@@ -308,12 +361,12 @@ def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"size": size_text, "usd": _usd, "count": _count}
+    environment.filters |= {"size": size_text, "usd": _usd, "count": _count, "brief": _brief, "breakable": _breakable}
     return environment.get_template("page.html").render(
         title=", ".join(str(document["catalog"]) for document in documents),
         now=_moment(now_ms),
-        policy=_security_policy(scripts, [style, _PLOT_STYLE]),
-        style=Markup(style),  # ours
+        policy=security_policy(),
+        style=Markup(styles[0]),  # ours
         scripts=[Markup(script) for script in scripts],
         data=Markup(_inert(data)),
         price=STORED_GB_MONTH_USD,
@@ -350,10 +403,19 @@ def _inert(data: object) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _security_policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
-    """A policy that allows only these scripts and styles, and loads nothing."""
-    allowed = {"script-src": scripts, "style-src": styles}
-    parts = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed.items()]
+@cache
+def _parts() -> tuple[Sequence[str], Sequence[str]]:
+    """The scripts and styles of every page; a chart adds the last style."""
+    folder = files(_HERE)
+    own, style = (folder.joinpath(name).read_text("utf-8") for name in ("page.js", "page.css"))
+    return [*(folder.joinpath("vendor", name).read_text("utf-8") for name in _VENDOR), own], [style, _PLOT_STYLE]
+
+
+@cache
+def security_policy() -> str:
+    """The content security policy of every page: it allows only the page's scripts and styles, and loads nothing."""
+    allowed = zip(("script-src", "style-src"), _parts(), strict=True)
+    parts = [f"{kind} {' '.join(map(_hash, texts))}" for kind, texts in allowed]
     return "; ".join(["default-src 'none'", *parts, "img-src data:", "base-uri 'none'", "form-action 'none'"])
 
 
@@ -361,30 +423,41 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
+def _kind(table: Mapping[str, Any]) -> str:
+    """``damaged``: something of the table cannot be read; ``work``: work is due, or waits for a person; or ``well``."""
+    if table["state"] in (TableState.UNREADABLE, TableState.DAMAGED):
+        return "damaged"
+    return "well" if table["state"] == TableState.WELL else "work"
+
+
 def _summary(documents: Sequence[Mapping[str, Any]], now_ms: int) -> dict[str, Any]:
     """The top of the page."""
     tables = [(document["catalog"], table) for document in documents for table in document["tables"]]
-    states = Counter(table["state"] for _, table in tables)
-    first = {
-        "trouble": [(c, t) for c, t in tables if t["state"] in TROUBLED],
-        "work": [(c, t) for c, t in tables if t["state"] == TableState.WORK],
-    }
-    first["work"].sort(key=lambda row: -row[1]["priority"])
+    kinds = Counter(_kind(table) for _, table in tables)
+    # A paused table waits for its time, not for a person.
+    first = {kind: [(c, t) for c, t in tables if _kind(t) == kind and "command" in t] for kind in ("damaged", "work")}
+    first["work"].sort(key=lambda row: ("trouble" not in row[1], -row[1]["priority"]))
+    waiting = sum("trouble" in table for _, table in first["work"])
+    verified = [table.get("verified_ms", 0) for _, table in tables if _kind(table) == "well"]
     achieved: Counter[str] = Counter(dict.fromkeys(("passes", *_ACHIEVED, "usd_per_month"), 0))
     totals: Counter[str] = Counter()
     for document in documents:
         achieved.update({key: value for key, value in document["achieved"].items() if key != "days"})
         totals.update({key: value for key, value in document["totals"].items() if key in _SUMS})
-    known = {key for document in documents for key in document["totals"]}
     return {
-        "verdict": _verdict(len(tables), len(first["trouble"]), states[TableState.WORK]),
-        "mood": "trouble" if first["trouble"] else "work" if first["work"] else "well",
+        "verdict": _verdict(len(tables), kinds),
         "blockers": list(dict.fromkeys(document["blocker"] for document in documents if "blocker" in document)),
         "advice": _next_step(documents, first, now_ms),
-        "first": {state: rows[:_AT_FIRST] for state, rows in first.items()},
-        "more": {state: max(0, len(rows) - _AT_FIRST) for state, rows in first.items()},
+        "kinds": {kind: kinds[kind] for kind in ("damaged", "work", "well")},
+        "notes": {
+            "damaged": "",
+            "work": f"{_count(waiting)} {'waits' if waiting == 1 else 'wait'} for a person" if waiting else "",
+            "well": _verified(verified, now_ms),
+        },
+        "first": {kind: rows[:_AT_FIRST] for kind, rows in first.items()},
+        "more": {kind: max(0, len(rows) - _AT_FIRST) for kind, rows in first.items()},
         "achieved": {"days": DAYS, **achieved},
-        "totals": [(what, totals[key] if key in known else None, kind) for key, (what, kind) in _SUMS.items()],
+        "totals": [(what, totals[key], kind) for key, (what, kind) in _SUMS.items() if totals[key]],
         "scans": [(document["catalog"], _scanned(document["scan"], now_ms)) for document in documents],
     }
 
@@ -399,15 +472,27 @@ _SUMS = {
 }
 
 
-def _verdict(tables: int, trouble: int, work: int) -> str:
+def _verified(moments: Sequence[int], now_ms: int) -> str:
+    """How many tables were never verified, and within which time all others were; ``moments``: 0 for never."""
+    known = [moment_ms for moment_ms in moments if moment_ms]
+    never = len(moments) - len(known)
+    parts = [f"{_count(never)} never verified"] if never else []
+    if known:
+        within = age_text(max(0, now_ms - min(known)))
+        parts.append(f"{_count(len(known)) if never else 'all'} verified within {within}")
+    return ", ".join(parts)
+
+
+def _verdict(tables: int, kinds: Mapping[str, int]) -> str:
     if not tables:
         return "There are no tables."
-    if not trouble and not work:
-        return f"All well: none of {counted(tables, 'table')} needs work."
-    need = f"{work} {'needs' if work == 1 else 'need'} work"
-    if not trouble:
-        return f"{need}, of {counted(tables, 'table')}."
-    return f"{trouble} of {counted(tables, 'table')} {'is' if trouble == 1 else 'are'} in trouble, {need}."
+    damaged, work = kinds.get("damaged", 0), kinds.get("work", 0)
+    if not damaged and not work:
+        return f"All well: none of {_tables(tables)} needs work."
+    need = f"{_count(work)} {'has' if work == 1 else 'have'} work due or waiting"
+    if not damaged:
+        return f"{need}, of {_tables(tables)}."
+    return f"{_count(damaged)} of {_tables(tables)} cannot be read in full{f'; {need}' if work else ''}."
 
 
 def _next_step(
@@ -416,9 +501,9 @@ def _next_step(
     now_ms: int,
 ) -> tuple[str, str]:
     """The next thing to do, and its command; empty: nothing."""
-    if first["trouble"]:
-        _, table = first["trouble"][0]
-        return f"First look at {table['name']}", str(table["command"])
+    urgent = [table for rows in first.values() for _, table in rows if "trouble" in table]
+    if urgent:
+        return f"First look at {urgent[0]['name']}", str(urgent[0]["command"])
     for document in documents:
         scan = document["scan"]
         if scan is None or now_ms - scan["scanned_ms"] > _STALE_MS:
@@ -433,12 +518,12 @@ def _next_step(
 def _scanned(scan: Mapping[str, int] | None, now_ms: int) -> str:
     if scan is None:
         return "no scan is recorded"
-    some = "" if scan["scanned"] == scan["listed"] else f", {scan['scanned']} of {scan['listed']} tables"
+    some = "" if scan["scanned"] == scan["listed"] else f", {_count(scan['scanned'])} of {_tables(scan['listed'])}"
     return f"scanned {age_text(max(0, now_ms - scan['scanned_ms']))} ago{some}"
 
 
 def _usd(amount: float) -> str:
-    return "less than $0.01" if 0 < amount < 0.01 else f"${amount:,.2f}"
+    return f"${amount:,.2f}"
 
 
 def _moment(moment_ms: int) -> str:
@@ -447,3 +532,22 @@ def _moment(moment_ms: int) -> str:
 
 def _count(number: float) -> str:
     return f"{number:,.0f}"
+
+
+def _tables(number: int) -> str:
+    return f"{_count(number)} {'table' if number == 1 else 'tables'}"
+
+
+_LONGEST = 240
+
+
+def _brief(text: str) -> str:
+    """The text, cut after a word if it is long."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0] or text[:_LONGEST]} …"
+
+
+def _breakable(name: str) -> str:
+    """A name that a line may break after a dot or an underscore."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
