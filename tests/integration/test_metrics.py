@@ -27,8 +27,10 @@ from icekeeper.cycle.service import Service
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.health.table_state import TableState
 from icekeeper.model import CatalogId, TableName
+from icekeeper.operation_facts import Operation
 from icekeeper.report import metrics
-from icekeeper.report.metrics import METRICS, StateMetrics
+from icekeeper.report.metrics import METRICS, StateMetrics, amounts_of
+from icekeeper.report.outcome import PassOutcome, refused
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.open import open_state
@@ -86,7 +88,7 @@ def test_series_begin_with_zero_and_states_count_every_table(command: Command) -
     of_patterns = samples(StateMetrics(state, ["C"], awaits_scan=False).text())
     assert before.keys() - of_patterns.keys() == {("icekeeper_last_scan_timestamp_seconds", (("catalog", "C"),))}
 
-    for name, appends in (("ns.paused", 8), ("ns.quiet", 1), ("ns.broken", 1), ("ns.work", 8)):
+    for name, appends in (("ns.paused", 8), ("ns.quiet", 1), ("ns.broken", 1), ("ns.work", 8), ("ns.hole", 1)):
         command.table(name, appends=appends)
     command.register("file:///nowhere/metadata.json", "ns.never")
     began_s = time.time()
@@ -95,17 +97,29 @@ def test_series_begin_with_zero_and_states_count_every_table(command: Command) -
     assert command("detect").code == 1
     assert command("pause", "ns.paused", "--until", "1h").code == 0
     local_path(command.catalog.load_table("ns.broken").metadata_location).write_text("{")
+    next(local_path(command.catalog.load_table("ns.hole").location()).glob("data/*.parquet")).unlink()
+    assert command("verify", "ns.hole").code == 1
     assert command("detect").code == 1
     found = samples(command("metrics").out)
     assert began_s <= value(found, "last_scan_timestamp_seconds") <= time.time()
     states = {state: value(found, "catalog_tables_in_state", state=state) for state in TableState}
-    assert states == {"unreadable": 2, "damaged": 0, "trouble": 0, "work": 1, "paused": 1, "well": 1}
+    assert states == {"unreadable": 2, "damaged": 1, "trouble": 0, "work": 1, "paused": 1, "well": 1}
     shown = [dict(labels) for name, labels in found if name == "icekeeper_table_state"]
     assert [(item["table"], item["state"]) for item in shown] == [
-        ("ns.broken", "unreadable"), ("ns.never", "unreadable"), ("ns.work", "work"), ("ns.paused", "paused"),
+        ("ns.broken", "unreadable"), ("ns.never", "unreadable"),
+        ("ns.hole", "damaged"), ("ns.work", "work"), ("ns.paused", "paused"),
     ]  # fmt: skip
-    assert value(found, "catalog_tables") == 5
+    assert value(found, "catalog_tables") == 6
     assert value(found, "table_data_files", table="ns.broken") == 1  # by the scan that read it
+
+
+def test_a_deletion_that_waits_for_another_table_is_no_refusal() -> None:
+    outcomes = (
+        refused(Operation.EXPIRE_SNAPSHOTS, "its history is damaged"),
+        refused(Operation.REMOVE_ORPHANS, "ns.never cannot be read", waits=True),
+    )
+    outcome = PassOutcome(table="ns.t", catalog="C", run_id="r", dry_run=False, operations=outcomes)
+    assert amounts_of(outcome, 1) == {"passes.partial": 1, "pass_ms": 1, "operations.expire_snapshots.refused": 1}
 
 
 @pytest.mark.parametrize("is_recorded", [False, True])

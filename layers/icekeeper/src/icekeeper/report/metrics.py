@@ -105,7 +105,7 @@ def _metrics() -> Iterator[tuple[str, MetricFacts]]:
     yield "table_observed_timestamp_seconds", MetricFacts("gauge", changed, of_table)
     recorded = "passes that changed, found or refused something, by how they ended"
     yield "passes_total", MetricFacts("counter", recorded, (*of_catalog, "status"))
-    done = "operations of these passes that were not skipped"
+    done = "operations of these passes that were not skipped and wait for no other table"
     yield "operations_total", MetricFacts("counter", done, (*of_catalog, "operation", "status"))
     sent = "requests that these passes sent to stores and catalogs"
     yield "requests_total", MetricFacts("counter", sent, (*of_catalog, "kind"))
@@ -121,7 +121,7 @@ def amounts_of(outcome: PassOutcome, duration_ms: int) -> dict[str, int]:
     """What a pass adds to the totals of its catalog; labels of a counter follow its name after dots."""
     found: Counter[str] = Counter({f"passes.{outcome.status.value}": 1, "pass_ms": max(0, duration_ms)})
     for operation in outcome.operations:
-        if operation.status is not Status.SKIPPED:
+        if operation.status is not Status.SKIPPED and not operation.waits:  # the table that it waits for is counted
             found[f"operations.{operation.operation.value}.{operation.status.value}"] += 1
     for key, value in outcome.metrics.items():
         if key in _DONE:
