@@ -162,7 +162,7 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     settings = dict(setting.split("=", 1) for setting in arguments.set)
-    resolved = resolve([Layer("--set", settings)] if settings else [])
+    resolved = resolve([Layer("this call", settings)] if settings else [])
     held = True
     for name in arguments.table or WORKLOADS:
         workload, hours = WORKLOADS[name], arguments.days * 24

@@ -374,8 +374,8 @@ class PaperFleet:
     def __init__(
         self, state: StateStore, tables: int, settings: Mapping[str, str] | None = None, *, one_in: int = 1
     ) -> None:
-        most = max(1, resolve([Layer("--set", settings or {})]).policy.max_jobs_per_detection // one_in)
-        self.resolved = resolve([Layer("--set", {**(settings or {}), "max_jobs_per_detection": str(most)})])
+        most = max(1, resolve([Layer("this call", settings or {})]).policy.max_jobs_per_detection // one_in)
+        self.resolved = resolve([Layer("this call", {**(settings or {}), "max_jobs_per_detection": str(most)})])
         self.state = state
         self._one_in = one_in
         self.tallies = {kind: Tally() for kind in LIVES}

@@ -376,7 +376,7 @@ def test_a_pin_keeps_its_snapshot_but_cannot_be_a_tag(lake: Lake) -> None:
     first = next(iter(table.load().metadata.snapshots))
     with pytest.raises(PolicyError) as caught:
         add_pin(table, snapshot=str(first), ttl_ms=60_000, with_tag=True)
-    assert str(caught.value) == ("a tag would switch off the table bucket's own snapshot management; pin without --tag")
+    assert str(caught.value) == ("a tag would switch off the table bucket's own snapshot management; pin without a tag")
     assert list_pins(table) == ()
     add_pin(table, snapshot=str(first), ttl_ms=60_000)
     lake.maintain(operations="compact,expire_snapshots")

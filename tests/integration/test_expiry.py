@@ -79,7 +79,7 @@ def test_a_lost_manifest_list_stops_everything_until_its_snapshot_is_given_up(
     for more in ({}, {"snapshot_expire_ids": str(named)}):
         refused = overwritten_table.run(EXPIRY, **more)
         assert refused.status is Status.REFUSED
-        for word in (str(lost), f"--set snapshot_give_up_ids={named} --unsafe"):
+        for word in (str(lost), f"snapshot_give_up_ids={named} with --unsafe"):
             assert word in (refused.reason or "")
     assert overwritten_table.run(SWEEP).status is Status.REFUSED
 
@@ -159,7 +159,7 @@ def test_a_change_of_refs_or_snapshots_makes_expiry_try_again(overwritten_table:
     table.table.manage_snapshots().remove_tag("old").commit()
     reasons, warning, _ = detected(table)
     assert (reasons != (), warning) == (True, None)
-    sentence = f"give up the snapshots that need it: --set snapshot_give_up_ids={named}"
+    sentence = f"give up the snapshots that need it: the setting snapshot_give_up_ids={named}"
     assert sentence in table.run(EXPIRY).summary
     assert detected(table)[0] == ()
     table.table.maintenance.expire_snapshots().by_id(named).commit()
@@ -206,23 +206,23 @@ def test_files_of_other_snapshots_are_kept_and_a_second_unreadable_snapshot_is_n
         list_of(table, place).unlink()
     refused = give_up(table, 0)
     assert refused.status is Status.REFUSED
-    assert f"snapshot_give_up_ids={first},{second} --unsafe" in (refused.reason or "")
+    assert f"snapshot_give_up_ids={first},{second} with --unsafe" in (refused.reason or "")
     assert give_up(table, 0, 1).status is Status.SUCCEEDED
     assert len(before - table.files()) == 2
     table.assert_sound()
 
 
-def test_the_command_that_the_refusal_prints_works(command: Command) -> None:
+def test_the_setting_that_the_refusal_prints_works(command: Command) -> None:
     table = command.table(appends=3)
     oldest = table.snapshots()[0]
     local_path(oldest.manifest_list).unlink()
     expire = ("maintain", "ns.t", "--engine", "local", "--operations", "expire_snapshots")
     refused = command(*expire, *EVERYTHING_IS_OLD)
     given = ("--set", f"snapshot_give_up_ids={oldest.snapshot_id}", "--unsafe")
-    assert " ".join(given) in refused.err
+    assert f"{given[1]} with {given[2]}" in refused.err
     denied = command(*expire, *given[:2])
     assert denied.code == 2
-    assert re.search(r"snapshot_give_up_ids \(from --set\) drops snapshots .*--unsafe allows it", denied.err)
+    assert re.search(r"snapshot_give_up_ids \(from this call\) drops snapshots .*--unsafe allows it", denied.err)
     both = command(*expire, *given, "--set", "snapshot_expire_ids=7")
     assert (both.code, "only the snapshots of one of them expire" in both.err) == (2, True)
     assert (command(*expire, *given).code, command(*expire, *EVERYTHING_IS_OLD).code) == (0, 0)

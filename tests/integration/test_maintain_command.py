@@ -152,7 +152,7 @@ def test_operations_run_in_canonical_order(command: Command) -> None:
         answer = command("maintain", "ns.t", *LOCAL, "--dry-run", "--operations", operation.value)
         assert (answer.code, answer.err) == (0, "")
     answer = command(*dry, *arguments_of({"snapshot_expiry_enabled": "false"}))
-    assert statuses(answer)["expire_snapshots"] == ("skipped", "snapshot_expiry_enabled is false (--set)")
+    assert statuses(answer)["expire_snapshots"] == ("skipped", "snapshot_expiry_enabled is false (this call)")
     assert [status for status, _ in statuses(answer).values()].count("succeeded") == 3
 
 
@@ -262,7 +262,7 @@ def test_disabled_maintenance_skips_all_and_gc_disabled_skips_deletions(
         assert set(statuses(answer).values()) == {("skipped", f"maintenance is disabled ({named})")}
         assert command.contents() == before
 
-    assert_skipped("--set", *off)
+    assert_skipped("this call", *off)
     with monkeypatch.context() as patch:
         patch.setenv("ICEKEEPER_MAINTENANCE_ENABLED", "false")
         assert_skipped("deployment ICEKEEPER_MAINTENANCE_ENABLED")
@@ -311,7 +311,7 @@ def test_a_refused_operation_does_not_stop_the_next(command: Command) -> None:
     reason = statuses(answer)["remove_orphans"][1]
     assert reason is not None
     assert f"{stray.as_uri()} belongs to another table" in reason
-    assert "counts only from the deployment, a policy file or --set; or, if the table was dropped" in reason
+    assert "counts only from the deployment, a policy file or the call; or, if the table was dropped" in reason
     assert answer.err.splitlines()[-1] == f"error: ns.t: remove_orphans refused: {reason}"
     assert stray.exists()
 

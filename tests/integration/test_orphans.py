@@ -267,7 +267,7 @@ def test_too_large_a_share_is_refused(old_table: MaintainedTable, monkeypatch: p
     outcome = sweep(old_table, orphan_max_delete_ratio="0.1")
     assert outcome.status is Status.REFUSED
     assert f"2 of {listed} listed files are orphans" in (outcome.reason or "")
-    assert "orphan_max_delete_ratio 0.1 (--set)" in (outcome.reason or "")
+    assert "orphan_max_delete_ratio 0.1 (this call)" in (outcome.reason or "")
     assert orphans <= old_table.files()
     assert sweep(old_table, orphan_max_delete_ratio="0.1", dry_run=True).status is Status.REFUSED
     assert deleted(sweep(old_table)) == orphans
@@ -306,7 +306,7 @@ def test_a_table_created_again_in_place_is_not_swept_until_its_metadata_is_prote
     still = sweep(old_table)
     assert still.status is Status.SKIPPED
     reason = (
-        "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or --set: its data"
+        "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or the call: its data"
     )
     assert reason in (still.reason or "")
     assert others <= old_table.files()

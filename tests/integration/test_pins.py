@@ -109,7 +109,7 @@ def test_an_unnamed_pin_gets_a_name_and_the_same_name_extends_a_pin(command: Com
 WRONG_PINS: tuple[tuple[tuple[str, ...], str], ...] = (
     (("--snapshot", "current", "--ttl", "6"), "--ttl takes a time like 90s, 30m, 6h or 7d, at most 366d, not '6'"),
     (("--snapshot", "7", "--ttl", "6h"), "ns.t has no snapshot 7; icekeeper show ns.t lists them"),
-    (("--snapshot", "latest", "--ttl", "6h"), "--snapshot takes a snapshot id or 'current', not 'latest'"),
+    (("--snapshot", "latest", "--ttl", "6h"), "a pin takes a snapshot id or 'current', not 'latest'"),
     (("--snapshot", "current", "--ttl", "6h", "--name", "a:b"), "pin name 'a:b' must be 1 to 128 letters"),
     (("--snapshot", "current", "--ttl", "6h", "--name", ""), "pin name '' must be 1 to 128 letters"),
     (("--snapshot", "current", "--ttl", "6h", "--name", "kept"), "pin 'kept' holds snapshot "),
@@ -174,7 +174,7 @@ def test_a_tag_that_another_writer_moved_is_kept(command: Command) -> None:
 @pytest.mark.parametrize(
     ("properties", "name", "sentence"),
     [
-        ({"format-version": "1"}, "N", "tables of format version 1 cannot have tags; pin without --tag"),
+        ({"format-version": "1"}, "N", "tables of format version 1 cannot have tags; pin without a tag"),
         ({}, "main", "the table has a branch 'main' already; choose another name for the pin"),
         ({}, "kept", "the table has a tag 'kept' already; choose another name for the pin"),
     ],

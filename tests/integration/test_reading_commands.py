@@ -128,7 +128,7 @@ def test_policy_show_prints_values_with_their_sources(command: Command, monkeypa
     }
     assert {key: policy[key] for key in policy if policy[key]["source"] != "default"} == {
         **expected,
-        "max_commit_retries": {"value": 2, "source": "--set"},
+        "max_commit_retries": {"value": 2, "source": "this call"},
     }
     assert command("health", "ns.t", "--json").json["policy"] == expected
     assert [policy[key]["value"] for key in ("snapshot_retain_max", "table_filter")] == [None, []]
@@ -213,11 +213,11 @@ def test_a_requested_table_comes_first_with_its_settings(two_tables: Command, mo
         "source": "deployment ICEKEEPER_MAX_CONCURRENT_JOBS",
         "value": 1,
     }
-    assert next_run["filters"] == {"table_filter": {"source": "--set", "value": ["busy"]}}
+    assert next_run["filters"] == {"table_filter": {"source": "this call", "value": ["busy"]}}
     assert answer.err.splitlines()[-2:] == [
         "a scheduled run would begin with ns.idle; 1 more waits for a pass to end: max_concurrent_jobs 1 "
         "(deployment ICEKEEPER_MAX_CONCURRENT_JOBS)",
-        "other tables are left out by table_filter busy (--set)",
+        "other tables are left out by table_filter busy (this call)",
     ]
 
 
@@ -531,7 +531,7 @@ def test_a_table_that_cannot_be_read_is_in_trouble_until_a_scan_reads_it(lake: C
     assert calm["trouble"].startswith("cannot be read: ")
     newest.write_text(text)
     assert page_of(lake, "--fresh", "*")["ns.calm"]["state"] == "well"
-    page_of(lake, "--fresh", "ns.other", code=2, says="--fresh ns.other: no table of catalog C matches it")
+    page_of(lake, "--fresh", "ns.other", code=2, says="no table of catalog C matches 'ns.other'")
 
 
 def test_bytes_are_counted_as_live_historical_or_orphaned(lake: Command) -> None:

@@ -155,7 +155,7 @@ def test_unsafe_allows_a_short_grace_period(command: Command, monkeypatch: pytes
 def test_ignored_settings_are_shown_with_the_reason(command: Command) -> None:
     properties = {"icekeeper.orphan_max_missing_ratio": "soon", "icekeeper.orphan_sweep_prefixes": "s3://victim"}
     command.table(appends=1, properties=properties)
-    why = "only the deployment, a policy file or --set can set it"
+    why = "only the deployment, a policy file or the call can set it"
     shown = command("policy", "show", "ns.t", "--json").json
     assert [item["key"] for item in shown["ignored"]] == ["orphan_max_missing_ratio", "orphan_sweep_prefixes"]
     assert shown["ignored"][1] == {

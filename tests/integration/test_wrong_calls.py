@@ -43,14 +43,14 @@ WRONG_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "contradiction": (
         (*MAINTAIN, "--set", "snapshot_retain_max=2"),
-        "snapshot_retain_max 2 (from --set) contradicts max_snapshots_to_keep 5 (from default)",
+        "snapshot_retain_max 2 (from this call) contradicts max_snapshots_to_keep 5 (from default)",
     ),
     "unknown owner": ((*MAINTAIN, "--set", "ownership=nobody"), "ownership"),
     "unknown operation": ((*MAINTAIN, "--operations", "compact,tidy"), "'tidy' is not an operation"),
     "no operation": ((*MAINTAIN, "--operations", ""), "write all, or a comma-separated list of operations"),
     "young orphans": (
         (*MAINTAIN, "--set", "orphan_older_than_hours=23"),
-        "orphan_older_than_hours is 23 (from --set), below 24",
+        "orphan_older_than_hours is 23 (from this call), below 24",
     ),
     "unknown engine": (("maintain", "ns.t", "--engine", "flink"), "'flink' is not one of 'auto', 'spark', 'local'"),
     "unknown option": ((*MAINTAIN, "--force"), "No such option: --force"),
@@ -244,14 +244,14 @@ def test_a_database_of_another_application_gets_no_tables(command: Command, monk
 
 EMPTY = {
     "table_filter=ordes*": (
-        "table_filter ordes* (from --set) does not match any of the 3 table(s) of catalog C; "
+        "table_filter ordes* (from this call) does not match any of the 3 table(s) of catalog C; "
         "the nearest: orders, clicks, t"
     ),
     "namespace_filter=shopp": (
-        "namespace_filter shopp (from --set) does not match a namespace of the 3 table(s) of catalog C; "
+        "namespace_filter shopp (from this call) does not match a namespace of the 3 table(s) of catalog C; "
         "the nearest: shop, ns"
     ),
-    "bucket_filter=lake": "bucket_filter lake (from --set) does not match warehouse warehouse",
+    "bucket_filter=lake": "bucket_filter lake (from this call) does not match warehouse warehouse",
 }
 
 

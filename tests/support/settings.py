@@ -40,7 +40,7 @@ def forget_credentials(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def policy(**values: object) -> ResolvedPolicy:
-    return resolve([Layer("--set", values)])
+    return resolve([Layer("this call", values)])
 
 
 def table(

@@ -199,7 +199,7 @@ def test_after_an_idle_pass_the_summary_is_no_reason_until_snapshot_or_policy_ch
 
 def test_disabled_maintenance_proposes_nothing_and_names_the_setting() -> None:
     assert check(table(snapshots=60), policy(maintenance_enabled="false"), expirable=55) == Skip(
-        "ns.t", "maintenance is disabled (--set)"
+        "ns.t", "maintenance is disabled (this call)"
     )
 
 

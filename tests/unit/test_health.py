@@ -194,7 +194,7 @@ def test_thresholds_come_from_the_tables_policy() -> None:
     assert health(small, policy(min_input_files=11, min_manifests_to_rewrite=11)).warnings == {}
     disabled = health(small, policy(maintenance_enabled="false"))
     assert set(disabled.warnings) == {"small_files", "manifest_sprawl"}
-    assert disabled.policy == {"maintenance_enabled": {"source": "--set", "value": False}}
+    assert disabled.policy == {"maintenance_enabled": {"source": "this call", "value": False}}
     wrong = health(small, PolicyError("no key 'x'"))
     assert set(wrong.warnings) == {"small_files", "manifest_sprawl", "wrong_settings"}
     assert wrong.warnings["wrong_settings"].endswith("so it is not maintained: no key 'x'")
@@ -378,7 +378,7 @@ def test_stats_are_written_if_more_than_ages_changed(store: SqliteStateStore) ->
     for changed in (
         replace(hour_later, snapshot_id=9),
         replace(hour_later, counters={**hour_later.counters, "lake_refs": 2}),
-        replace(hour_later, policy={"branch": "b (--set)"}),
+        replace(hour_later, policy={"branch": "b (this call)"}),
         replace(hour_later, warnings={"small_files": "so"}),
     ):
         observe(open_log(store), changed)

@@ -296,10 +296,10 @@ def test_a_table_of_another_type_is_not_swept(key: str) -> None:
         (1000, 1000, Fraction(1, 2), "default", False),  # so few may come from a failed job beside a small table
         (1001, 2001, Fraction(1, 2), "default", True),
         (1001, 2002, Fraction(1, 2), "default", False),
-        (2, 3, Fraction(1, 2), "--set", True),  # set on purpose
-        (1, 2, Fraction(1, 2), "--set", False),
+        (2, 3, Fraction(1, 2), "this call", True),  # set on purpose
+        (1, 2, Fraction(1, 2), "this call", False),
         (5000, 5000, Fraction(1), "table property", False),
-        (0, 0, Fraction(1, 2), "--set", False),
+        (0, 0, Fraction(1, 2), "this call", False),
         (2, 3, Fraction(1, 2), "default, some missing", True),  # a faulty copy of a small table
         (1, 2, Fraction(1, 2), "default, some missing", False),
     ],

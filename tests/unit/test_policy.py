@@ -68,13 +68,13 @@ def test_operations_are_unique_and_in_canonical_order() -> None:
     ],
 )
 def test_a_malformed_value_is_refused_with_the_allowed_values(key: str, value: str, message: str) -> None:
-    assert refusal(**{key: value}) == f"policy key {key} cannot be '{value}' (from --set): {message}"
+    assert refusal(**{key: value}) == f"policy key {key} cannot be '{value}' (from this call): {message}"
 
 
 def test_an_unknown_key_is_refused_with_the_three_nearest_keys() -> None:
     for table, overrides, source in (
         ({"icekeeper.min_input_file": "3"}, {}, "table property icekeeper.min_input_file"),
-        ({}, {"min_input_file": "3"}, "--set"),
+        ({}, {"min_input_file": "3"}, "this call"),
     ):
         assert refusal(table, {}, **overrides) == (
             f"unknown policy key 'min_input_file' (from {source}) (did you mean 'min_input_files'?); "
@@ -88,17 +88,17 @@ def test_an_unknown_key_is_refused_with_the_three_nearest_keys() -> None:
     [
         (
             {"snapshot_retain_max": "4"},
-            "snapshot_retain_max 4 (from --set) contradicts max_snapshots_to_keep 5 (from default): "
+            "snapshot_retain_max 4 (from this call) contradicts max_snapshots_to_keep 5 (from default): "
             "the most kept is below the least kept",
         ),
         (
             {"max_file_group_size_mb": "100"},
-            "max_file_group_size_mb 100 (from --set) contradicts target_file_size_mb 256 (from default): "
+            "max_file_group_size_mb 100 (from this call) contradicts target_file_size_mb 256 (from default): "
             "a group could not fill one file",
         ),
         (
             {"max_files_to_rewrite": "4"},
-            "max_files_to_rewrite 4 (from --set) contradicts min_input_files 5 (from default): "
+            "max_files_to_rewrite 4 (from this call) contradicts min_input_files 5 (from default): "
             "no group would ever be rewritten",
         ),
     ],
@@ -108,11 +108,11 @@ def test_a_contradiction_names_both_values(overrides: dict[str, str], message: s
 
 
 def test_a_grace_period_below_a_day_needs_unsafe() -> None:
-    layers = [Layer("--set", {"orphan_older_than_hours": "23.9"})]
+    layers = [Layer("this call", {"orphan_older_than_hours": "23.9"})]
     with pytest.raises(PolicyError) as caught:
         resolve(layers)
     assert str(caught.value) == (
-        "policy key orphan_older_than_hours is 23.9 (from --set), below 24: "
+        "policy key orphan_older_than_hours is 23.9 (from this call), below 24: "
         "files of commits in progress could be deleted; --unsafe allows it"
     )
     assert resolve(layers, unsafe=True).policy.orphan_older_than_ms == 86_040_000
@@ -126,7 +126,7 @@ def test_a_disabled_operation_names_the_source_of_the_switch() -> None:
     )
     assert [operation for operation in Operation if result.runs(operation)] == [Operation.COMPACT]
     disabled = resolved(maintenance_enabled="false")
-    assert disabled.why_disabled() == "maintenance is disabled (--set)"
+    assert disabled.why_disabled() == "maintenance is disabled (this call)"
     assert not any(disabled.runs(operation) for operation in Operation)
 
 
@@ -142,7 +142,7 @@ def test_the_fingerprint_depends_on_the_values_that_a_pass_uses_not_on_their_sou
         assert fingerprint(**{key: value}) == default, key
 
 
-def fingerprint(source: str = "--set", **settings: str) -> str:
+def fingerprint(source: str = "this call", **settings: str) -> str:
     return resolve([Layer(source, settings)]).fingerprint()
 
 
@@ -158,7 +158,7 @@ def fingerprint(source: str = "--set", **settings: str) -> str:
     ],
 )
 def test_a_key_of_another_service_is_translated(key: str, here: str) -> None:
-    assert refusal(**{key: "5"}) == f"unknown policy key '{key}' (from --set); here it is {here}"
+    assert refusal(**{key: "5"}) == f"unknown policy key '{key}' (from this call); here it is {here}"
 
 
 def test_every_translation_names_one_of_our_keys_or_none() -> None:
@@ -296,7 +296,7 @@ def test_a_mistake_refuses_the_file_and_names_its_line_or_rule(wrong: tuple[str,
 
 
 def test_later_layers_override_earlier_layers() -> None:
-    """In the order deployment, Iceberg's property, icekeeper.<key>, --set; each value names its source."""
+    """In the order deployment, Iceberg's property, icekeeper.<key>, this call; each value names its source."""
     environment = {"ICEKEEPER_TARGET_FILE_SIZE_MB": "10", "ICEKEEPER_STATE": "/tmp/state.db"}
     own = {"write.target-file-size-bytes": "20971520"}
     ours = {"icekeeper.target_file_size_mb": "30"}
@@ -305,7 +305,7 @@ def test_later_layers_override_earlier_layers() -> None:
         (resolved({}, environment), "10", "deployment ICEKEEPER_TARGET_FILE_SIZE_MB"),
         (resolved(own, environment), "20", "table property write.target-file-size-bytes"),
         (resolved(own | ours, environment), "30", "table property icekeeper.target_file_size_mb"),
-        (resolved(own | ours, environment, target_file_size_mb="40"), "40", "--set"),
+        (resolved(own | ours, environment, target_file_size_mb="40"), "40", "this call"),
     ]
     for step, value, source in steps:
         row = next(row for row in step.rows() if row[0] == "target_file_size_mb")
@@ -364,7 +364,7 @@ def test_a_bound_that_changes_a_value_is_named_as_its_source() -> None:
         "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48",
         "ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "false",
     }
-    for hours, source in (("1", "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS"), ("49", "--set")):
+    for hours, source in (("1", "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS"), ("49", "this call")):
         result = resolved({}, environment, snapshot_retention_hours=hours, maintenance_enabled="true")
         assert result.sources["snapshot_retention_hours"] == source
         assert result.why_disabled() == "maintenance is disabled (bound ICEKEEPER_BOUND_MAINTENANCE_ENABLED)"
@@ -398,17 +398,18 @@ def test_named_snapshots_are_refused_beside_a_bounded_retention() -> None:
     assert resolved({}, other, snapshot_expire_ids="7").policy.snapshot_expire_ids == (7,)
     for bound in ("ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS", "ICEKEEPER_BOUND_MAX_SNAPSHOTS_TO_KEEP"):
         assert refusal({}, {bound: "9"}, snapshot_expire_ids="7") == (
-            f"policy key snapshot_expire_ids (from --set) cannot be used: it would go below bound {bound}"
+            f"policy key snapshot_expire_ids (from this call) cannot be used: it would go below bound {bound}"
         )
 
 
 def test_named_snapshots_are_whole_numbers_and_no_more_than_may_expire() -> None:
     assert refusal(snapshot_expire_ids="7,x") == (
-        "policy key snapshot_expire_ids cannot be '7,x' (from --set): 'x' is not a snapshot id; write a "
+        "policy key snapshot_expire_ids cannot be '7,x' (from this call): 'x' is not a snapshot id; write a "
         "comma-separated list of whole numbers"
     )
     assert refusal(snapshot_expire_ids="7,8", snapshot_expire_limit="1") == (
-        "snapshot_expire_limit 1 (from --set) contradicts snapshot_expire_ids 7,8 (from --set): more snapshots are "
+        "snapshot_expire_limit 1 (from this call) contradicts snapshot_expire_ids 7,8 (from this call): more snapshots "
+        "are "
         "named than may expire"
     )
 
@@ -506,7 +507,7 @@ OF_TABLE = "table property icekeeper.operations"
         ([], ""),
         ([RETENTION, Layer(OF_TABLE, WIDER)], ""),
         # The call sets the operations.
-        ([RETENTION, Layer("--set", {"operations": "compact"})], ""),
+        ([RETENTION, Layer("this call", {"operations": "compact"})], ""),
     ],
     ids=["without its operation", "wider than the deployment", "no setting", "with its operation", "named in the call"],
 )

@@ -311,7 +311,7 @@ def test_the_document_of_a_table_has_the_records_of_scans_and_passes() -> None:
     done = last_pass("shop.a b", "succeeded", "compact: done; expire_snapshots: done", remove_orphans__bytes_left=7)
     facts = {"sizes": [[20, 3, 3 << 20]]}
     layout = TableLayout(identity=identity("shop.a b"), observed_ms=NOW_MS, part=Part.FILES, facts=facts)
-    policy = {"min_input_files": {"source": "--set", "value": 3}}
+    policy = {"min_input_files": {"source": "this call", "value": 3}}
     stats = seen("shop.a b", DUE, warnings={"small_files": "MetadataUnreadable: small"}, policy=policy)
     document = document_of(stats, passes=[done], layouts=[layout])
     assert document["tables"] == [
@@ -325,7 +325,7 @@ def test_the_document_of_a_table_has_the_records_of_scans_and_passes() -> None:
             "warnings": {"small_files": "small"},
             "reasons": ["60 small files"],
             "sweep_due_ms": NOW_MS + HOUR_MS,
-            "policy": {"min_input_files": [3, "--set"]},
+            "policy": {"min_input_files": [3, "this call"]},
             "last_pass": {
                 "finished_ms": NOW_MS - 2 * HOUR_MS,
                 "seconds": 1.5,
@@ -605,11 +605,11 @@ def test_a_path_is_not_broken_and_without_a_terminal_a_row_is_one_line() -> None
 def test_a_policy_fits_a_terminal_of_80_columns() -> None:
     stream = io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None)
-    rows = resolve([Layer("--set", {"min_input_files": "3"})]).rows()
+    rows = resolve([Layer("this call", {"min_input_files": "3"})]).rows()
     print_policy(console, rows)
     lines = stream.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    assert "min_input_files = 3  (--set)" in [line.rstrip() for line in lines]
+    assert "min_input_files = 3  (this call)" in [line.rstrip() for line in lines]
     assert next(line for line in lines if line[:4].strip()).startswith("maintenance_enabled = true")
 
 
@@ -642,7 +642,7 @@ def test_output_for_people_has_no_class_names() -> None:
 
 
 def test_a_pass_does_not_repeat_a_sentence_of_the_line_above() -> None:
-    disabled = "maintenance is disabled (--set)"
+    disabled = "maintenance is disabled (this call)"
     parts = [skipped(operation, disabled) for operation in list(Operation)[:3]]
     assert printed_outcome(outcome_of(*parts, refused(Operation.REMOVE_ORPHANS, "x is missing")))[1:] == [
         f"expire_partitions skipped {disabled}",

@@ -105,7 +105,7 @@ def test_a_sort_order_is_parsed_with_icebergs_defaults(text: str, terms: list[So
 )
 def test_a_malformed_sort_order_is_refused_by_the_policy_with_the_bad_part(text: str, message: str) -> None:
     found = refusal(sort_order=text)
-    assert found.startswith(f"policy key sort_order cannot be '{text}' (from --set): ")
+    assert found.startswith(f"policy key sort_order cannot be '{text}' (from this call): ")
     assert message in found
 
 

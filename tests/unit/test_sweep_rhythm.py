@@ -174,7 +174,7 @@ TRIED_ONLY = SweepMemory(tried_ms=9)
             SweepMemory(tried_ms=9, is_impossible=True),
         ),
         # These sweeps never began.
-        (skipped(SWEEP, "orphan_sweep_enabled is false (--set)"), NOTHING),
+        (skipped(SWEEP, "orphan_sweep_enabled is false (this call)"), NOTHING),
         (skipped(SWEEP, "the process is about to end"), NOTHING),
         (succeeded(Operation.COMPACT, "compacted"), NOTHING),
     ],

@@ -60,7 +60,7 @@ def open_engine(name: EngineName) -> Iterator[Engine]:
         yield LocalEngine()
         return
     if name is EngineName.SPARK and not spark_is_installed():
-        raise PolicyError("PySpark is not installed: run pip install 'icekeeper[spark]', or choose --engine local")
+        raise PolicyError("PySpark is not installed: run pip install 'icekeeper[spark]', or choose the engine local")
     with DeferredSpark(_spark) as spark:
         yield spark if name is EngineName.SPARK else AutoEngine(surroundings(os.environ), LocalEngine(), spark)
 
@@ -135,6 +135,15 @@ class Runtime:
             StorageError: the policy file or the table bucket's own maintenance settings cannot be read.
         """
         return self._policies.of(self.catalog, loaded, overrides, unsafe=unsafe)
+
+    def fitting_policy(self, loaded: LoadedTable, *, unsafe: bool = False) -> ResolvedPolicy:
+        """The policy of one table, of which every operation must fit the table; raises as :meth:`policy`."""
+        from icekeeper.operation_facts import Operation
+        from icekeeper.operations.policy_fit import check_fit
+
+        resolved = self.policy(loaded, {}, unsafe=unsafe)
+        check_fit(loaded.metadata, resolved.policy, tuple(Operation))
+        return resolved
 
     def maintain(
         self,
@@ -330,6 +339,22 @@ class Runtime:
         from icekeeper.pass_context.table_handle import TableHandle
 
         return TableHandle(self.catalog, name, self.state, self.clock, store_clock=self.store_clock)
+
+    def pause(self, table: TableName, until_ms: int, reason: str = "") -> str:
+        """Pause a table, and record that it does not wait for work; see :func:`.pauses.pause`."""
+        from icekeeper.administration import pauses
+
+        paused = pauses.pause(self.table(table), until_ms, lambda loaded: self.policy(loaded, {}), reason)
+        self.look_again(table)
+        return paused
+
+    def resume(self, table: TableName) -> str | None:
+        """End the pause of a table, and record whether it waits for work; see :func:`.pauses.end_pause`."""
+        from icekeeper.administration import pauses
+
+        ended = pauses.end_pause(self.table(table), lambda loaded: self.policy(loaded, {}))
+        self.look_again(table)
+        return ended
 
     def sweep_bucket(
         self,

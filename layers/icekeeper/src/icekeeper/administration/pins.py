@@ -23,6 +23,7 @@ from icekeeper.errors import (
     PolicyError,
     StorageError,
 )
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Ref, TableMetadata, require_writable
 from icekeeper.metadata.updates import ref_at, same_table
 from icekeeper.model import Nothing, TableName
@@ -37,6 +38,7 @@ from icekeeper.storage.paths import split_path
 from icekeeper.storage.storage import Storage
 
 CURRENT = "current"
+_LONGEST_MS = 366 * 24 * HOUR_MS
 # Without colons: the names of jobs' pins contain a colon, so that they never equal a person's.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 # The end of the name of an S3 Tables bucket; each table has its own.  "Snapshot management … if you configure branches
@@ -48,10 +50,13 @@ def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None
     """Pin a snapshot (an id, or ``current``) for ``ttl_ms``; if the name exists, that pin is extended.
 
     Raises:
-        PolicyError: no such table or snapshot, or another pin or ref has the name; nothing was changed.
+        PolicyError: no such table or snapshot, another pin or ref has the name, or the time is 0, negative or above 366
+            days; nothing was changed.
         OperationRefused: the snapshot expired while it was being pinned; the pin was removed again.
         StorageError: catalog or state store failed.
     """
+    if not 0 < ttl_ms <= _LONGEST_MS:
+        raise PolicyError(f"a pin holds for more than 0 s and at most 366 days, not {ttl_ms / 1000:g} s")
     chosen = f"pin-{uuid.uuid4().hex[:8]}" if name is None else require_name(name, "pin")
     loaded = handle.load()
     memory, metadata = handle.memory(loaded), loaded.metadata
@@ -139,7 +144,7 @@ def _snapshot_id(loaded: LoadedTable, text: str) -> int:
             raise PolicyError(f"{loaded.name} has no current snapshot to pin")
         return metadata.current_snapshot.snapshot_id
     if not (text.isascii() and text.isdigit()):
-        raise PolicyError(f"--snapshot takes a snapshot id or '{CURRENT}', not '{text}'")
+        raise PolicyError(f"a pin takes a snapshot id or '{CURRENT}', not '{text}'")
     if int(text) not in metadata.snapshots:
         raise PolicyError(f"{loaded.name} has no snapshot {text}; icekeeper show {loaded.name} lists them")
     return int(text)
@@ -157,9 +162,9 @@ def _require_still_there(handle: TableHandle, pin: Pin) -> None:
 def _check_tag(metadata: TableMetadata, pin: Pin, *, is_ours: bool) -> None:
     require_writable(metadata)
     if metadata.format_version < 2:
-        raise PolicyError("tables of format version 1 cannot have tags; pin without --tag")
+        raise PolicyError("tables of format version 1 cannot have tags; pin without a tag")
     if split_path(metadata.location).authority.endswith(_AWS_TABLE_BUCKET):
-        raise PolicyError("a tag would switch off the table bucket's own snapshot management; pin without --tag")
+        raise PolicyError("a tag would switch off the table bucket's own snapshot management; pin without a tag")
     found = metadata.refs.get(pin.tag or "")
     if found is not None and not (is_ours and _is_tag_of(found, pin)):
         raise PolicyError(f"the table has a {found.type} '{found.name}' already; choose another name for the pin")

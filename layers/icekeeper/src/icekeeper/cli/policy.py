@@ -128,8 +128,6 @@ def _change(
     A removal may leave a policy that does not fit the table, so that a wrong policy can be repaired in steps.
     """
     from icekeeper.administration.settings import setting_changes
-    from icekeeper.operation_facts import Operation
-    from icekeeper.operations.policy_fit import check_fit
     from icekeeper.policy.resolve import short_retentions
     from icekeeper.report.terminal import print_changes, print_warnings
     from icekeeper.runtime import Runtime
@@ -142,10 +140,9 @@ def _change(
         found = runtime.policy(before, {}, unsafe=unsafe)
 
     def resolve_policy(loaded: LoadedTable) -> ResolvedPolicy:
-        resolved = runtime.policy(loaded, {}, unsafe=unsafe)
         if must_fit:
-            check_fit(loaded.metadata, resolved.policy, tuple(Operation))
-        return resolved
+            return runtime.fitting_policy(loaded, unsafe=unsafe)
+        return runtime.policy(loaded, {}, unsafe=unsafe)
 
     after = change(handle, resolve_policy)
     changes = setting_changes(found, after, before.metadata.properties)

@@ -7,7 +7,7 @@ commit will reference, and ``claims`` shows which other tables may have files in
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -121,13 +121,13 @@ def pin_add(
     as_json: AsJson = False,
 ) -> int:
     """Pin a snapshot for a limited time."""
-    from icekeeper.administration.pins import add_pin, pin_warnings
+    from icekeeper.api import Icekeeper
     from icekeeper.report.terminal import print_pins, print_warnings
 
-    length_ms = time_ms(ttl, "--ttl")
-    handle = _opened(table, catalog)
-    pin = pin_json(add_pin(handle, snapshot=snapshot, ttl_ms=length_ms, name=name, with_tag=tag))
-    warnings = pin_warnings(handle.catalog, handle.table)
+    length = timedelta(milliseconds=time_ms(ttl, "--ttl"))
+    lake = Icekeeper(catalog)
+    pin = pin_json(lake.pin(table, length, snapshot=snapshot, name=name, tag=tag))
+    warnings = lake.pin_warnings(table)
     warned = {"warnings": list(warnings)} if warnings else {}
     console = answer({**about(table, catalog), "pin": pin, **warned}, as_json=as_json)
     print_pins(console, [pin])
@@ -138,10 +138,10 @@ def pin_add(
 @pin_app.command("list")
 def pin_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Print the pins in force, including those of running jobs."""
-    from icekeeper.administration.pins import list_pins
+    from icekeeper.api import Icekeeper
     from icekeeper.report.terminal import print_pins
 
-    pins = [pin_json(pin) for pin in list_pins(_opened(table, catalog))]
+    pins = [pin_json(pin) for pin in Icekeeper(catalog).pin_list(table)]
     console = answer({**about(table, catalog), "pins": pins}, as_json=as_json)
     print_pins(console, pins)
     return EXIT_OK
@@ -155,9 +155,9 @@ def pin_remove(
     as_json: AsJson = False,
 ) -> int:
     """Remove a pin, and the tag that was written for it."""
-    from icekeeper.administration.pins import remove_pin
+    from icekeeper.api import Icekeeper
 
-    removed = remove_pin(_opened(table, catalog), name)
+    removed = Icekeeper(catalog).pin_remove(table, name)
     console = answer({**about(table, catalog), "removed": removed.name}, as_json=as_json)
     console.print(f"{table}: pin {removed.name} removed", soft_wrap=True)
     return EXIT_OK
@@ -201,40 +201,39 @@ def stage_add(
     as_json: AsJson = False,
 ) -> int:
     """Record files that must not be deleted, because a commit will reference them."""
-    from icekeeper.administration.pins import stage_load
+    from icekeeper.api import Icekeeper
 
     paths = [*(files or ()), *([] if file_list is None else _lines(file_list))]
-    _print_load(table, catalog, stage_load(_opened(table, catalog), name, paths, prefixes or ()), as_json=as_json)
+    load = Icekeeper(catalog).stage(table, name, files=paths, prefixes=prefixes or ())
+    _print_load(table, catalog, load, as_json=as_json)
     return EXIT_OK
 
 
 @stage_app.command("adopted")
 def stage_adopted(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
     """Record that a commit references the files of a load."""
-    from icekeeper.administration.pins import declare_load
-    from icekeeper.state.staging import LoadState
+    from icekeeper.api import Icekeeper
 
-    _print_load(table, catalog, declare_load(_opened(table, catalog), name, LoadState.ADOPTED), as_json=as_json)
+    _print_load(table, catalog, Icekeeper(catalog).stage_adopted(table, name), as_json=as_json)
     return EXIT_OK
 
 
 @stage_app.command("failed")
 def stage_failed(table: Table, catalog: CatalogName, name: LoadName, as_json: AsJson = False) -> int:
     """Record that a load failed: its files are deleted after the grace period, unless something references them."""
-    from icekeeper.administration.pins import declare_load
-    from icekeeper.state.staging import LoadState
+    from icekeeper.api import Icekeeper
 
-    _print_load(table, catalog, declare_load(_opened(table, catalog), name, LoadState.FAILED), as_json=as_json)
+    _print_load(table, catalog, Icekeeper(catalog).stage_failed(table, name), as_json=as_json)
     return EXIT_OK
 
 
 @stage_app.command("list")
 def stage_list(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
     """Print the recorded loads, including those of running and dead jobs."""
-    from icekeeper.administration.pins import list_loads
+    from icekeeper.api import Icekeeper
     from icekeeper.report.terminal import print_loads
 
-    loads = [_load_json(load) for load in list_loads(_opened(table, catalog))]
+    loads = [_load_json(load) for load in Icekeeper(catalog).stage_list(table)]
     console = answer({**about(table, catalog), "loads": loads}, as_json=as_json)
     print_loads(console, loads)
     return EXIT_OK

@@ -47,12 +47,13 @@ def advise(
     """Advise changes to a table, with reasons and statements; reads manifests but no data, and changes nothing."""
     from icekeeper.advice.read_tables import advise_catalog, advise_table
     from icekeeper.policy import Layer, resolve
+    from icekeeper.policy.layers import OVERRIDE_SOURCE
     from icekeeper.runtime import Runtime
 
     if (table is None) is not all_tables:
         raise PolicyError("name one table, or give --all for every table of the catalog")
     chosen = overrides(settings)
-    resolve([Layer("--set", chosen)], unsafe=unsafe)  # reports a wrong --set once, not for every table
+    resolve([Layer(OVERRIDE_SOURCE, chosen)], unsafe=unsafe)  # reports a wrong --set once, not for every table
     runtime = Runtime.open(catalog)
 
     def settings_of(loaded: LoadedTable) -> ResolvedPolicy:

@@ -23,7 +23,7 @@ from icekeeper.pass_context.footprint import spelled_root
 from icekeeper.storage.paths import is_under, may_be_under, normalise
 from icekeeper.storage.storage import Storage
 
-WAIVER = "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or --set"
+WAIVER = "orphan_protected_prefixes, which for this counts only from the deployment, a policy file or the call"
 """For messages: the setting that waives the refusal, and where the setting counts."""
 
 _PARALLEL_READS = 16

@@ -33,7 +33,7 @@ def refuse_other_type(metadata: TableMetadata, waived: Iterable[str]) -> None:
             raise OperationRefused(
                 f"table property {key} is '{value[:_LONGEST_VALUE]}': files of another format would look like orphans; "
                 "nothing was deleted; if all its files are Iceberg's, remove the property, or name the value in "
-                "orphan_table_types, which counts only from the deployment, a policy file or --set"
+                "orphan_table_types, which counts only from the deployment, a policy file or the call"
             )
 
 

@@ -153,7 +153,7 @@ class Afresh:
         settings = self.policies.deployment(filters).policy
         matching = [table for table in self.catalog.list_tables() if selects_table(settings, table)]
         if not matching:
-            raise PolicyError(f"--fresh {pattern}: no table of catalog {self.catalog.id} matches it")
+            raise PolicyError(f"no table of catalog {self.catalog.id} matches '{pattern}'")
         everything = {**filters, "max_jobs_per_detection": str(10**9)}
         found = detect_catalog(self.catalog, self.state, self.policies, overrides=everything, clock=self.clock)
         reasons = {skip.table: skip.reason for skip in found.skipped}

@@ -229,7 +229,7 @@ def total_input_bytes(tasks: Iterable[Any]) -> int | None:
 # ``--engine auto``: the engine is chosen by the work, this process, its environment and this machine.
 #
 # A local Spark session takes seconds to start and runs the same Arrow code
-# (platform: arrow-merges-cheaper-than-java).  So Spark is chosen if a session or a cluster is
+# (docs/decisions/rdd-and-arrow.md).  So Spark is chosen if a session or a cluster is
 # available, and otherwise only for sorts that do not fit into this machine's memory.
 
 

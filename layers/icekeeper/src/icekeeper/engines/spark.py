@@ -1,7 +1,7 @@
 """The Spark engine: tasks run as tasks of an RDD, on a local session or inside a Glue job.
 
 Spark distributes and retries tasks; the same Arrow code as in the other engines reads and writes the files
-(platform: arrow-merges-cheaper-than-java).  No other module imports pyspark.
+(docs/decisions/rdd-and-arrow.md).  No other module imports pyspark.
 """
 
 from __future__ import annotations

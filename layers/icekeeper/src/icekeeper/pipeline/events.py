@@ -81,7 +81,7 @@ class MachineInput(_Event):
     """Name or warehouse of the table's catalog; optional if the deployment has only one catalog."""
     operations: str | None = None
     settings: Mapping[str, str] = Field(default_factory=dict)
-    """As ``--set``, for the passes of this run only."""
+    """Settings for the passes of this run only."""
     wait: bool = False
     """Whether to wait while another run maintains the table; without it the run is refused."""
     in_job: bool = False

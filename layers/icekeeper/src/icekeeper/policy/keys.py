@@ -103,7 +103,7 @@ class KeyFacts:
     """The key describes the layout of a table's files.  Values of the deployment and the policy file are then only
     defaults, which a table may override; a bound still limits the table."""
     is_of_call: bool = False
-    """Only the deployment, a policy file or ``--set`` can set the key, whatever ``table_settings`` says."""
+    """Only the deployment, a policy file or the call can set the key, whatever ``table_settings`` says."""
     table_limit: object = None
     """The loosest value that a table may set, unless ``table_settings`` names the key; ``None``: any."""
     undermines: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Which layers of settings a table has, and in which order.
 
 The order is ``default`` → deployment environment → policy file → S3 Tables maintenance configuration →
-Iceberg's own table properties → table properties ``icekeeper.<key>`` → ``--set``; later layers win, and each is
+Iceberg's own table properties → table properties ``icekeeper.<key>`` → this call; later layers win, and each is
 checked.  :mod:`icekeeper.policy.table_may_set` decides which table properties count.  The
 deployment's bounds then limit the values of all layers.
 """
@@ -72,7 +72,8 @@ def name_here(key: str) -> str | None:
     return _NAMES.get(re.sub(r"[-.]", "_", key.strip().lower()))
 
 
-OVERRIDE_SOURCE = "--set"
+OVERRIDE_SOURCE = "this call"
+"""The source of settings of one call: of ``--set`` and ``--operations``, of a library's call, of a run's input."""
 TABLE_PREFIX = "icekeeper."
 """The prefix of table properties that are policy keys."""
 ENVIRONMENT_PREFIX = "ICEKEEPER_"
@@ -126,7 +127,7 @@ def layers_for(
 ) -> list[Layer]:
     """The layers of one table, lowest first.
 
-    ``overrides`` are this call's ``--set`` values, ``rules`` the rules of the policy file that match the table,
+    ``overrides`` are the settings of this call, ``rules`` the rules of the policy file that match the table,
     ``bucket`` the settings of the table bucket's own maintenance.  An empty environment variable is not set.
 
     Raises:

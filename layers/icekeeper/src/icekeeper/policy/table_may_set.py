@@ -147,7 +147,7 @@ class _Operator:
     def _why_barred(self, key: str, facts: KeyFacts, said_by: str) -> str:
         """Why a table may only tighten a key, or cannot set it; empty: it may set any value."""
         if facts.is_of_call:
-            return "only the deployment, a policy file or --set can set it"
+            return "only the deployment, a policy file or the call can set it"
         for other in facts.undermines:
             source = self.bounds[other][1] if other in self.bounds else self._says(other)[1]
             if other in self.bounds or (source != _DEFAULT and not self._is_named(key)):

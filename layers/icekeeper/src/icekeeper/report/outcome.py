@@ -23,7 +23,7 @@ from icekeeper.machine.clock import iso_utc
 from icekeeper.machine.metering import RequestKind
 from icekeeper.operation_facts import FACTS, STEPS, Operation
 from icekeeper.state.store import ONLY_WAITS
-from icekeeper.text import masked_sentence, size_text
+from icekeeper.text import escaped, masked_sentence, size_text
 
 _WAITS = ".deletions_wait"
 """The end of the metric of :attr:`OperationOutcome.waits`."""
@@ -86,6 +86,10 @@ class OperationOutcome:
         # A summary may quote an error of a library, which may contain secrets.
         object.__setattr__(self, "summary", masked_sentence(self.summary))
         object.__setattr__(self, "reason", None if self.reason is None else masked_sentence(self.reason))
+
+    def __repr__(self) -> str:
+        """One line, without the lists of files."""
+        return escaped(f"{type(self).__name__}({self.operation.value} {self.status.value}: {self.summary})")
 
     @property
     def waits(self) -> bool:
@@ -212,6 +216,14 @@ class PassOutcome:
     """Problems outside the operations; they do not change the status."""
     engine: tuple[str, str | None] | None = None
     """The engine's name and why it was chosen; no reason if a person or the deployment named it."""
+
+    def __repr__(self) -> str:
+        """One line: how the pass ended, what was done, and how many operations were skipped."""
+        parts = [f"{op.operation.value}: {op.summary}" for op in self.operations if op.status is not Status.SKIPPED]
+        skips = len(self.operations) - len(parts)
+        parts += [f"{skips} skipped"] if skips else []
+        kind = "dry run " if self.dry_run else ""
+        return escaped(f"{type(self).__name__}({self.table} {kind}{self.status.value}: {'; '.join(parts)})")
 
     @property
     def status(self) -> PassStatus:

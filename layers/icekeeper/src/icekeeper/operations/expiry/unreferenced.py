@@ -274,7 +274,7 @@ def way_out(metadata: TableMetadata, lost: Sequence[int]) -> str:
     if refs:
         return f"restore it, or first move or drop {', '.join(refs)}, whose head needs it"
     ids = ",".join(map(str, lost))
-    return f"restore it, or give up the snapshots that need it: --set snapshot_give_up_ids={ids} --unsafe"
+    return f"restore it, or give up the snapshots that need it: the setting snapshot_give_up_ids={ids} with --unsafe"
 
 
 def _is_lost(reader: TableReader, snapshot: Snapshot, error: str) -> bool:

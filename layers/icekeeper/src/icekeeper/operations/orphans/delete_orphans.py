@@ -512,7 +512,7 @@ class MissingFiles:
             f"{self.in_head} of the {self.head_files} files of the table are missing, such as {self.first}, more than "
             f"orphan_max_missing_ratio {float(limit):g} ({source}) allows: unreferenced files may be their only "
             "copies; nothing was deleted; restore the missing files, or, if their rows are permanently lost, run once "
-            "with --set orphan_max_missing_ratio=1"
+            "with orphan_max_missing_ratio=1"
         )
 
 

@@ -313,7 +313,7 @@ def refuse_mass_deletion(orphans: int, listed: int, limit: Fraction, source: str
         return
     raise OperationRefused(
         f"{orphans} of {listed} listed files are orphans, more than orphan_max_delete_ratio {float(limit):g} "
-        f"({source}) allows; nothing was deleted; check them with --dry-run --set orphan_max_delete_ratio=1, and if "
+        f"({source}) allows; nothing was deleted; check them in a dry run with orphan_max_delete_ratio=1, and if "
         "they are orphans, run once with that setting"
     )
 

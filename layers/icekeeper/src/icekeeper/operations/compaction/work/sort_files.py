@@ -1,6 +1,6 @@
 """Units of work that sort the rows of a file group: in a single worker, or divided by key and sorted range by range.
 
-The second way was the fastest in measurements (platform: arrow-sorts-faster-than-spark): sample the key, cut the rows
+The second way was the fastest in measurements (docs/decisions/rdd-and-arrow.md): sample the key, cut the rows
 into ranges where they are read, send them as Arrow IPC bytes, and sort them where they arrive.  Every Arrow type can be
 sorted, because rows never become columns of Spark.
 """
