@@ -1,4 +1,5 @@
-"""What the site has beyond the pages of this folder: the reference of commands and errors, from the code itself."""
+"""What the site has beyond the pages of this folder: the reference of commands and errors from the code itself, and
+README's first screen on the first page."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
@@ -23,9 +25,19 @@ def on_files(files: Files, config: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Name only the language of a block, as Markdown wants it: a word behind it is for our tests.  Links to files
     beside this folder become text."""
+    if page.file.src_uri == "index.md":
+        page.meta["hide"] = ["toc"]
+        links = markdown.partition("\n\n")[2].partition("\n\n")[2]  # without its heading and first sentence
+        markdown = f"{first_screen()}\n{links}"
     markdown = re.sub(r"^```(\w+) \w+$", r"```\1", markdown, flags=re.MULTILINE)
     beside = r"\.\./" * (page.file.src_uri.count("/") + 1)
     return re.sub(rf"\[([^]]+)\]\({beside}[^)]*\)", r"\1", markdown)
+
+
+def first_screen() -> str:
+    """README up to its installation, with links as they are from this folder."""
+    readme = Path(__file__).parents[1].joinpath("README.md").read_text().partition("\n## ")[0]
+    return re.sub(r'(?<=[("])docs/', "", readme)
 
 
 def commands() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -72,18 +73,30 @@ def commands(block: str) -> Iterator[list[str]]:
 
 
 @pytest.mark.usefixtures("lake")
-def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert len(BLOCKS) == 14
+def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(BLOCKS) == 11
     shown = ""
     for arguments in (arguments for block in BLOCKS for arguments in commands(block)):
-        code = main([item.replace("file:///tmp/lake/", f"{(tmp_path / 'warehouse').as_uri()}/") for item in arguments])
+        code = main(arguments)
         captured = capsys.readouterr()
         assert code == 0, f"{arguments}\n{captured.err}"
         shown += captured.out
     reported = README.read_text().partition("## Commands")[2].partition("| exit code")[0]
     excerpts = [line.strip() for line in reported.splitlines() if line.startswith("    ")]
-    assert len(excerpts) == 12
+    assert len(excerpts) == 10
     assert [line for line in excerpts if line not in shown.splitlines()] == [], shown
+
+
+@pytest.mark.usefixtures("lake")
+def test_the_examples_of_the_library_work(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = (README.parent / "docs" / "library.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "example.py").write_text("\n".join(blocks))
+    runpy.run_path(str(tmp_path / "example.py"))
+    shown = capsys.readouterr().out
+    assert "shop.orders succeeded compact: compacted 12 files into 1" in shown
+    assert "\rcompact: rewriting: 100%" in shown
+    assert "PassOutcome(shop.orders succeeded: compact: compacted 1 file" in shown
 
 
 # The commands, cron lines and unit of docs/rhythms.md, called in this process.

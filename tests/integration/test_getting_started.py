@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog, CatalogType, load_catalog
+from pyiceberg.catalog.rest import SIGV4, SIGV4_REGION, SIGV4_SERVICE
 
 from icekeeper.cli import main
 from local_stack import moto_s3tables
@@ -60,6 +61,16 @@ def glue(written: Mapping[str, str], tmp_path: Path, request: pytest.FixtureRequ
     moto.client("s3").create_bucket(Bucket="glue-lake")
     aws = {**written, **moto.glue_properties}
     return aws, load_catalog("lake", **aws, warehouse="s3://glue-lake")
+
+
+def test_the_other_form_of_a_table_bucket_is_one_that_pyiceberg_reads() -> None:
+    """PyIceberg has no type s3tables; it signs requests to the bucket's REST endpoint by these three properties."""
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    form, ours = (yaml.safe_load(text)["catalog"]["lake"] for text in (block, CATALOGS["s3tables"]))
+    signing = {SIGV4: "true", SIGV4_SERVICE: "s3tables", SIGV4_REGION: "us-east-1"}
+    address = "https://s3tables.us-east-1.amazonaws.com/iceberg"
+    assert form == {"type": CatalogType.REST.value, "uri": address, "warehouse": ours["warehouse"], **signing}
+    assert ours["type"] not in [kind.value for kind in CatalogType]
 
 
 KINDS: dict[str, Any] = {"rest": rest, "s3tables": s3tables, "glue": glue, "sql": sql}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from benchmarks.chart import chart, ratios
 from benchmarks.contestants import CONTESTANTS
 from benchmarks.proof import Expected, NotProven, expected_upserts, prove
+from benchmarks.record import last_results
 from benchmarks.suite import ROWS
 from benchmarks.tables.datasets import DATASETS
 from benchmarks.tables.deleted_rows import make_cdc
@@ -38,3 +41,15 @@ def test_rows_name_existing_contestants_tables_and_keys() -> None:
         contestants = {target.ours for target in row.targets} | {target.against for target in row.targets} - {None}
         assert contestants <= set(row.entrants)
     assert len({row.key for row in ROWS}) == len(ROWS)
+
+
+def test_the_pictures_show_what_was_recorded() -> None:
+    """README's text for those who do not see the picture has its factors."""
+    root = Path(__file__).parents[2]
+    full = last_results("full")
+    picture = (root / "docs" / "ratios.svg").read_text()
+    assert picture == ratios(full)
+    assert (root / "docs" / "performance.svg").read_text() == chart(last_results("quick") | full)
+    text = re.search(r'alt="[^"]*two cores: ([^"]*)"', (root / "README.md").read_text())
+    assert text is not None
+    assert re.findall(r"\d+(?:\.\d)?", text[1]) == re.findall(r'class="factor">([\d.]+) ×', picture)

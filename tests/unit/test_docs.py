@@ -94,6 +94,10 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_a_network(tmp_p
     assert "<code>TableUnsupported</code>" in errors
     assert "icekeeper policy set" in commands
     assert "run-worker" not in commands
+    first = (tmp_path / "index.html").read_text()
+    shown = ('src="ratios.svg"', "make demo", "make test", "Apache Amoro", "Getting started")
+    assert [words for words in shown if words not in first] == []
+    assert (tmp_path / "ratios.svg").is_file()
 
 
 def test_the_wheel_contains_the_pages_for_users(capsys: pytest.CaptureFixture[str]) -> None:
