@@ -88,8 +88,13 @@ def test_a_pass_reports_its_requests_and_reads_each_file_once(
         outcome = runtime.maintain(TableName(("ns",), "t"), EAGER, LocalEngine(2), unsafe=True)
         sent = on_the_wire(store, catalog)
         paths = [(request.kind, request.path.partition("?")[0]) for request in store.requests]
-        assert runtime.verify(TableName(("ns",), "t")).ok
+        store.requests.clear()
+        verified = runtime.verify(TableName(("ns",), "t"))
 
+    # Each manifest list and manifest once; whether files can be listed, and the listing.
+    assert verified.ok
+    looked = Counter(request.kind for request in store.requests)
+    assert looked == {"GET": verified.checked["snapshots"] + verified.checked["manifests"], "LIST": 2}
     assert outcome.metrics["compact.files_merged"] == FILES
     assert reported(outcome.metrics) == sent
     assert sum(sent.values()) <= 3 * FILES + MORE
