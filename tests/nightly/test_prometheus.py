@@ -96,12 +96,12 @@ def a_lake(folder: Path, bucket: dict[str, str]) -> dict[str, str]:
     return {**kept, **named, "HOME": str(folder), "ICEKEEPER_STATE": str(folder / "state.db")}
 
 
-def test_every_query_of_the_dashboard_has_data(tmp_path: Path, bucket: dict[str, str]) -> None:
+def test_every_query_of_the_dashboard_has_data_and_alerts_ring(tmp_path: Path, bucket: dict[str, str]) -> None:
     prometheus = shutil.which("prometheus")
     assert prometheus, "install it: apt-get install prometheus"
     metrics, own = free_port(), free_port()
     (tmp_path / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s}\n"
+        f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{ALERTS}']\n"
         f"scrape_configs: [{{job_name: icekeeper, static_configs: [{{targets: ['127.0.0.1:{metrics}']}}]}}]\n"
     )
     icekeeper = str(Path(sys.executable).parent / "icekeeper")
@@ -117,6 +117,7 @@ def test_every_query_of_the_dashboard_has_data(tmp_path: Path, bucket: dict[str,
     )
     document = json.loads(DASHBOARD.read_text())
     queries = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+    queries.append('ALERTS{alertstate="firing",table="ns.wrong",state="trouble"}')
     queries = [item.replace("$catalog", ".*").replace("$__rate_interval", "30s") for item in queries]
     with (
         running(*served, folder=tmp_path, environment=environment),
