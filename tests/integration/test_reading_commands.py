@@ -315,7 +315,9 @@ def test_health_counts_and_warns_and_changes_nothing(command: Command) -> None:
 
     text = command("health", "ns.t")
     assert text.code == 0
-    assert text.out.startswith("ns.t: 2 warning(s)\n  manifest_sprawl: 6 manifests for 6 data files reach")
+    assert text.out.startswith(
+        "ns.t: 2 warnings, never verified\n  manifest_sprawl: 6 manifests for 6 data files reach"
+    )
 
 
 def test_wrong_settings_of_a_table_are_a_warning_and_of_the_call_an_error(command: Command) -> None:
