@@ -32,20 +32,17 @@ would not count.
 ## Settings of a table
 
 `icekeeper policy set NS.TABLE KEY=VALUE... --catalog C` stores settings in the table, as properties `icekeeper.<key>`,
-in one commit. `policy unset NS.TABLE KEY...` removes some, `policy reset NS.TABLE` all. An unknown key, a
-contradiction, a setting of the deployment, or a value without effect ([below](#what-a-table-may-set)) is a usage error
-(exit code 2), and nothing changes.
+in one commit; `policy unset` removes some, `policy reset` all. What is wrong or would have no effect
+([below](#what-a-table-may-set)) is a usage error (exit code 2), and nothing changes.
 
 ## Policy file
 
-A file of rules has the settings of many tables. `icekeeper policy init` writes a commented one into the user's
-configuration folder, `~/.config/icekeeper/icekeeper.yaml` (`$XDG_CONFIG_HOME`), where every command finds it. The file
-and its folder must belong to the user, and nobody else may write them. `icekeeper policy check FILE` shows what each
-rule sets for which tables.
+A file of rules has the settings of many tables. `icekeeper policy init` writes a commented one to
+`~/.config/icekeeper/icekeeper.yaml` (`$XDG_CONFIG_HOME`), where every command finds it. File and folder must belong to
+the user, and nobody else may write them. `icekeeper policy check FILE` shows what each rule sets for which tables.
 
-`ICEKEEPER_POLICY_FILE` names another file, a local path or an `s3://` address, in place of the user's. A file in the
-current folder never counts: it may come with a cloned repository. Functions, jobs and the library only
-use the variable.
+`ICEKEEPER_POLICY_FILE` names a local path or an `s3://` address in its place; functions, jobs and the library know only
+this variable. A file in the current folder, which may come with a cloned repository, never counts.
 
 ```yaml
 rules:

@@ -22,6 +22,13 @@ class Fault:
 # Which snapshots expire, and which files that frees.
 _EXPIRY = (
     Fault(
+        "a user's policy file is read although others may shorten its retention",
+        "pass_context/table_policy.py",
+        "if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):",
+        "if status.st_uid != os.getuid():",
+        ("tests/integration/test_policy_file.py",),
+    ),
+    Fault(
         "a snapshot expires at the very age that the policy keeps",
         "operations/expiry/retention.py",
         "now_ms - snapshot.timestamp_ms <= max_age_ms",
