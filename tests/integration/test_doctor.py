@@ -117,7 +117,7 @@ def test_keys_store_and_clock_of_an_s3_bucket(
     found = details(command, "--write", "-c", "cloud", catalog=None)
     assert list(found) == [*OF_MACHINE, "catalog", "credentials", "store", "clock", "write"]
     assert {status for status, _ in found.values()} == {"succeeded"}
-    assert found["credentials"][1].startswith("key testing from ")
+    assert found["credentials"][1].startswith("key testing from the properties, ")
     assert found["credentials"][1].endswith(", region us-east-1")
     listed = moto_server.client("s3").list_objects_v2(Bucket=bucket)["Contents"]
     assert [item["Key"] for item in listed if "doctor" in item["Key"]] == []

@@ -208,7 +208,8 @@ def _credentials(storage: Storage, table: LoadedTable) -> str:
         keys, source = session.keys(), session.source()
     if keys is None:
         raise StorageError("none found: sign in, or name a profile, role or keys (icekeeper docs catalogs)")
-    return f"key {keys.access_key} from {source.method}, region {session.region_name or 'unknown'}"
+    origin = "the properties" if source.method == "explicit" else source.method
+    return f"key {keys.access_key} from {origin}, region {session.region_name or 'unknown'}"
 
 
 def _read(storage: Storage, table: LoadedTable) -> str:
