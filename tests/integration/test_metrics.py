@@ -31,6 +31,7 @@ from icekeeper.operation_facts import Operation
 from icekeeper.report import metrics
 from icekeeper.report.metrics import METRICS, StateMetrics, amounts_of
 from icekeeper.report.outcome import PassOutcome, refused
+from icekeeper.state.findings import Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.open import open_state
@@ -192,6 +193,16 @@ def test_tables_beyond_the_limit_count_only_in_the_totals(tmp_path: Path, monkey
     assert shown == ["ns.t0004", "ns.t0003"]
     assert value(found, "table_warning", table="ns.t0004", kind="small_files") == 1
     assert value(found, "table_observed_timestamp_seconds", table="ns.t0003") == 1.5
+
+    # A table in a worse state goes before all tables of catalogs that are earlier by name.
+    bad = TableIdentity(CatalogId("Z", "w"), TableName(("ns",), "bad"), "")
+    state.totals.add(bad.catalog, {"scans": 1})
+    unread = Verdict(is_unread=True)
+    state.lake_stats.record(LakeStats(identity=bad, observed_ms=1, snapshot_id=None, counters={}, verdict=unread))
+    found = samples(exposed(state))
+    assert value(found, "table_state", catalog="Z", table="ns.bad", state="unreadable") == 1
+    assert [dict(labels)["table"] for name, labels in found if name == "icekeeper_table_bytes"] == ["ns.t0004"]
+    assert value(found, "catalog_tables_left_out") == 4
 
     now_s = [0.0]
     read = StateMetrics(state, monotonic_s=lambda: now_s[0])

@@ -139,7 +139,7 @@ def results(port: int, query: str) -> list[Any]:
 
 # The alerts, tried by promtool with what the command serves.
 
-BEGIN = 6_000
+BEGIN = 300
 """The minute since 1970 at which a story begins, so that a time of 0 is long ago."""
 Ringing = tuple[str, ...]
 """The name of an alert, and its catalog, table and state, or operation."""

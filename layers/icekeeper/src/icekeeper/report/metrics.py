@@ -193,17 +193,18 @@ class StateMetrics:
             for catalog in shown:
                 for stats in self._state.lake_stats.of_catalog(catalog):
                     lakes[catalog.name][str(stats.identity.table)].add(stats)
-        left = MOST_TABLES
+        ranked = sorted((*table.priority, name, text) for name in lakes for text, table in lakes[name].items())
+        first: defaultdict[str, list[str]] = defaultdict(list)
+        for *_, name, text in ranked[:MOST_TABLES]:
+            first[name].append(text)
         for name in sorted(totals.keys() | {catalog.name for catalog in shown}):
             label, tables = escaped(name), lakes[name]
             yield from _of_totals(label, totals.get(name, Counter()))
             if self._awaits_scan or scanned_ms[name]:
                 yield "last_scan_timestamp_seconds", (label,), scanned_ms[name] / 1000
-            first = sorted(tables, key=lambda name: (*tables[name].priority, name))[:left]
-            left -= len(first)
-            yield from _of_lake(label, tables.values(), len(tables) - len(first))
-            for name in first:
-                yield from _of_table((label, escaped(name)), tables[name])
+            yield from _of_lake(label, tables.values(), len(tables) - len(first[name]))
+            for text in first[name]:
+                yield from _of_table((label, escaped(text)), tables[text])
 
 
 _STATES = tuple(TableState)
@@ -227,7 +228,7 @@ class _Table:
         return state_of(self.stats, self.unread)[0]
 
     @property
-    def priority(self) -> tuple[float, ...]:
+    def priority(self) -> tuple[int, int, float]:
         stats = self.stats
         most = (0, 0) if stats is None else (-len(stats.warnings), -stats.counters.get("lake_bytes", 0))
         return _STATES.index(self.state), *most
