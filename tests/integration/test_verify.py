@@ -253,7 +253,8 @@ def test_a_damaged_table_comes_first_everywhere_until_it_is_repaired(command: Co
     assert ", verified 0 minutes ago" in command("health", "ns.t").out
 
 
-def test_an_expiry_forgets_damage_that_no_retained_snapshot_references(command: Command) -> None:
+@pytest.mark.parametrize("expired_by", ["Icekeeper", "another engine"])
+def test_damage_is_forgotten_once_no_retained_snapshot_references_it(command: Command, expired_by: str) -> None:
     table = Damaged(command)
     assert command("detect").code == 0
     lose(table.data_files[0])
@@ -263,8 +264,14 @@ def test_an_expiry_forgets_damage_that_no_retained_snapshot_references(command: 
         removal.delete_data_file(lost)
     assert command("maintain", "ns.t", "--operations", "compact", *LOCAL).code == 0
     assert states(command) == [("ns.t", "damaged")]
-    expiry = ("--operations", "expire_snapshots", "--set", "max_snapshots_to_keep=1", *EVERYTHING_IS_OLD)
-    assert command("maintain", "ns.t", *expiry, *LOCAL).code == 0
+    ended_by = ("--operations", "expire_snapshots", "--set", "max_snapshots_to_keep=1")
+    if expired_by != "Icekeeper":
+        ended_by = ("--operations", "remove_orphans", "--set", "orphan_max_delete_ratio=1")
+        assert command("maintain", "ns.t", *ended_by, *LOCAL, *EVERYTHING_IS_OLD).code == 0
+        assert states(command) == [("ns.t", "damaged")]
+        old = [snapshot.snapshot_id for snapshot in table.table.refresh().snapshots()[:-1]]
+        table.table.maintenance.expire_snapshots().by_ids(old).commit()
+    assert command("maintain", "ns.t", *ended_by, *LOCAL, *EVERYTHING_IS_OLD).code == 0
     assert states(command) == [("ns.t", "well")]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import Clock
+from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.state.findings import (
     GONE,
     MOST_NEEDING,
@@ -139,20 +140,31 @@ class TableMemory:
 
     def forget_read(self, paths: Iterable[str]) -> None:
         """Remove what passes found about files that were read now; a failure is only logged."""
-        self._forget_some(lambda file: file.kind == UNREADABLE, paths)
+        read = frozenset(paths)
+        self._forget_some(lambda file: file.kind == UNREADABLE and file.path in read)
 
     def forget_freed(self, paths: Iterable[str]) -> None:
-        """Remove all findings of files that no retained snapshot references; a failure is only logged."""
-        self._forget_some(lambda file: True, paths)
+        """Remove all findings of files that no retained snapshot references any more; a failure is only logged."""
+        freed = frozenset(paths)
+        self._forget_some(lambda file: file.path in freed)
 
-    def _forget_some(self, is_meant: Callable[[FileFinding], bool], paths: Iterable[str]) -> None:
+    def forget_unreferenced(self, is_referenced: Callable[[str], bool], before_ms: int) -> None:
+        """Remove older findings of files that a table, as it was loaded at ``before_ms`` or later, does not reference;
+        a failure is only logged.
+
+        A metadata file stands for its table, whose problem stays with newer ones.
+        """
+        self._forget_some(
+            lambda file: file.tried_ms < before_ms and not is_metadata_file(file.path) and not is_referenced(file.path)
+        )
+
+    def _forget_some(self, is_meant: Callable[[FileFinding], bool]) -> None:
         try:
             known = self.store.findings.of_table(self.identity)
         except StorageError as error:
             log.warning("the findings about files cannot be read: %s", error)
             return
-        meant = {path for path, file in known.items() if is_meant(file)}
-        if meant and (found := sorted(meant & set(paths))):
+        if found := [path for path, file in known.items() if is_meant(file)]:
             self.forget_findings(found)
 
     def remember_verified(self, problems: Mapping[str, tuple[str, str]], found: int, referenced: Set[str]) -> None:

@@ -131,6 +131,8 @@ def _list_candidates(context: OperationContext, table: LoadedTable, listed: File
         referenced = ReferencedPaths(roots[0], named, listed_too=roots[1:])
         referenced.expect(references.held(reader, manifests.values()))
         candidates = find_candidates(source.objects(), referenced, older_than_ms)
+        if not context.dry_run:
+            context.memory.forget_unreferenced(referenced.__contains__, context.started_ms)
     if listed is not None:  # this is not a complete listing, so it cannot show missing files
         candidates.unlisted = None
     if not candidates.listed and inventory is not None and listed is None:
