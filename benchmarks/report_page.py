@@ -122,10 +122,10 @@ def main() -> None:
         page = folder / "page.html"
         icekeeper(["report", "--catalog", "lake", "--fresh", "*", "--output", str(page)])
         with chromium(folder / "profile") as browser:
-            browser.look(width=1150, height=2600)  # without a scroll bar
+            browser.look(width=1280, height=2600)  # without a scroll bar
             browser.open(page)
             end = browser.run(_FOLD_OUT_FIRST, _OPENED)
-            browser.screenshot(picture, height=round(end) + 8, scale=0.67)  # README may have 200 KB
+            browser.screenshot(picture, height=round(end) + 8, scale=0.56)  # README may have 200 KB
 
 
 if __name__ == "__main__":

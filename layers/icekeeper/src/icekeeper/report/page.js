@@ -406,13 +406,15 @@
       const made = days.length ? line(title, days.map(([day, values]) => [day, values[at]]), text) : undefined;
       return made ? [section(title, made)] : [];
     });
-    const target = data.defaults.target_file_size_mb * 2 ** 20;
+    const targets = new Set(tables.map(targetOf));
+    const target = targets.size === 1 ? [...targets][0] : undefined;
     const title = "Sizes of data files";
     if (files.size) drawn.push(section(title, histogram(title, [...files], target)));
     if (!drawn.length) return;
     const notes = [
       days.length ? "The trend is of the tables that scans had seen by each day." : "",
-      files.size ? `Sizes are of ${plural(sized, "table")} whose manifests were read; dashed: the default target.` : "",
+      files.size ? `Sizes are of ${plural(sized, "table")} whose manifests were read.` : "",
+      target ? `The dashed line is the target of all tables, ${size(target)}.` : "",
     ];
     const figures = el("div", { class: "figures small" }, ...drawn);
     const place = document.getElementById("fleet");
@@ -448,7 +450,7 @@
       ...(t.left_out || t.state === "unreadable" ? [] : [history(t)]),
       ...(t.layout?.files ? [sizes(t.layout.files, t), partitions(t.layout.files)] : []),
       ...(t.state === "unreadable" || (t.layout?.files && t.layout.holders) ? [] : [absent(t)]),
-      ...(t.trend ? [trend(t)] : []),
+      ...(t.trend && t.trend.at(-1)[0] - t.trend[0][0] > 3600 ? [trend(t)] : []),
       policy(t),
     );
   }
@@ -501,14 +503,15 @@
   function sizes(files, t) {
     const title = "Sizes of data files";
     if (!files.sizes.length) return section(title, faint("The table has no data files."));
-    const [mb] = t.policy?.target_file_size_mb ?? [data.defaults.target_file_size_mb];
-    const target = mb * 2 ** 20;
+    const target = targetOf(t);
     const note = faint(`The dashed line is the target, ${size(target)}. ${read(files)}`);
     return section(title, histogram(title, files.sizes, target), note);
   }
+  const targetOf = (t) => (t.policy?.target_file_size_mb?.[0] ?? data.defaults.target_file_size_mb) * 2 ** 20;
   function histogram(title, found, target) {
     const bars = found.map(([power, number]) => ({ from: 2 ** power, to: 2 ** (power + 1), files: number }));
-    const all = [...bars.flatMap((bar) => [bar.from, bar.to]), target];
+    const lines = target ? [target] : [];
+    const all = [...bars.flatMap((bar) => [bar.from, bar.to]), ...lines];
     const domain = [Math.min(...all), Math.max(...all) * 1.2];
     const steps = Math.ceil(Math.log2(domain[1] / domain[0]) / 5);
     const ticks = d3.range(Math.floor(Math.log2(domain[0])), Math.log2(domain[1]), steps).map((power) => 2 ** power);
@@ -518,7 +521,7 @@
       y: amountAxis(d3.max(bars, (bar) => bar.files), short),
       marks: [
         Plot.rectY(bars, { x1: "from", x2: "to", y: "files", fill: "var(--calm)", inset: 0.5 }),
-        Plot.ruleX([target], { stroke: "var(--work)", strokeDasharray: "4 3" }),
+        Plot.ruleX(lines, { stroke: "var(--work)", strokeDasharray: "4 3" }),
         Plot.ruleY([0]),
       ],
     }));
@@ -548,7 +551,7 @@
       const place = { frameAnchor: "top", textAnchor: at > middle ? "end" : "start", dy: -12 - 13 * (number % 2) };
       return Plot.text([name], { ...place, x: [at], text: [name.slice(0, 24)], fill: "var(--work)" });
     });
-    const costs = (t.layout?.holders?.refs ?? []).map(([name, kind, number, bytes]) => [name, kind, count(number), size(bytes)]);
+    const costs = (t.layout?.holders?.refs ?? []).map(([name, kind, number, bytes]) => [name, kind, count(number), bytes ? size(bytes) : NONE]);
     return section(
       title,
       chart(title, (width) => ({
@@ -567,7 +570,7 @@
           (alone.size ? `; a larger dot holds more bytes that nothing else holds. ${read(t.layout.holders)}` : "."),
       ),
       costs.length
-        ? grid(["ref", "type", "snapshots", "bytes that only it holds"], costs)
+        ? grid(["ref", "type", "snapshots", "only it holds"], costs)
         : grid(["ref", "type", "snapshot of"], line.refs.map(([name, kind, ms]) => [name, kind, moment(ms)])),
     );
   }
