@@ -32,8 +32,9 @@ would not count.
 ## Settings of a table
 
 `icekeeper policy set NS.TABLE KEY=VALUE... --catalog C` stores settings in the table, as properties `icekeeper.<key>`,
-in one commit; `policy unset` removes some, `policy reset` all. What is wrong or would have no effect
-([below](#what-a-table-may-set)) is a usage error (exit code 2), and nothing changes.
+in one commit; `policy unset` removes some, `policy reset` all. For a pattern such as `'shop.*'` they list its tables
+and ask; without a terminal they need `--yes`. What is wrong or would have no effect ([below](#what-a-table-may-set)) is
+a usage error (exit code 2), and nothing changes.
 
 ## Policy file
 

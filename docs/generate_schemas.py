@@ -235,16 +235,27 @@ MAINTAIN_MORE = {
     "warnings": each("problems outside the operations", text()),
     "error": ERROR,
 }
+FAILED_TABLE = fields("a table that ended with an error", {**ABOUT, "error": ERROR})
 EACH_PASS = {
     "anyOf": [
         fields("a pass", MAINTAIN, MAINTAIN_MORE),
-        fields("a table whose pass ended with an error", {**ABOUT, "error": ERROR}),
+        FAILED_TABLE,
     ]
 }
 SEVERAL = fields(
     "Passes over several tables, or dry runs of them",
     {"catalog": TABLE["catalog"], "status": STATUS, "tables": each("in the order of their names", EACH_PASS)},
 )
+
+
+def one_or_several(what: str, required: dict[str, Schema], optional: dict[str, Schema] | None = None) -> Schema:
+    """The document about a table, or those of several tables."""
+    one = {"$ref": "#/$defs/one"}
+    each_of_them = each("in the order of their names", {"anyOf": [one, FAILED_TABLE]})
+    several = fields("several tables", {"catalog": TABLE["catalog"], "status": STATUS, "tables": each_of_them})
+    return {"description": what, "anyOf": [one, several], "$defs": {"one": fields("a table", required, optional)}}
+
+
 COSTS = fields(
     "what each branch, tag and snapshot alone holds",
     {
@@ -420,8 +431,11 @@ DOCUMENTS: dict[str, Schema] = {
                     {"warning": REPORTED["warning"], "error": flag("it could not be read")},
                 ),
             ),
+            "status": STATUS,
+        },
+        {
             "next_run": fields(
-                "how a scheduled run would begin now",
+                "how a scheduled run would begin now; not where the call names tables",
                 {
                     "begins": each("tables that it would begin with", text()),
                     "waits": each("tables beyond `max_concurrent_jobs`", text()),
@@ -430,9 +444,6 @@ DOCUMENTS: dict[str, Schema] = {
                     "filters": by_key("filters, by policy key", SOURCED),
                 },
             ),
-            "status": STATUS,
-        },
-        {
             "beyond_limit": whole("tables beyond `max_jobs_per_detection`"),
             "note": text("what holds for the whole scan"),
         },
@@ -507,7 +518,7 @@ DOCUMENTS: dict[str, Schema] = {
             ),
         },
     ),
-    "health": fields(
+    "health": one_or_several(
         "How a table looks",
         {
             **ABOUT,
@@ -535,7 +546,7 @@ DOCUMENTS: dict[str, Schema] = {
             ),
         },
     ),
-    "verify": fields(
+    "verify": one_or_several(
         "Whether a table is sound",
         {
             **ABOUT,
@@ -556,7 +567,7 @@ DOCUMENTS: dict[str, Schema] = {
         {"remedies": by_key("what to do, by kind of problem", text())},
     ),
     "history": fields(
-        "Past passes of a table, or of all tables",
+        "Past passes of a table, or of several or all tables",
         {
             "status": STATUS,
             "catalog": or_null(TABLE["catalog"]),
@@ -627,18 +638,17 @@ DOCUMENTS: dict[str, Schema] = {
             ),
         },
     ),
-    "policy-show": fields(
+    "policy-show": one_or_several(
         "The settings of a table",
         {**ABOUT, "policy": POLICY, "ignored": each("table properties that do not count", ANY)},
     ),
     **{
-        f"policy-{verb}": fields(what, {**ABOUT, "changes": CHANGED, "policy": POLICY})
+        f"policy-{verb}": one_or_several(what, {**ABOUT, "changes": CHANGED, "policy": POLICY})
         for verb, what in (("set", "Kept settings"), ("unset", "Removed settings"), ("reset", "Removed settings"))
     },
-    "pause": fields(
-        "A pause, or its end",
-        {**ABOUT, "paused_until": or_null(text("ISO 8601, UTC; null: --end"))},
-        {"was_paused_until": or_null(text("with --end; null: there was no pause"))},
+    "pause": one_or_several("A pause", {**ABOUT, "paused_until": text("ISO 8601, UTC")}),
+    "resume": one_or_several(
+        "The end of a pause", {**ABOUT, "was_paused_until": or_null(text("ISO 8601, UTC; null: there was no pause"))}
     ),
     "pin-add": fields(
         "A pin that was added", {**ABOUT, "pin": PIN}, {"warnings": each("why its snapshot may expire earlier", text())}

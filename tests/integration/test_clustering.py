@@ -33,6 +33,7 @@ from icekeeper.operations.compaction.plan import plan_clustering
 from icekeeper.operations.compaction.work import exchange
 from icekeeper.operations.compaction.work import sort_files as cluster_work
 from icekeeper.policy import Operation
+from icekeeper.report.activity import REWRITING
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.storage.paths import normalise
 from support.clustered_tables import (
@@ -129,7 +130,11 @@ def test_a_group_that_overflows_the_disk_is_sorted_in_several_exchanges(
     fill(table, 8, 8_000)
     before, size = both_read(table), sum(file.file_size_in_bytes for file in table.data_files())
     settings = {"strategy": strategy, "sort_order": "id", "target_file_size_mb": "0.01", "proof": "full"}
-    outcome = compacted(table, **settings)
+    seen: list[tuple[str, int, int]] = []
+    outcome = compacted(table, progress=lambda *call: seen.append(call), **settings)
+    rewritten = [done for what, done, total in seen if (what, total) == (REWRITING, size)]
+    assert (rewritten[0], rewritten[-1], rewritten) == (0, size, sorted(rewritten))
+    assert len({*rewritten}) > 16, "each split and lane moves it"
     files = by_lower(table.data_files())
     assert len(files) > 15
     assert all(low[1] <= high[0] for low, high in pairwise(bounds(file, 1) for file in files))

@@ -93,7 +93,7 @@ def test_text_has_a_line_per_operation_and_a_second_pass_does_nothing(command: C
     text, both = command(*PASS, "--dry-run"), command(*PASS, "--dry-run", "--json")
     times = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z")  # a second may end between both
     assert times.sub("T", both.err) == times.sub("T", text.out)
-    assert text.out.startswith("ns.t: succeeded (dry run: nothing was changed)\n")
+    assert text.out.startswith("ns.t: planned (dry run: nothing was changed)\n")
     assert both.json["dry_run"] is True
 
     answer = command(*PASS)
@@ -209,7 +209,7 @@ def test_everything_before_the_last_dot_is_the_namespace_and_odd_names_stay_whol
     assert command("maintain", "a.b.t", *LOCAL, "--json").json["table"] == "a.b.t"
     name = "ns.[bold]t ü"
     command.table(name, appends=1)
-    assert command("verify", name).out == f"{name}: ok (1 snapshots, 1 manifests, 1 files)\n"
+    assert command("verify", name).out == f"{name}: ok (1 snapshot, 1 manifest, 1 file)\n"
     answer = command("maintain", name, *LOCAL, "--json")
     assert (answer.code, answer.json["table"]) == (0, name)
 

@@ -49,9 +49,9 @@ def test_no_pass_maintains_a_paused_table_until_it_is_resumed(command: Command) 
     assert command("run", "--once", "--set", "min_input_files=2").code == 0
     assert command.contents() == before
 
-    resumed = command("pause", "ns.t", "--end")
+    resumed = command("resume", "ns.t")
     assert resumed.out == f"ns.t is maintained again; it was paused until {UNTIL}\n"
-    assert command("pause", "ns.t", "--end").out == "ns.t was not paused\n"
+    assert command("resume", "ns.t").out == "ns.t was not paused\n"
     assert command("maintain", "ns.t", "--set", "min_input_files=2", "--json").json["status"] == "succeeded"
     passes = command("history", "ns.t", "--json").json["passes"]
     reported = [item["summary"].split(" ", 2) for item in passes if item["summary"].startswith("pause:")]
@@ -79,7 +79,7 @@ def test_a_table_is_paused_and_resumed_while_a_pass_runs(command: Command) -> No
     runtime.state.leases.acquire(key, "another pass", now_ms=system_clock(), ttl_ms=HOUR_MS, name="ns.t")
     assert command("pause", "ns.t", "--until", UNTIL).code == 0
     assert command.catalog.load_table("ns.t").properties["icekeeper.paused_until"] == UNTIL
-    assert command("pause", "ns.t", "--end").out == f"ns.t is maintained again; it was paused until {UNTIL}\n"
+    assert command("resume", "ns.t").out == f"ns.t is maintained again; it was paused until {UNTIL}\n"
     assert "icekeeper.paused_until" not in command.catalog.load_table("ns.t").properties
 
 

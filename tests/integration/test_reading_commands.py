@@ -410,8 +410,8 @@ def test_history_as_text_has_a_line_for_each_pass(command: Command) -> None:
     record(command, "b", NOON_MS + 3_600_000)
     answer = command("history", "ns.t")
     assert answer.out.splitlines() == [
-        f"2026-01-01T13:00:00Z  2.3 s  succeeded  {EFFECT}  compact: [b]",
-        f"2026-01-01T12:00:00Z  2.3 s  partial    {EFFECT}  compact: [a]",
+        f"2026-01-01T13:00:00Z  2.3 s  succeeded  {EFFECT}; compact: [b]",
+        f"2026-01-01T12:00:00Z  2.3 s  partial    {EFFECT}; compact: [a]",
         "2 passes, 1 not succeeded: 30 → 0 files, 60 requests fewer per full scan, estimated cost less than $0.0001",
     ]
     for number in range(20):
@@ -450,8 +450,10 @@ def test_history_without_a_table_covers_all_catalogs_of_the_state(
     assert runs("--failed") == ["bad"]
     assert runs("--limit", "1") == ["new"]
     reported = command("history", catalog="D").out.splitlines()
-    assert [line[22:] for line in reported[:1]] == ["2.3 s  succeeded  D ns.t  3 KB freed  compact: [new]"]
+    assert [line[22:] for line in reported[:1]] == ["2.3 s  succeeded  D ns.t  3 KB freed; compact: [new]"]
     assert reported[1:] == ["1 pass: 3 KB freed"]
+    assert runs("ns.?") == runs("ns.u", "ns.t") == ["new", "d", "bad"]
+    assert runs("other.*") == []
     assert command("history", catalog="E").out == "no pass is recorded in this period\n"
 
 

@@ -158,7 +158,7 @@ def test_a_new_sort_order_is_named_with_its_cost(table_to_sort: MaintainedTable,
     }
     assert lacking["cost_usd"] > 0
     (line,) = plan_lines({"settings": [lacking]})
-    assert line.startswith(f"2 of 2 sampled file(s) lack the table's sort order: {how} would rewrite about ")
+    assert line.startswith(f"2 of 2 sampled files lack the table's sort order: {how} would rewrite about ")
 
 
 def test_a_sort_order_is_not_named_once_files_are_sorted_or_will_be(table_to_sort: MaintainedTable) -> None:

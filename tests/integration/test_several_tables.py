@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pyarrow as pa
 import pytest
+import typer
 from pyiceberg.catalog.sql import SqlCatalog
 
 from support.command import Command, local_path, one_sentence
@@ -85,6 +87,68 @@ def test_a_call_must_name_a_table_a_pattern_or_all(fleet: Command) -> None:
             answer = fleet(verb, *arguments)
             assert (answer.code, one_sentence(answer.err)) == (2, message)
     assert files(fleet, "ns.a") == [6]
+
+
+def test_reading_commands_answer_for_each_table(fleet: Command) -> None:
+    """A table that fails does not stop the others; only a call that names one table prints its document alone."""
+    local_path(fleet.catalog.load_table("ns.b").metadata_location).unlink()
+    for call in (("verify",), ("health",), ("policy", "show"), ("pause", "--until", "1h"), ("resume",)):
+        answer = fleet(*call, "ns.?", "ns.other", "ns.a", "--json")
+        tables = answer.json["tables"]
+        assert (answer.code, answer.json["status"]) == (1, "partial"), call
+        assert [table["table"] for table in tables] == ["ns.a", "ns.b", "ns.other"]
+        assert [table["status"] for table in tables] == ["succeeded", "failed", "succeeded"]
+        assert tables[1]["error"]["type"] == "MetadataUnreadable"
+        assert fleet(*call, "ns.a", "--json").json.keys() == tables[0].keys(), call
+    answer = fleet("verify", "ns.[ao]*", "ns.a")
+    assert (answer.code, one_sentence(answer.err)) == (2, "no table of catalog C matches 'ns.[ao]*'")
+    assert [line.split(":")[0] for line in fleet("verify", "ns.other", "ns.a").out.splitlines()] == ["ns.a", "ns.other"]
+
+
+def test_detection_of_patterns_and_of_all_tables(fleet: Command) -> None:
+    fleet.table("ns.idle", appends=1)
+    assert fleet("detect", "--json").json["scanned"] == 4
+    chosen = fleet("detect", "ns.a", "ns.i*", "--json").json
+    assert ([found["table"] for found in chosen["proposals"]], chosen["scanned"]) == (["ns.a"], 2)
+    assert "next_run" not in chosen
+    assert [line.split()[0] for line in fleet("detect", "ns.i*", "ns.b").out.splitlines()] == ["2", "ns.b"]
+    assert [line.split()[0] for line in fleet("detect", "ns.i*", "ns.b", "--all").out.splitlines()] == [
+        *("2", "ns.b", "ns.idle")
+    ]
+    answer = fleet("detect", "shop.*")
+    assert (answer.code, one_sentence(answer.err)) == (2, "no table of catalog C matches 'shop.*'")
+
+
+def test_settings_of_a_pattern_are_changed_after_a_confirmation(
+    fleet: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named tables need none."""
+
+    def stored() -> list[str | None]:
+        names = ("ns.a", "ns.b", "ns.other")
+        return [fleet.catalog.load_table(name).properties.get("icekeeper.min_input_files") for name in names]
+
+    answer = fleet("policy", "set", "ns.?", "min_input_files=7")
+    assert (answer.code, one_sentence(answer.err)) == (
+        2,
+        "2 tables would be changed: ns.a, ns.b; there is no terminal to ask on, confirm with --yes",
+    )
+    assert stored() == [None, None, None]
+    assert fleet("policy", "set", "ns.?", "min_input_files=7", "--yes").code == 0
+    assert stored() == ["7", "7", None]
+    answer = fleet("policy", "set", "ns.a", "ns.other", "min_input_files=8", "--json")
+    assert [table["table"] for table in answer.json["tables"]] == ["ns.a", "ns.other"]
+    assert stored() == ["8", "7", "8"]
+    wrong = fleet("policy", "set", "ns.*", "min_input_files=few", "--yes")
+    assert (wrong.code, len(wrong.err.splitlines()), stored()) == (2, 1, ["8", "7", "8"])
+
+    for stream in (sys.stdin, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    for given, code, expected in (("n\n", 2, ["8", "7", "8"]), ("y\n", 0, [None, None, "8"])):
+        monkeypatch.setattr(typer, "confirm", lambda text, err, given=given: given == "y\n")
+        answer = fleet("policy", "unset", "ns.?", "min_input_files")
+        assert (answer.code, stored()) == (code, expected)
+        assert answer.err.splitlines()[:2] == ["  ns.a", "  ns.b"]
 
 
 def test_a_call_without_catalog_uses_the_default_catalog(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from pyiceberg.schema import Schema
@@ -28,7 +29,7 @@ def test_the_list_shows_the_last_scan_most_urgent_first(command: Command) -> Non
     health = command("health", "ns.many", "--json").json
     assert answer.json["tables"][1]["counters"].items() <= health["counters"].items()
     heading, *rows = command("list").out.splitlines()
-    assert (heading.split()[0], "age" in heading.split(), "0 minutes" in rows[1]) == ("table", True, True)
+    assert (heading.split()[0], "age" in heading.split(), "0m" in rows[1].split()) == ("table", True, True)
     assert all(0 <= entry["age_seconds"] < 600 for entry in answer.json["tables"])
     assert [row.split()[:3] for row in rows] == [
         ["ns.gone", "unreadable", "–"],
@@ -36,6 +37,17 @@ def test_the_list_shows_the_last_scan_most_urgent_first(command: Command) -> Non
         ["ns.few", "well", "1"],
     ]
     assert "8 data files of" in rows[1]
+    for arguments, names in (
+        (("ns.m*", "ns.gone"), ["ns.gone", "ns.many"]),
+        (("--state", "work", "--state", "well"), ["ns.many", "ns.few"]),
+        (("ns.m*", "--state", "well"), []),
+    ):
+        assert command("list", *arguments, "-o", "names").out.split() == names
+    assert command("list", "--state", "well", "-o", "json").json["tables"] == [answer.json["tables"][2]]
+    assert command("list", "other.*").out == "no table matches\n"
+    wide = command("list", "-o", "wide").out.splitlines()[0].split()
+    assert " ".join(wide) == "table state files live average history orphans delete files snapshots age why"
+    assert json.loads(command("list", "-o", "json", catalog="D").out)["error"]["type"] == "CatalogNotFound"
 
 
 def listed(command: Command) -> dict[str, dict[str, Any]]:
@@ -55,7 +67,7 @@ def test_the_list_follows_pauses_and_passes(command: Command) -> None:
     found = "the table is paused until 2999-01-01T00:00:00Z (table property icekeeper.paused_until)"
     assert (paused["ns.t"]["state"], paused["ns.t"].get("left_alone")) == ("paused", found)
     assert paused["ns.t"]["observed_ms"] > before["ns.t"]["observed_ms"]
-    assert command("pause", "ns.t", "--end").code == 0
+    assert command("resume", "ns.t").code == 0
     resumed = listed(command)
     assert (resumed["ns.t"]["state"], resumed["ns.t"]["reasons"]) == ("work", before["ns.t"]["reasons"])
     assert command("maintain", "ns.t", *LOCAL, "--dry-run").code == 0

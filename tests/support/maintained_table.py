@@ -31,6 +31,7 @@ from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import DataFile, FileContent, ManifestEntry, TableName
 from icekeeper.pass_context.table_handle import TableHandle
 from icekeeper.policy import Operation
+from icekeeper.report.activity import Progress, silent
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status, in_turn
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
@@ -202,6 +203,7 @@ class MaintainedTable:
         run_id: str | None = None,
         clock: Clock | None = None,
         store_clock: StoreClock | None = None,
+        progress: Progress = silent,
         **settings: str,
     ) -> PassOutcome:
         """Run a pass that removes all it may (:data:`support.maintained_table.EAGER`).
@@ -215,7 +217,8 @@ class MaintainedTable:
         if self._sweeps_all:
             chosen.setdefault("orphan_sweep_prefixes", self.metadata.location)
         if run_id is None:
-            return runtime.maintain(NAME, chosen, engine or self.engine, dry_run=dry_run, unsafe=True, names_table=True)
+            more: dict[str, Any] = {"dry_run": dry_run, "unsafe": True, "progress": progress, "names_table": True}
+            return runtime.maintain(NAME, chosen, engine or self.engine, **more)
         loaded = runtime.catalog.load(NAME)
         resolved = runtime.policy(loaded, chosen, unsafe=True)
         return run_pass(runtime.context(loaded, resolved, engine or self.engine, run_id=run_id, dry_run=dry_run))

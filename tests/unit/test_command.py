@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from botocore.exceptions import EndpointConnectionError, NoCredentialsError, Pro
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.cli import main
 from icekeeper.cli.arguments import EXAMPLES, EXIT_CODES, FOR_OPERATORS
-from icekeeper.cli.console import heartbeat, write_output
+from icekeeper.cli.console import heartbeat, print_failed, progress_bar, write_output
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
 from icekeeper.storage.failures import describe_failure
@@ -56,7 +57,7 @@ def test_help_lists_commands_in_the_order_of_use_without_cut_lines(
     monkeypatch.setenv("COLUMNS", "80")
     top = [name for name in EXAMPLES if " " not in name]
     assert (top[:5], top[-3:]) == (["list", "detect", "health", "plan", "maintain"], [*FOR_OPERATORS])
-    assert len([name for name in EXAMPLES if name not in GROUPS]) <= 37
+    assert len([name for name in EXAMPLES if name not in GROUPS]) <= 38
     for group in ("", *GROUPS):
         assert main([*group.split(), "-h"]) == 0
         page = capsys.readouterr().out
@@ -67,10 +68,10 @@ def test_help_lists_commands_in_the_order_of_use_without_cut_lines(
         assert "..." not in page.partition("Commands:")[2]
 
 
-def test_every_help_has_exit_codes_and_an_example_and_breaks_no_word_on_a_narrow_terminal(
+def test_every_help_has_an_example_and_breaks_no_word_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Typer cuts a word that is longer than its column; exit codes and examples are not wrapped."""
+    """Typer cuts a word that is longer than its column; exit codes, on the first page only, are not wrapped."""
     for name in ("", *EXAMPLES):
         pages = {}
         for width in (60, 300):
@@ -83,8 +84,8 @@ def test_every_help_has_exit_codes_and_an_example_and_breaks_no_word_on_a_narrow
         assert set(pages[60].split()) - set(pages[300].split()) == set(), name
         too_long = [line for line in pages[60].splitlines() if len(line) > 60]
         assert [line for line in too_long if not line.startswith("    icekeeper ")] == [], name
+        assert [code for code in EXIT_CODES if (f"  {code}\n" in pages[300]) is bool(name)] == [], name
         if name and name not in GROUPS:
-            assert [code for code in EXIT_CODES if f"  {code}\n" not in pages[300]] == [], name
             arguments = EXAMPLES[name][1]
             assert f"Example:\n    icekeeper {name} {arguments}\n" in pages[300]
             options = pages[300].partition("Options:")[2].partition("Example:")[0]
@@ -158,6 +159,31 @@ def test_output_does_not_replace_a_pipe(tmp_path: Path) -> None:
     with pytest.raises(PolicyError, match="it is not a regular file; choose another file"):
         write_output("--output", pipe, "page")
     assert pipe.is_fifo()
+
+
+def test_progress_keeps_its_clocks_in_a_line_of_80_characters(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich treats the pipe as a terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    with progress_bar() as show:
+        show("pass: compact,rewrite_position_deletes", 0, 0)
+        show("compact: rewriting", 500 * 2**20, 923 * 2**20)
+        show("rewrite_position_deletes: rewriting", 1234, 56789)
+    frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capfd.readouterr().err)
+    lines = [line for line in re.split(r"[\r\n]+", frames) if ": rewriting" in line or "rewrite_pos" in line]
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if not re.search(r" \d:\d\d:\d\d +[-\d]:[-\d]{2}:[-\d]{2} *$", line)] == []
+    assert any("500 MB of 923 MB" in line for line in lines)
+
+
+def test_the_word_error_is_red_on_a_terminal_only(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for colour, expected in (("1", "\x1b[1;31merror: \x1b[0mgone"), ("", "error: gone")):
+        monkeypatch.setenv("FORCE_COLOR", colour)
+        print_failed("gone")
+        assert capfd.readouterr().err == f"{expected}\n"
 
 
 def test_without_a_terminal_progress_is_printed_as_lines() -> None:

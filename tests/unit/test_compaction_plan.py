@@ -485,14 +485,14 @@ def test_groups_with_deletes_and_sorted_groups_state_their_outputs() -> None:
 def test_the_text_shows_the_same_numbers(expected_scans: int | None, scans: int) -> None:
     document = plan_document(previewed(files(*[40] * 12), {}), TABLE)
     assert list(plan_lines(document))[:3] == [
-        "small: 6 file(s) into 1, 240 MB in, 240 MB out",
-        "small: 6 file(s) into 1, 240 MB in, 240 MB out",
-        "in all: 12 file(s) into 2, 480 MB in, 480 MB out in 2 group(s)",
+        "small: 6 files into 1, 240 MB in, 240 MB out",
+        "small: 6 files into 1, 240 MB in, 240 MB out",
+        "in all: 12 files into 2, 480 MB in, 480 MB out in 2 groups",
     ]
     assert list(plan_lines({})) == []
     document |= assumptions(policy(expected_scans=expected_scans))
     (line,) = (line for line in plan_lines(document) if line.startswith("takes about"))
-    expected = f"in {scans} scan(s) (expected_scans), both at AWS's list prices, on any store"
+    expected = f"in {scans} scan{'' if scans == 1 else 's'} (expected_scans), both at AWS's list prices, on any store"
     assert line.partition("saves readers about ")[2].partition(" ")[1:] == (" ", expected)
 
 

@@ -542,7 +542,7 @@ def test_colours_appear_on_a_terminal_only() -> None:
     target, stream = console(terminal=True)
     print_outcome(target, OUTCOME)
     skipped = [{"table": "ns.a", "reason": "gone", "error": True}, {"table": "ns.b", "reason": "no sign of work"}]
-    print_detection(target, {"scanned": 1, "proposals": [], "skipped": skipped})
+    print_detection(target, {"scanned": 1, "proposals": [], "skipped": skipped}, show_all=True)
     for coloured in ("\x1b[31mfailed\x1b[0m", "\x1b[31mns.a\x1b[0m", "\x1b[31mgone\x1b[0m", "\x1b[2mns.b\x1b[0m"):
         assert coloured in stream.getvalue()
 
@@ -559,7 +559,9 @@ def test_detection_prints_proposals_then_skipped_tables(proposed: int, beyond: d
     target, stream = console()
     proposals = [{"table": "ns.a", "reasons": ["one", "two"], "priority": 0.8936}] * proposed
     skipped = [{"table": "ns.bb", "reason": "no sign of work"}]
-    print_detection(target, {"catalog": "C", "scanned": 12, "proposals": proposals, "skipped": skipped, **beyond})
+    print_detection(
+        target, {"catalog": "C", "scanned": 12, "proposals": proposals, "skipped": skipped, **beyond}, show_all=True
+    )
     assert lines(stream) == [
         f"12 tables scanned, {expected}",
         *["ns.a   priority 0.89  one; two"] * proposed,
@@ -573,10 +575,10 @@ LONG = "sort_order names column 'idd', which does not exist in the table or cann
 PATH = "s3://bucket/" + "x" * 120 + ".parquet"
 
 
-def printed(rows: list[tuple[str, ...]], width: int, *, terminal: bool = True) -> list[str]:
+def printed(rows: Sequence[tuple[str, ...]], width: int, *, terminal: bool = True, one_line: bool = False) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, force_terminal=terminal, color_system=None)
-    print_rows(console, [tuple(map(Text, row)) for row in rows])
+    print_rows(console, [tuple(map(Text, row)) for row in rows], one_line=one_line)
     return [line.rstrip() for line in stream.getvalue().splitlines()]
 
 
@@ -613,6 +615,16 @@ def test_a_policy_fits_a_terminal_of_80_columns() -> None:
     assert next(line for line in lines if line[:4].strip()).startswith("maintenance_enabled = true")
 
 
+def test_a_line_for_each_row_cuts_the_first_and_the_last_column() -> None:
+    rows = [(f"ns.{'n' * 60}_by_country", "work", LONG), ("ns.t", "well", "short")]
+    assert printed(rows, 80, one_line=True) == [
+        f"ns.{'n' * 23}…{'n' * 14}_by_country  work  sort_order names co…",
+        f"ns.t{' ' * 48}  well  short",
+    ]
+    assert printed(rows[1:], 30, one_line=True) == ["ns.t  well  short"]
+    assert printed(rows, 80, one_line=True, terminal=False)[0] == "  ".join(rows[0])
+
+
 def test_a_very_long_name_does_not_widen_other_lines() -> None:
     long = "n" * 1_000_000
     lines = printed([(long, "failed", "x"), *(("ns.t", "failed", "y") for _ in range(100))], 80, terminal=False)
@@ -638,7 +650,7 @@ def test_output_for_people_has_no_class_names() -> None:
     print_passes(
         Console(file=stream, width=200), [{**entry, **none}], {"passes": 1, "failed": 1, **none}, is_of_fleet=False
     )
-    assert stream.getvalue().endswith("failed  nothing freed  compact: moved\n1 pass, 1 not succeeded: nothing freed\n")
+    assert stream.getvalue().endswith("failed  nothing freed; compact: moved\n1 pass, 1 not succeeded: nothing freed\n")
 
 
 def test_a_pass_does_not_repeat_a_sentence_of_the_line_above() -> None:

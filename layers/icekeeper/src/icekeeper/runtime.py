@@ -9,7 +9,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -392,17 +392,25 @@ class Runtime:
             dry_run=dry_run,
         )
 
-    def detect(self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False) -> FleetReport:
-        """Which tables of the catalog need work, and why: the pipeline's scan, for this catalog only.
+    def detect(
+        self, overrides: Mapping[str, str] | None = None, *, unsafe: bool = False, patterns: Sequence[str] = ()
+    ) -> FleetReport:
+        """Which tables of the catalog, or of ``patterns``, need work, and why: the pipeline's scan of this catalog.
 
         Raises:
-            PolicyError: a setting of the deployment is wrong.
+            PolicyError: a setting of the deployment is wrong, or no table matches the patterns.
             StorageError: the catalog cannot be listed, or the state cannot be used.
         """
         from icekeeper.detection.detect import detect_catalog
 
         return detect_catalog(
-            self.catalog, self.state, self._policies, overrides=overrides, unsafe=unsafe, clock=self.clock
+            self.catalog,
+            self.state,
+            self._policies,
+            overrides=overrides,
+            unsafe=unsafe,
+            clock=self.clock,
+            patterns=patterns,
         )
 
     def next_run(self, report: FleetReport, overrides: Mapping[str, str], *, unsafe: bool) -> dict[str, Any]:

@@ -13,21 +13,21 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from icekeeper.cli.arguments import (
+    EXIT_CODES,
     AsJson,
     CatalogName,
     CommandGroup,
     Engine,
     Settings,
-    Table,
     Unsafe,
     overrides,
-    table_name,
     time_ms,
 )
 from icekeeper.cli.console import (
@@ -51,16 +51,20 @@ from icekeeper.cli.maintain import maintain
 from icekeeper.cli.metrics import metrics
 from icekeeper.cli.passes import history, orphans, plan, request_app, run, run_worker
 from icekeeper.cli.policy import policy_app
-from icekeeper.cli.protection import claims_app, pause, pin_app, stage_app
+from icekeeper.cli.protection import claims_app, pause, pin_app, resume, stage_app
 from icekeeper.cli.reports import advise, health, report
 from icekeeper.cli.saved_plans import apply
 from icekeeper.cli.settings_file import mention_file_here, policy_check, policy_init
+from icekeeper.cli.several import Shown, Tables, answer_each
 from icekeeper.cli.tables import list_tables, show
 from icekeeper.engines.engine import EngineName, product_engine
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.machine.interrupts import set_grace
 from icekeeper.report.activity import JsonLines, is_json
 from icekeeper.text import MaskingFormatter, counted
+
+if TYPE_CHECKING:
+    from icekeeper.model import TableName
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +73,7 @@ app = typer.Typer(
     cls=CommandGroup,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\b\nExit codes:\n" + "\n".join(f"  {code}" for code in EXIT_CODES),
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -85,6 +90,7 @@ app.command()(maintain)
 app.command()(plan)
 app.command()(apply)
 app.command()(pause)
+app.command()(resume)
 app.command()(health)
 app.command()(advise)
 app.command()(orphans)
@@ -136,8 +142,15 @@ def icekeeper(
 
 
 @app.command()
-def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False) -> int:
-    """Find the tables of a catalog that need maintenance, and say why.
+def detect(
+    catalog: CatalogName,
+    tables: Tables = None,
+    settings: Settings = None,
+    show_all: Annotated[bool, typer.Option("--all", help="print also the tables that need no work, and why")] = False,
+    unsafe: Unsafe = False,
+    as_json: AsJson = False,
+) -> int:
+    """Find the tables of a catalog that need maintenance, and say why; with tables or patterns, only among these.
 
     The priority, 0 to 1, grows with each reason; runs begin with the highest (icekeeper docs detection).
     """
@@ -146,32 +159,35 @@ def detect(catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = Fal
     from icekeeper.runtime import Runtime
 
     runtime, chosen = Runtime.open(catalog), overrides(settings, about="one detection")
-    report = runtime.detect(chosen, unsafe=unsafe)
+    report = runtime.detect(chosen, unsafe=unsafe, patterns=tables or ())
     unread = [skip.table for skip in report.skipped if skip.is_error]
     document = {
         **detection_json(runtime.catalog.id.name, report),
-        "next_run": runtime.next_run(report, chosen, unsafe=unsafe),
+        **({} if tables else {"next_run": runtime.next_run(report, chosen, unsafe=unsafe)}),
         "status": "partial" if unread else "succeeded",
     }
     console = answer(document, as_json=as_json)
-    print_detection(console, document)
+    print_detection(console, document, show_all=show_all)
     sentence = f"{counted(len(unread), 'table')} could not be assessed: {', '.join(unread)}; the lines above say why"
     return print_failed(sentence) if unread else EXIT_OK
 
 
 @app.command()
-def verify(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
+def verify(catalog: CatalogName, tables: Tables = None, as_json: AsJson = False) -> int:
     """Check that every referenced file exists, that counts add up, and that metadata follows the specification."""
     from icekeeper.report.terminal import print_problems
     from icekeeper.runtime import Runtime
 
-    name = table_name(table)
-    found = Runtime.open(catalog).verify(name)
-    document = {**found.to_json(), "catalog": catalog, "status": "succeeded" if found.ok else "failed"}
-    console = answer(document, as_json=as_json)
-    print_problems(console, document)
-    sentence = f"{found.table} is damaged: {counted(len(found.problems), 'problem')} found"
-    return EXIT_OK if found.ok else print_failed(f"{sentence}; the lines above say what to do")
+    runtime = Runtime.open(catalog)
+
+    def verified(name: TableName) -> Shown:
+        found = runtime.verify(name)
+        document = {**found.to_json(), "catalog": catalog, "status": "succeeded" if found.ok else "failed"}
+        sentence = f"{found.table} is damaged: {counted(len(found.problems), 'problem')} found"
+        problem = "" if found.ok else f"{sentence}; the lines above say what to do"
+        return Shown(document, lambda console: print_problems(console, document), problem)
+
+    return answer_each(runtime.catalog, tables, verified, as_json=as_json)
 
 
 @app.command()
@@ -237,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; every failure becomes one sentence and the right exit code."""
     given = _options_first(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        return _run(given, as_json="--json" in given)
+        return _run(given, as_json="--json" in given or ("-o", "json") in pairwise(given))
     except OutputLost as error:  # the result is lost, so the command failed
         silence_output()
         return print_error("OutputLost", f"standard output cannot be written to: {error}", as_json=False)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, TypeAlias
 
 import typer
 from typer.core import TyperGroup
 
 from icekeeper.cli import completion
 from icekeeper.engines.engine import EngineName
-from icekeeper.errors import PartlyListed, PolicyError
+from icekeeper.errors import PolicyError
 from icekeeper.model import TableName
-
-if TYPE_CHECKING:
-    from icekeeper.catalogs.catalog import Catalog
 
 Table: TypeAlias = Annotated[
     str,
@@ -25,23 +22,14 @@ Table: TypeAlias = Annotated[
         metavar="NS.TABLE", help="namespace and table, divided at the last dot", autocompletion=completion.tables
     ),
 ]
-Tables: TypeAlias = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="NS.TABLE|PATTERN",
-        help="a table, or a pattern of tables such as 'shop.*'",
-        autocompletion=completion.tables,
-    ),
-]
 Patterns: TypeAlias = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="PATTERN",
-        help="only tables that match a pattern such as 'shop.*'; default: all tables of the catalogs",
+        metavar="NS.TABLE|PATTERN",
+        help="only these tables, or those of patterns such as 'shop.*'; default: all tables of the catalogs",
         autocompletion=completion.tables,
     ),
 ]
-AllTables: TypeAlias = Annotated[bool, typer.Option("--all", help="every table of the catalog, one after the other")]
 
 
 CATALOG = "ICEKEEPER_CATALOG"
@@ -145,41 +133,6 @@ def table_name(text: str) -> TableName:
         raise PolicyError(str(error)) from None
 
 
-def is_pattern(text: str | None) -> bool:
-    """Whether the text names tables by wildcards."""
-    return text is not None and ("*" in text or "?" in text)
-
-
-def chosen_tables(
-    catalog: Catalog, table: str | None, *, all_tables: bool, notify: Callable[[str], object]
-) -> Sequence[TableName]:
-    """The named table, the tables that a pattern matches, or all tables of the catalog, sorted by name.
-
-    ``notify`` gets a sentence if the catalog did not allow some namespaces to be listed.
-
-    Raises:
-        PolicyError: neither or both are given, or nothing matches.
-        StorageError: the catalog cannot be listed.
-    """
-    from icekeeper.policy.policy_file import matches
-
-    if (table is None) != all_tables:
-        raise PolicyError("name a table, a pattern such as 'shop.*', or --all")
-    if table is not None and not is_pattern(table):
-        return [table_name(table)]
-    listed: list[TableName] = []
-    try:
-        listed.extend(catalog.list_tables())
-    except PartlyListed as error:
-        notify(str(error))
-    patterns = () if table is None else (table,)
-    found = sorted((name for name in listed if matches(str(name), patterns)), key=str)
-    if not found:
-        what = f"no table of catalog {catalog.id} matches '{table}'"
-        raise PolicyError(what if table is not None else f"catalog {catalog.id} has no table")
-    return found
-
-
 def time_ms(text: str, option: str) -> int:
     """``90s``, ``30m``, ``6h`` or ``7d`` in milliseconds.
 
@@ -229,9 +182,9 @@ EXIT_CODES = (
 )
 
 EXAMPLES: Mapping[str, tuple[str, str]] = {
-    "list": ("The tables of a catalog, their state and sizes", "--catalog lake"),
+    "list": ("The tables of a catalog, their state and sizes", "'shop.*' --catalog lake --state work"),
     "detect": ("Which tables need work, and why", "--catalog lake"),
-    "health": ("How a table looks, and what is wrong with it", "shop.orders --catalog lake"),
+    "health": ("How tables look, and what is wrong with them", "shop.orders --catalog lake"),
     "plan": ("What a pass would do, and what branches and tags cost", "shop.orders --catalog lake"),
     "maintain": ("Run a maintenance pass over one table, or over several", "'shop.*' --catalog lake --dry-run"),
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
@@ -242,13 +195,14 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "policy init": ("Begin a file with the settings of all tables", "/etc/icekeeper/icekeeper.yaml"),
     "policy check": ("What each rule of that file sets for which tables", "icekeeper.yaml --catalog lake"),
     "policy show": ("The settings that are not defaults, with their sources", "shop.orders --catalog lake"),
-    "policy set": ("Store settings in a table", "shop.orders target_file_size_mb=128 --catalog lake"),
-    "policy unset": ("Remove settings from a table", "shop.orders target_file_size_mb --catalog lake"),
-    "policy reset": ("Remove all settings from a table", "shop.orders --catalog lake"),
+    "policy set": ("Store settings in tables", "shop.orders target_file_size_mb=128 --catalog lake"),
+    "policy unset": ("Remove settings from tables", "shop.orders target_file_size_mb --catalog lake"),
+    "policy reset": ("Remove all settings from tables", "shop.orders --catalog lake"),
     "show": ("The schema, specs, refs and snapshots of a table", "shop.orders --catalog lake"),
     "advise": ("Changes that would help a table, but that no pass makes", "shop.orders --catalog lake"),
     "apply": ("Do what a saved plan says, and nothing else", "plan.json"),
-    "pause": ("Stop all passes over a table until a time", "shop.orders --catalog lake --until 6h"),
+    "pause": ("Stop all passes over tables until a time", "'shop.*' --catalog lake --until 6h"),
+    "resume": ("End the pause of tables", "'shop.*' --catalog lake"),
     "pin": ("Snapshots that must stay for readers", ""),
     "pin add": ("Pin a snapshot for a while", "shop.orders --catalog lake --snapshot current --ttl 6h --name report"),
     "pin list": ("The pins in force", "shop.orders --catalog lake"),
@@ -322,7 +276,7 @@ class CommandGroup(TyperGroup):
             command.short_help = line
             # Lines after \b are not wrapped.
             example = f"\b\nExample:\n  icekeeper {name} {arguments}\n\n" if arguments else ""
-            command.epilog = f"{example}\b\nExit codes:\n" + "\n".join(f"  {code}" for code in EXIT_CODES)
+            command.epilog = example or None
         return command
 
 

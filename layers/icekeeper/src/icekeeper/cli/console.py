@@ -27,6 +27,7 @@ from icekeeper.text import escaped, masked, masked_document, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import ProgressColumn
     from rich.text import Text
 
     from icekeeper.engines.engine import Engine, EngineName
@@ -206,7 +207,9 @@ def print_error(kind: str, message: str, *, as_json: bool, page: str = "") -> in
     # Never wrapped: paths and keys must stay as they are.  Some messages of libraries have several lines.
     sentence = " ".join(masked(message).split())
     more = f" (icekeeper docs {page})" if page else ""
-    _console(stderr=True).print(f"error: {sentence}{more}", soft_wrap=True)
+    console = _console(stderr=True)
+    console.print("error: ", style="bold red", end="", soft_wrap=True)
+    console.print(f"{sentence}{more}", soft_wrap=True)
     return EXIT_FAILED
 
 
@@ -252,6 +255,24 @@ def print_usage_error(error: Exception, *, as_json: bool) -> None:
         print_error("UsageError", message.rstrip(".") + see, as_json=as_json)
 
 
+# Characters of the bar, and from which width of a terminal it is longer.
+_BAR, _WIDE = 10, 120
+
+
+def _cut_text(template: str) -> ProgressColumn:
+    """Text that is cut where the line is too narrow, so that bar and clocks stay whole."""
+    from rich.progress import Task, TextColumn
+    from rich.table import Column
+
+    class Cut(TextColumn):
+        def render(self, task: Task) -> Text:
+            text = super().render(task)
+            text.no_wrap, text.overflow = True, "ellipsis"
+            return text
+
+    return Cut(template, markup=False, table_column=Column())
+
+
 @contextmanager
 def progress_bar() -> Iterator[ProgressCallback]:
     """Show on standard error, while the block runs, a line for each operation: its phase, progress, speed, remaining
@@ -264,17 +285,13 @@ def progress_bar() -> Iterator[ProgressCallback]:
         with heartbeat(lambda line: console.print(line, soft_wrap=True)) as progress:
             yield progress
         return
-    from rich.progress import (
-        BarColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+    from rich.table import Column
 
-    label = TextColumn("{task.description}", markup=False)
-    amount = TextColumn("{task.fields[amount]}", markup=False)
-    columns = (label, BarColumn(), amount, TimeElapsedColumn(), TimeRemainingColumn())
+    label, amount = _cut_text("{task.description}"), _cut_text("{task.fields[amount]}")
+    bar = BarColumn(_BAR if console.width < _WIDE else 4 * _BAR, table_column=Column(no_wrap=True))
+    clocks = (column(table_column=Column(no_wrap=True)) for column in (TimeElapsedColumn, TimeRemainingColumn))
+    columns = (label, bar, amount, *clocks)
     with Progress(*columns, console=console, transient=True) as lines:
         phases: dict[str, tuple[str, Any]] = {}
         share = PassShare()
@@ -371,9 +388,11 @@ def waiting(text: str) -> Iterator[Callable[[str], None]]:
     if _quiet[0] or not console.is_terminal:
         yield lambda _: None
         return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
+    from rich.table import Column
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    whole = Column(no_wrap=True)
+    columns = (SpinnerColumn(), _cut_text("{task.description}"), TimeElapsedColumn(table_column=whole))
     with Progress(*columns, console=console, transient=True) as line:
         task = line.add_task(text, total=None)
         yield lambda news: line.update(task, description=news)

@@ -1,24 +1,18 @@
-"""``icekeeper maintain``: a pass over one table, over the tables of a pattern, or over all tables of a catalog."""
+"""``icekeeper maintain``: a pass over tables that are named or match patterns, or over all tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from icekeeper.cli.arguments import (
-    AllTables,
     AsJson,
     CatalogName,
     Engine,
     Operations,
     Settings,
-    Tables,
     Unsafe,
-    chosen_tables,
-    is_pattern,
     overrides,
     time_ms,
 )
@@ -32,20 +26,29 @@ from icekeeper.cli.console import (
     print_failed,
     print_json,
 )
+from icekeeper.cli.several import (
+    AllTables,
+    FailedTable,
+    Results,
+    Tables,
+    chosen_tables,
+    names_one,
+    of_several,
+    run_each,
+    trouble_of,
+)
 from icekeeper.engines.engine import EngineName
-from icekeeper.errors import MaintenanceError, PolicyError
+from icekeeper.errors import PolicyError
 from icekeeper.text import counted
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from icekeeper.model import TableName
-    from icekeeper.report.outcome import ListingWriter, PassOutcome, PassStatus
+    from icekeeper.report.outcome import PassOutcome
 
 
 def maintain(
     catalog: CatalogName,
-    table: Tables = None,
+    tables: Tables = None,
     operations: Operations = None,
     settings: Settings = None,
     engine: Engine = EngineName.AUTO,
@@ -77,8 +80,8 @@ def maintain(
         raise PolicyError("--exit-code reports what a dry run found; add --dry-run")
     wait_ms = 0 if wait is None else time_ms(wait, "--wait")
     runtime = Runtime.open(catalog)
-    names = chosen_tables(runtime.catalog, table, all_tables=all_tables, notify=notify)
-    is_fleet = all_tables or is_pattern(table)
+    names = chosen_tables(runtime.catalog, tables, all_tables=all_tables)
+    is_fleet = not names_one(tables)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
         timeout_s, retries = (None, 0) if dry_run else runtime.limits(chosen, unsafe=unsafe)
 
@@ -91,76 +94,11 @@ def maintain(
                 unsafe=unsafe,
                 progress=progress,
                 turn=Turn(wait_ms=wait_ms, notify=notify, timeout_s=timeout_s, retries=retries),
-                names_table=not is_fleet,
+                names_table=str(name) in (tables or ()),
             )
 
         results = run_each(catalog, names, run, people(as_json=as_json)) if is_fleet else [run(names[0])]
     return _report(results, catalog, is_fleet=is_fleet, exit_code=exit_code, as_json=as_json)
-
-
-@dataclass(frozen=True, slots=True)
-class FailedTable:
-    """One of several tables, whose pass ended with an error."""
-
-    table: str
-    catalog: str
-    error: MaintenanceError
-
-    @property
-    def status(self) -> PassStatus:
-        """The status, as that of a pass."""
-        from icekeeper.report.outcome import PassStatus
-
-        return PassStatus.FAILED
-
-    @property
-    def sentence(self) -> str:
-        """The sentence of the error, with the table's name."""
-        return str(self.error) if self.table in str(self.error) else f"{self.table}: {self.error}"
-
-    def to_json(self, listing: ListingWriter) -> dict[str, Any]:
-        """An element of ``tables``."""
-        error = {"type": type(self.error).__name__, "message": str(self.error)}
-        return {"table": self.table, "catalog": self.catalog, "status": self.status.value, "error": error}
-
-
-Results: TypeAlias = Sequence["PassOutcome | FailedTable"]
-
-
-def run_each(
-    catalog: str, names: Sequence[TableName], run: Callable[[TableName], PassOutcome], console: Console
-) -> Results:
-    """Run a pass over each table in turn, and print a line for each; an error does not stop the others."""
-    from icekeeper.report.terminal import changes_sentence, print_line
-
-    results: list[PassOutcome | FailedTable] = []
-    for name in names:
-        try:
-            results.append(run(name))
-        except MaintenanceError as error:
-            results.append(FailedTable(str(name), catalog, error))
-        last = results[-1]
-        sentence = str(last.error) if isinstance(last, FailedTable) else changes_sentence(last)
-        print_line(console, last.table, last.status, sentence)
-    return results
-
-
-def of_several(results: Results) -> str:
-    """How several passes ended: ``failed`` if none succeeded, ``partial`` if some did not."""
-    from icekeeper.report.outcome import PassStatus
-
-    good = sum(result.status is PassStatus.SUCCEEDED for result in results)
-    ended = PassStatus.SUCCEEDED if good == len(results) else PassStatus.PARTIAL if good else PassStatus.FAILED
-    return ended.value
-
-
-def trouble_of(results: Results) -> str:
-    """A sentence about all passes that did not succeed; empty if all succeeded."""
-    from icekeeper.report.outcome import PassStatus
-    from icekeeper.report.terminal import trouble
-
-    bad = [result for result in results if result.status is not PassStatus.SUCCEEDED]
-    return "; ".join(result.sentence if isinstance(result, FailedTable) else trouble(result) for result in bad)
 
 
 def _report(results: Results, catalog: str, *, is_fleet: bool, exit_code: bool, as_json: bool) -> int:

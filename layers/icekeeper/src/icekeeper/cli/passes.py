@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import typer
 
 from icekeeper.cli.arguments import (
-    AllTables,
     AsJson,
     CatalogName,
     Catalogs,
@@ -23,10 +22,7 @@ from icekeeper.cli.arguments import (
     Patterns,
     Settings,
     Table,
-    Tables,
     Unsafe,
-    chosen_tables,
-    is_pattern,
     only_catalogs,
     overrides,
     table_name,
@@ -47,15 +43,18 @@ from icekeeper.cli.console import (
 )
 from icekeeper.cli.metrics import HttpAddress, HttpPage, HttpPort, served_http
 from icekeeper.cli.saved_plans import SaveAs, plan_each, save_plan
+from icekeeper.cli.several import AllTables, Tables, chosen_tables, names_one
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS, iso_utc, system_clock
 from icekeeper.machine.metering import GETS_PER_FILE
 from icekeeper.report.prices import COPIED_GB_USD, GETS_1000_USD, PUTS_1000_USD, REWRITTEN_GB_USD
-from icekeeper.text import size_text, usd_text
+from icekeeper.text import counted, size_text, usd_text
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from rich.console import Console
 
     from icekeeper.maintenance.saved_plan import SavedTable
     from icekeeper.model import TableName
@@ -66,7 +65,7 @@ if TYPE_CHECKING:
 
 
 def history(
-    table: Annotated[str | None, typer.Argument(metavar="NS.TABLE", help="one table; without it, all tables")] = None,
+    tables: Tables = None,
     catalog: Annotated[
         str | None,
         typer.Option("--catalog", "-c", metavar="C", help="one catalog; without it, all catalogs in the state"),
@@ -84,24 +83,28 @@ def history(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Print the newest passes that changed, found or refused something, from the journal."""
+    """Print the newest passes that changed, found or refused something, from the journal.
+
+    Without a table, or with several tables or patterns: those of the last 24 hours, also of tables that are gone.
+    """
     from icekeeper.catalogs.catalog import identity_of
-    from icekeeper.machine.clock import system_clock
     from icekeeper.machine.resources import variables_set
+    from icekeeper.policy.policy_file import check_patterns, matches
     from icekeeper.report.terminal import print_passes
     from icekeeper.runtime import Runtime
     from icekeeper.state.open import open_state
 
     now_ms = system_clock()
     since_ms = None if since is None else _since_ms(since, now_ms)
-    if table is not None:
-        catalog = catalog or only_catalogs()[0]
+    if tables is not None and names_one(tables):
+        catalog, table = catalog or only_catalogs()[0], tables[0]
         handle = Runtime.open(catalog).table(table_name(table))
         identity = identity_of(handle.catalog, handle.load())
         all_of_them = since_ms is not None or failed
         records = handle.state.history(identity, limit=_ALL_PASSES if all_of_them else limit or 20)
         begin: dict[str, Any] = about(table, catalog)
     else:
+        check_patterns(tables or ())
         since_ms = now_ms - 24 * HOUR_MS if since_ms is None else since_ms
         state = open_state(variables_set(os.environ))
         with state.kept_open():
@@ -112,12 +115,13 @@ def history(
         for record in records
         if (since_ms is None or record.finished_ms >= since_ms)
         and (not failed or record.status != "succeeded")
-        and (table is not None or catalog in (None, *record.identity.catalog))
+        and ("table" in begin or catalog in (None, *record.identity.catalog))
+        and ("table" in begin or matches(str(record.identity.table), tables or ()))
     ][:limit]
     passes = [pass_json(record) for record in chosen]
     totals = totals_of(passes)
     console = answer({**begin, "passes": passes, "totals": totals}, as_json=as_json)
-    print_passes(console, passes, totals, is_of_fleet=table is None)
+    print_passes(console, passes, totals, is_of_fleet="table" not in begin)
     return EXIT_OK
 
 
@@ -236,7 +240,7 @@ _DEPTH = ("compact.depth_before", "compact.depth_after")
 
 def plan(
     catalog: CatalogName,
-    table: Tables = None,
+    tables: Tables = None,
     operations: Annotated[
         str | None,
         typer.Option("--operations", metavar="LIST|all", help="comma-separated; default: those that a pass would run"),
@@ -257,16 +261,18 @@ def plan(
     from icekeeper.runtime import Runtime
 
     chosen, runtime = overrides(settings, operations, unsafe=unsafe), Runtime.open(catalog)
-    names = chosen_tables(runtime.catalog, table, all_tables=all_tables, notify=notify)
+    names = chosen_tables(runtime.catalog, tables, all_tables=all_tables)
     with engine_and_progress(engine, as_json=as_json) as (started, progress):
 
         def planned(name: TableName) -> tuple[SavedTable | None, PassOutcome]:
             more: dict[str, Any] = {"unsafe": unsafe, "progress": progress}
             if save is not None:
                 return runtime.plan_to_save(name, chosen, started, **more)
-            return None, runtime.maintain(name, chosen, started, dry_run=True, names_table=not is_fleet, **more)
+            return None, runtime.maintain(
+                name, chosen, started, dry_run=True, names_table=str(name) in (tables or ()), **more
+            )
 
-        if is_fleet := all_tables or is_pattern(table):
+        if not names_one(tables):
             return plan_each(catalog, names, planned, save, as_json=as_json)
         name = names[0]
         saved, answers = planned(name)
@@ -281,19 +287,27 @@ def plan(
         print_json({**outcome.to_json(listings()), **found})
     console = people(as_json=as_json)
     print_outcome(console, outcome)
-    taken, reason = outcome.engine or ("", None)
-    if reason is not None:
-        console.print(f"engine: {taken}; {reason}", soft_wrap=True)
-    for operation in outcome.operations:
-        for line in plan_lines(operation.plan or {}):
-            console.print(f"  {line}", soft_wrap=True)
-    if _DEPTH[0] in outcome.metrics:
-        before, after = (outcome.metrics[key] for key in _DEPTH)
-        console.print(f"clustering depth: a lookup opens {before:g} files on average, after the pass {after:g}")
+    _print_work(console, outcome)
     print_costs(console, costs, reclaimable)
     if save is not None:
         console.print(f"saved; to do it within 24 hours: icekeeper apply {save}", soft_wrap=True)
     return EXIT_OK if outcome.status is PassStatus.SUCCEEDED else print_failed(trouble(outcome))
+
+
+def _print_work(console: Console, outcome: PassOutcome) -> None:
+    """Print the engine, the groups and the depth of a plan."""
+    from icekeeper.report.terminal import print_sentence
+
+    taken, reason = outcome.engine or ("", None)
+    if reason is not None:
+        print_sentence(console, f"engine: {taken}; {reason}")
+    for operation in outcome.operations:
+        for line in plan_lines(operation.plan or {}):
+            print_sentence(console, line, indent=2)
+    if _DEPTH[0] in outcome.metrics:
+        before, after = (outcome.metrics[key] for key in _DEPTH)
+        depth = f"clustering depth: a lookup opens {before:g} files on average, after the pass {after:g}"
+        print_sentence(console, depth)
 
 
 class _RequestGroup(CommandGroup):
@@ -622,34 +636,34 @@ def plan_lines(plan: Mapping[str, Any]) -> Iterator[str]:
     groups = plan.get("groups", ())
     for group in groups[:_MOST_LINES]:
         where = f" in {group['partition']}" if group["partition"] else ""
-        deletes = f", {group['delete_files']} delete file(s) applied" if group["delete_files"] else ""
+        deletes = f", {counted(group['delete_files'], 'delete file')} applied" if group["delete_files"] else ""
         yield f"{', '.join(group['reasons'])}{where}: {_change(group)}{deletes}"
     totals = plan.get("totals")
     if totals is not None and totals["groups"] > 1:
         more = f" ({totals['groups'] - _MOST_LINES} more not shown)" if totals["groups"] > _MOST_LINES else ""
-        yield f"in all: {_change(totals)} in {totals['groups']} group(s){more}"
+        yield f"in all: {_change(totals)} in {counted(totals['groups'], 'group')}{more}"
     if totals is not None and totals["groups"]:
         yield (
-            f"takes about {totals['requests']} request(s) and {usd_text(totals['cost_usd'])}; "
+            f"takes about {counted(totals['requests'], 'request')} and {usd_text(totals['cost_usd'])}; "
             f"saves readers about {usd_text(totals['saving_usd'])}{_by_what(plan.get('assumes'))}"
         )
     for lacking in plan.get("settings", ()):
         what, size = _SETTINGS[lacking["reason"]], size_text(lacking["bytes"])
         yield (
-            f"{lacking['lacking']} of {lacking['sampled']} sampled file(s) lack the table's {what}: "
+            f"{lacking['lacking']} of {counted(lacking['sampled'], 'sampled file')} lack the table's {what}: "
             f"{lacking['how']} would rewrite about {size} for {usd_text(lacking['cost_usd'])}"
         )
     for left in plan.get("left", ()):
-        yield f"left alone: {left['files']} file(s) of {size_text(left['bytes'])}; {left['reason']}"
+        yield f"left alone: {counted(left['files'], 'file')} of {size_text(left['bytes'])}; {left['reason']}"
 
 
 def _by_what(assumes: Mapping[str, Any] | None) -> str:
     """The assumptions behind the costs."""
     if assumes is None:
         return ""
-    return f" in {assumes['expected_scans']} scan(s) (expected_scans), both at AWS's list prices, on any store"
+    return f" in {counted(assumes['expected_scans'], 'scan')} (expected_scans), both at AWS's list prices, on any store"
 
 
 def _change(group: Mapping[str, Any]) -> str:
     sizes = f"{size_text(group['bytes_in'])} in, {size_text(group['bytes_out'])} out"
-    return f"{group['files']} file(s) into {group['outputs']}, {sizes}"
+    return f"{counted(group['files'], 'file')} into {group['outputs']}, {sizes}"

@@ -1,20 +1,26 @@
-"""``icekeeper policy``: show the settings in force for a table; change those in its properties."""
+"""``icekeeper policy``: show the settings in force for tables; change those in their properties."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icekeeper.cli.arguments import AsJson, CatalogName, CommandGroup, Settings, Table, Unsafe, overrides, table_name
-from icekeeper.cli.console import EXIT_OK, about, answer, people, print_json
+from icekeeper.cli import completion
+from icekeeper.cli.arguments import AsJson, CatalogName, CommandGroup, Settings, Unsafe, overrides
+from icekeeper.cli.console import about
+from icekeeper.cli.several import Shown, Tables, Yes, answer_each, confirm, is_pattern, names_one
 from icekeeper.errors import PolicyError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from icekeeper.administration.settings import ResolvePolicy
     from icekeeper.catalogs.catalog import LoadedTable
+    from icekeeper.model import TableName
     from icekeeper.pass_context.table_handle import TableHandle
     from icekeeper.policy import ResolvedPolicy
 
@@ -26,14 +32,14 @@ policy_app = typer.Typer(
 
 @policy_app.command("show")
 def policy_show(
-    table: Table,
     catalog: CatalogName,
+    tables: Tables = None,
     settings: Settings = None,
     show_all: Annotated[bool, typer.Option("--all", help="also the settings that have their defaults")] = False,
     unsafe: Unsafe = False,
     as_json: AsJson = False,
 ) -> int:
-    """Print the settings of a table that are not defaults, with their sources, and those that are ignored.
+    """Print the settings of tables that are not defaults, with their sources, and those that are ignored.
 
     With --json all settings are printed.
     """
@@ -44,109 +50,143 @@ def policy_show(
 
     chosen = overrides(settings, about="icekeeper run")  # includes the keys of scheduling
     runtime = Runtime.open(catalog)
-    resolved = runtime.policy(runtime.catalog.load(table_name(table)), chosen, unsafe=unsafe)
-    if as_json:
+
+    def shown(name: TableName) -> Shown:
+        resolved = runtime.policy(runtime.catalog.load(name), chosen, unsafe=unsafe)
         ignored = [setting.document() for setting in resolved.ignored]
-        print_json({**about(table, catalog), "policy": resolved.documents(), "ignored": ignored})
-    else:
-        sentences = [setting.sentence() for setting in resolved.ignored]
-        console = people(as_json=False)
-        print_policy(console, resolved.rows(defaults=show_all), sentences)
-        if not show_all:
-            others = sum(not resolved.is_set(key) for key in POLICY_KEYS)
-            console.print(f"{others} settings have their defaults; --all prints them, too", style="dim")
-        print_warnings(console, [*short_retentions(resolved)])
-    return EXIT_OK
+
+        def show(console: Console) -> None:
+            if as_json:  # the document has all of it
+                return
+            if not names_one(tables):
+                console.print(f"{name}:", style="bold", soft_wrap=True)
+            sentences = [setting.sentence() for setting in resolved.ignored]
+            print_policy(console, resolved.rows(defaults=show_all), sentences)
+            if not show_all:
+                others = sum(not resolved.is_set(key) for key in POLICY_KEYS)
+                console.print(f"{others} settings have their defaults; --all prints them, too", style="dim")
+            print_warnings(console, [*short_retentions(resolved)])
+
+        return Shown({**about(str(name), catalog), "policy": resolved.documents(), "ignored": ignored}, show)
+
+    return answer_each(runtime.catalog, tables, shown, as_json=as_json)
 
 
 @policy_app.command("set")
 def policy_set(
-    table: Table,
     catalog: CatalogName,
-    assignments: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="settings to store in the table")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NS.TABLE|PATTERN... KEY=VALUE",
+            help="tables, or patterns such as 'shop.*', then settings to store in them",
+            autocompletion=completion.tables,
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="the same as an option; repeatable")
     ] = None,
+    yes: Yes = False,
     unsafe: Unsafe = False,
     as_json: AsJson = False,
 ) -> int:
-    """Store settings in a table, as its properties icekeeper.KEY; if a setting is wrong, none is stored."""
+    """Store settings in tables, as their properties icekeeper.KEY; if a setting of a table is wrong, none is stored."""
     from icekeeper.administration.settings import set_settings
 
+    tables, assignments = _divided(words)
     chosen = overrides(
-        [*(assignments or ()), *(settings or ())], about="icekeeper run"
+        [*assignments, *(settings or ())], about="icekeeper run"
     )  # each setting is also checked as a table property
     if not chosen:
         raise PolicyError("policy set takes one or more settings as KEY=VALUE, for example min_input_files=10")
-    return _change(
-        table,
-        catalog,
-        lambda handle, policy: set_settings(handle, chosen, policy),
-        unsafe=unsafe,
-        as_json=as_json,
-        must_fit=True,
-    )
+    change = Change(lambda handle, policy: set_settings(handle, chosen, policy), unsafe=unsafe, must_fit=True)
+    return _change(tables, catalog, change, yes=yes, as_json=as_json)
 
 
 @policy_app.command("unset")
 def policy_unset(
-    table: Table,
     catalog: CatalogName,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="settings to remove from the table")],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NS.TABLE|PATTERN... KEY",
+            help="tables, or patterns such as 'shop.*', then settings to remove from them",
+            autocompletion=completion.tables,
+        ),
+    ] = None,
+    yes: Yes = False,
     unsafe: Unsafe = False,
     as_json: AsJson = False,
 ) -> int:
-    """Remove settings from a table; the values of lower layers apply again."""
+    """Remove settings from tables; the values of lower layers apply again."""
     from icekeeper.administration.settings import unset_settings
 
-    return _change(
-        table, catalog, lambda handle, policy: unset_settings(handle, keys, policy), unsafe=unsafe, as_json=as_json
-    )
+    tables, keys = _divided(words)
+    if not keys:
+        raise PolicyError("policy unset takes one or more keys, for example min_input_files")
+    change = Change(lambda handle, policy: unset_settings(handle, keys, policy), unsafe=unsafe)
+    return _change(tables, catalog, change, yes=yes, as_json=as_json)
 
 
 @policy_app.command("reset")
-def policy_reset(table: Table, catalog: CatalogName, unsafe: Unsafe = False, as_json: AsJson = False) -> int:
-    """Remove every setting icekeeper.KEY from a table; Iceberg's own properties stay."""
+def policy_reset(
+    catalog: CatalogName, tables: Tables = None, yes: Yes = False, unsafe: Unsafe = False, as_json: AsJson = False
+) -> int:
+    """Remove every setting icekeeper.KEY from tables; Iceberg's own properties stay."""
     from icekeeper.administration.settings import reset_settings
 
-    return _change(table, catalog, reset_settings, unsafe=unsafe, as_json=as_json)
+    return _change(tables or (), catalog, Change(reset_settings, unsafe=unsafe), yes=yes, as_json=as_json)
 
 
-def _change(
-    name: str,
-    catalog: str,
-    change: Callable[[TableHandle, ResolvePolicy], ResolvedPolicy],
-    *,
-    unsafe: bool,
-    as_json: bool,
-    must_fit: bool = False,
-) -> int:
-    """Change settings, and print each change with the value before and after.
+def _divided(words: Sequence[str] | None) -> tuple[Sequence[str], Sequence[str]]:
+    """The tables of a call, and its keys or settings; the first word is always a table."""
+    first, others = list(words or ())[:1], list(words or ())[1:]
+    settings = [word for word in others if "=" in word or not ("." in word or is_pattern(word))]
+    return [*first, *(word for word in others if word not in settings)], settings
 
-    A removal may leave a policy that does not fit the table, so that a wrong policy can be repaired in steps.
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of the settings of a table.
+
+    Without ``must_fit``, it may leave a policy that does not fit the table, so that a wrong policy can be repaired in
+    steps.
     """
+
+    apply: Callable[[TableHandle, ResolvePolicy], ResolvedPolicy]
+    unsafe: bool
+    must_fit: bool = False
+
+
+def _change(tables: Sequence[str], catalog: str, change: Change, *, yes: bool, as_json: bool) -> int:
+    """Change the settings of tables, and print each change with the value before and after."""
     from icekeeper.administration.settings import setting_changes
     from icekeeper.policy.resolve import short_retentions
     from icekeeper.report.terminal import print_changes, print_warnings
     from icekeeper.runtime import Runtime
 
     runtime = Runtime.open(catalog)
-    handle = runtime.table(table_name(name))
-    before = handle.load()
-    found: ResolvedPolicy | None = None
-    with suppress(PolicyError):  # the change may repair exactly this error
-        found = runtime.policy(before, {}, unsafe=unsafe)
 
     def resolve_policy(loaded: LoadedTable) -> ResolvedPolicy:
-        if must_fit:
-            return runtime.fitting_policy(loaded, unsafe=unsafe)
-        return runtime.policy(loaded, {}, unsafe=unsafe)
+        if change.must_fit:
+            return runtime.fitting_policy(loaded, unsafe=change.unsafe)
+        return runtime.policy(loaded, {}, unsafe=change.unsafe)
 
-    after = change(handle, resolve_policy)
-    changes = setting_changes(found, after, before.metadata.properties)
-    console = answer({**about(name, catalog), "changes": changes, "policy": after.documents()}, as_json=as_json)
-    print_changes(console, name, changes)
-    print_warnings(console, [*short_retentions(after)])
-    return EXIT_OK
+    def changed(name: TableName) -> Shown:
+        handle = runtime.table(name)
+        before = handle.load()
+        found: ResolvedPolicy | None = None
+        with suppress(PolicyError):  # the change may repair exactly this error
+            found = runtime.policy(before, {}, unsafe=change.unsafe)
+        after = change.apply(handle, resolve_policy)
+        changes = setting_changes(found, after, before.metadata.properties)
+
+        def show(console: Console) -> None:
+            print_changes(console, str(name), changes)
+            print_warnings(console, [*short_retentions(after)])
+
+        return Shown({**about(str(name), catalog), "changes": changes, "policy": after.documents()}, show)
+
+    return answer_each(
+        runtime.catalog, tables, changed, as_json=as_json, before=lambda names: confirm(names, tables, yes=yes)
+    )

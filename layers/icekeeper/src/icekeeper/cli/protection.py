@@ -1,11 +1,13 @@
 """Commands that protect tables and files.
 
-``pause`` stops passes over a table.  ``pin`` keeps a snapshot for a reader, ``stage`` keeps the files of a load that a
-commit will reference, and ``claims`` shows which other tables may have files in or around the folders of a table.
+``pause`` stops passes over tables, and ``resume`` lets them go on.  ``pin`` keeps a snapshot for a reader, ``stage``
+keeps the files of a load that a commit will reference, and ``claims`` shows which other tables may have files in or
+around the folders of a table.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -15,10 +17,14 @@ import typer
 
 from icekeeper.cli.arguments import AsJson, CatalogName, CommandGroup, Table, table_name, time_ms
 from icekeeper.cli.console import EXIT_OK, about, answer
+from icekeeper.cli.several import Shown, Tables, answer_each
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from icekeeper.model import TableName
     from icekeeper.pass_context.table_handle import TableHandle
     from icekeeper.state.claims import TableClaims
     from icekeeper.state.staging import StagedLoad
@@ -270,35 +276,46 @@ def _lines(path: Path) -> list[str]:
 
 
 def pause(
-    table: Table,
     catalog: CatalogName,
-    until: Annotated[
-        str | None, typer.Option("--until", metavar="TIME", help="6h or 3d from now, or 2026-12-01T06:00:00Z")
-    ] = None,
+    until: Annotated[str, typer.Option("--until", metavar="TIME", help="6h or 3d from now, or 2026-12-01T06:00:00Z")],
+    tables: Tables = None,
     reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="the reason, for the journal")] = "",
-    end: Annotated[bool, typer.Option("--end", help="end a pause now")] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Stop all passes over a table until a time, however they are started; --end ends the pause earlier."""
+    """Stop all passes over tables until a time, however they are started; icekeeper resume ends the pause earlier."""
     from icekeeper.administration import pauses
     from icekeeper.runtime import Runtime
 
-    if (until is None) is not end or (end and reason):
-        raise PolicyError("give --until, optionally with --reason, or --end alone")
-    runtime, name = Runtime.open(catalog), table_name(table)
-    if until is None:
+    runtime = Runtime.open(catalog)
+    until_ms = _until_ms(until, runtime.clock())
+
+    def paused(name: TableName) -> Shown:
+        ends = pauses.pause(runtime.table(name), until_ms, lambda loaded: runtime.policy(loaded, {}), reason)
+        runtime.look_again(name)
+        document = {**about(str(name), catalog), "paused_until": ends}
+        return Shown(document, _sentence(f"{name} is paused until {ends}; icekeeper resume {name} ends it earlier"))
+
+    return answer_each(runtime.catalog, tables, paused, as_json=as_json)
+
+
+def resume(catalog: CatalogName, tables: Tables = None, as_json: AsJson = False) -> int:
+    """End the pause of tables now."""
+    from icekeeper.administration import pauses
+    from icekeeper.runtime import Runtime
+
+    runtime = Runtime.open(catalog)
+
+    def resumed(name: TableName) -> Shown:
         ended = pauses.end_pause(runtime.table(name), lambda loaded: runtime.policy(loaded, {}))
-        sentence = "was not paused" if ended is None else f"is maintained again; it was paused until {ended}"
-        document = {"paused_until": None, "was_paused_until": ended}
-    else:
-        until_ms = _until_ms(until, runtime.clock())
-        paused = pauses.pause(runtime.table(name), until_ms, lambda loaded: runtime.policy(loaded, {}), reason)
-        sentence = f"is paused until {paused}; icekeeper pause {table} --end ends it earlier"
-        document = {"paused_until": paused}
-    runtime.look_again(name)
-    console = answer({**about(table, catalog), **document}, as_json=as_json)
-    console.print(f"{table} {sentence}", soft_wrap=True)
-    return EXIT_OK
+        runtime.look_again(name)
+        what = "was not paused" if ended is None else f"is maintained again; it was paused until {ended}"
+        return Shown({**about(str(name), catalog), "was_paused_until": ended}, _sentence(f"{name} {what}"))
+
+    return answer_each(runtime.catalog, tables, resumed, as_json=as_json)
+
+
+def _sentence(sentence: str) -> Callable[[Console], object]:
+    return lambda console: console.print(sentence, soft_wrap=True)
 
 
 def _until_ms(text: str, now_ms: int) -> int:

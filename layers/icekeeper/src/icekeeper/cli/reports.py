@@ -15,19 +15,19 @@ from icekeeper.cli.arguments import (
     CatalogName,
     Catalogs,
     Settings,
-    Table,
     Unsafe,
     overrides,
     table_name,
 )
-from icekeeper.cli.console import EXIT_OK, about, answer, people, print_failed, print_json, write_output
+from icekeeper.cli.console import EXIT_OK, about, people, print_failed, print_json, write_output
+from icekeeper.cli.several import Shown, Tables, answer_each
 from icekeeper.errors import PolicyError
 from icekeeper.text import counted
 
 if TYPE_CHECKING:
     from icekeeper.advice.advise import Advice
     from icekeeper.catalogs.catalog import LoadedTable
-    from icekeeper.model import CatalogId
+    from icekeeper.model import CatalogId, TableName
     from icekeeper.policy import ResolvedPolicy
     from icekeeper.state.store import StateStore
 
@@ -114,26 +114,32 @@ def _print(tables: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
 
 
 def health(
-    table: Table, catalog: CatalogName, settings: Settings = None, unsafe: Unsafe = False, as_json: AsJson = False
+    catalog: CatalogName,
+    tables: Tables = None,
+    settings: Settings = None,
+    unsafe: Unsafe = False,
+    as_json: AsJson = False,
 ) -> int:
-    """Report the health of a table, maintained or not; reads a few of its files, and changes nothing."""
+    """Report the health of tables, maintained or not; reads a few of their files, and changes nothing."""
     from icekeeper.report.terminal import print_health
     from icekeeper.runtime import Runtime
 
-    chosen, name = overrides(settings), table_name(table)
-    stats = Runtime.open(catalog).afresh.health(name, chosen, unsafe=unsafe)
-    document = {
-        **about(str(stats.identity.table), stats.identity.catalog.name),
-        "snapshot_id": stats.snapshot_id,
-        "observed_ms": stats.observed_ms,
-        "counters": dict(stats.counters),
-        "warnings": [{"kind": kind, "message": message} for kind, message in stats.warnings.items()],
-        "policy": dict(stats.policy),
-        "verified_ms": stats.verified_ms,
-    }
-    console = answer(document, as_json=as_json)
-    print_health(console, document)
-    return EXIT_OK
+    chosen, runtime = overrides(settings), Runtime.open(catalog)
+
+    def health_of(name: TableName) -> Shown:
+        stats = runtime.afresh.health(name, chosen, unsafe=unsafe)
+        document = {
+            **about(str(stats.identity.table), stats.identity.catalog.name),
+            "snapshot_id": stats.snapshot_id,
+            "observed_ms": stats.observed_ms,
+            "counters": dict(stats.counters),
+            "warnings": [{"kind": kind, "message": message} for kind, message in stats.warnings.items()],
+            "policy": dict(stats.policy),
+            "verified_ms": stats.verified_ms,
+        }
+        return Shown(document, lambda console: print_health(console, document))
+
+    return answer_each(runtime.catalog, tables, health_of, as_json=as_json)
 
 
 def report(

@@ -20,7 +20,7 @@ from icekeeper.cli.console import (
     print_json,
     write_output,
 )
-from icekeeper.cli.maintain import FailedTable, of_several, run_each, trouble_of
+from icekeeper.cli.several import FailedTable, of_several, run_each, trouble_of
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
 from icekeeper.machine.clock import iso_utc, system_clock

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
 
-from icekeeper.cli.arguments import AsJson, CatalogName, Catalogs, Table, table_name
+import typer
+
+from icekeeper.cli.arguments import AsJson, CatalogName, Catalogs, Patterns, Table, table_name
 from icekeeper.cli.console import EXIT_OK, about, answer
 from icekeeper.cli.reports import recorded_catalog
+from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import iso_utc, system_clock
-from icekeeper.text import age_text, size_text
+from icekeeper.text import counted, size_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from icekeeper.metadata.document import Snapshot, TableMetadata
 
 
@@ -21,30 +27,52 @@ def _count(number: float) -> str:
 
 
 _COLUMNS: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "data files": ("lake_data_files", _count),
-    "average": ("lake_average_file_bytes", size_text),
+    "files": ("lake_data_files", _count),
     "live": ("lake_bytes", size_text),
+    "average": ("lake_average_file_bytes", size_text),
     "history": ("lake_history_bytes", size_text),
     "orphans": ("lake_orphan_bytes", size_text),
     "delete files": ("lake_delete_files", _count),
     "snapshots": ("lake_snapshots", _count),
 }
+_USUAL = 2
+"""How many of the columns a line of 80 characters has room for."""
 _NONE = "–"
 _STYLES = {"work": "yellow", "paused": "dim", "well": "green"}
 
 
+class Output(StrEnum):
+    """The forms of a list."""
+
+    WIDE = "wide"
+    JSON = "json"
+    NAMES = "names"
+
+
 def list_tables(
     catalogs: Catalogs,
+    patterns: Patterns = None,
+    states: Annotated[
+        list[str] | None,
+        typer.Option("--state", metavar="STATE", help="only tables in this state, such as damaged or work; repeatable"),
+    ] = None,
+    output: Annotated[
+        Output | None,
+        typer.Option("-o", help="wide: all columns; json: as --json; names: only names. Default: a line for a table"),
+    ] = None,
     as_json: AsJson = False,
 ) -> int:
     """List tables with their state and sizes, most urgent first, as scans, passes and verify recorded them."""
     from rich.text import Text
 
-    from icekeeper.health.table_state import TROUBLED, TableState, verified_text
+    from icekeeper.health.table_state import TableState
     from icekeeper.machine.resources import variables_set
-    from icekeeper.report.terminal import print_rows
+    from icekeeper.policy.policy_file import check_patterns, matches
     from icekeeper.state.open import open_state
 
+    check_patterns(patterns or ())
+    if unknown := set(states or ()) - set(TableState):
+        raise PolicyError(f"--state takes {', '.join(TableState)}, not '{min(unknown)}'")
     state, now_ms = open_state(variables_set(os.environ)), system_clock()
     documents = [recorded_catalog(state, name, now_ms) for name in dict.fromkeys(catalogs)]
     kept = ("name", "state", "priority", "observed_ms", "counters", "trouble", "reasons", "left_alone")
@@ -58,11 +86,29 @@ def list_tables(
         }
         for document in documents
         for table in document["tables"]
+        if matches(table["name"], patterns or ()) and table["state"] in (states or list(TableState))
     ]
     blockers = list(dict.fromkeys(document["blocker"] for document in documents if "blocker" in document))
-    console = answer({"status": "succeeded", "blockers": blockers, "tables": tables}, as_json=as_json)
+    document = {"status": "succeeded", "blockers": blockers, "tables": tables}
+    console = answer(document, as_json=as_json or output is Output.JSON)
+    if output is Output.NAMES:
+        for table in tables:
+            console.print(table["name"], soft_wrap=True)
+        return EXIT_OK
     for blocker in blockers:
         console.print(Text(blocker, style="red"), soft_wrap=True)
+    none = "no table matches" if patterns or states else "the catalog has no table"
+    _print_list(console, tables, none, now_ms, is_wide=output is Output.WIDE)
+    return EXIT_OK
+
+
+def _print_list(
+    console: Console, tables: Sequence[Mapping[str, Any]], none: str, now_ms: int, *, is_wide: bool
+) -> None:
+    from rich.text import Text
+
+    from icekeeper.health.table_state import TROUBLED, TableState, verified_text
+    from icekeeper.report.terminal import print_rows
 
     def why(table: Mapping[str, Any]) -> str:
         if table["state"] in TROUBLED or table["state"] == TableState.WORK:
@@ -70,22 +116,30 @@ def list_tables(
         verified = verified_text(table["verified_ms"], now_ms)
         return "; ".join(filter(None, (table.get("left_alone"), verified)))
 
-    heading = [Text(word, style="dim") for word in ("table", "state", *_COLUMNS, "age", "why")]
+    columns = [*_COLUMNS][: None if is_wide else _USUAL]
+    is_of_one = len({table["catalog"] for table in tables}) == 1
+    heading = [Text(word, style="dim") for word in ("table", "state", *columns, "age", "why")]
     rows = [
         [
-            Text(table["name"] if len(documents) == 1 else f"{table['catalog']} {table['name']}"),
+            Text(table["name"] if is_of_one else f"{table['catalog']} {table['name']}"),
             Text(TableState(table["state"]).heading, style=_STYLES.get(table["state"], "red")),
             *(
                 Text(_NONE if key not in table["counters"] else shown(table["counters"][key]))
-                for key, shown in _COLUMNS.values()
+                for key, shown in map(_COLUMNS.__getitem__, columns)
             ),
-            Text(age_text(table["age_seconds"] * 1000)),
+            Text(_age(table["age_seconds"])),
             Text(why(table)),
         ]
         for table in tables
     ]
-    print_rows(console, [heading, *rows] if rows else [], "the catalog has no table")
-    return EXIT_OK
+    print_rows(console, [heading, *rows] if rows else [], none, one_line=not is_wide)
+
+
+def _age(seconds: int) -> str:
+    """``59m``, ``71h`` or ``3d``."""
+    if seconds < 3_600:
+        return f"{seconds // 60}m"
+    return f"{seconds // 3_600}h" if seconds < 3 * 86_400 else f"{seconds // 86_400}d"
 
 
 def show(table: Table, catalog: CatalogName, as_json: AsJson = False) -> int:
@@ -168,18 +222,24 @@ def sections(document: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[Sequen
     snapshots = document["snapshots"]
     more = f", the newest {_MOST_SNAPSHOTS}" if len(snapshots) > _MOST_SNAPSHOTS else ""
     yield (
-        f"{len(snapshots)} snapshots{more}",
+        f"{counted(len(snapshots), 'snapshot')}{more}",
         [
             (
                 iso_utc(snapshot["timestamp_ms"]),
                 str(snapshot["snapshot_id"]),
                 snapshot["operation"] or _NONE,
-                f"{snapshot['summary'].get('total-data-files', _NONE)} data files",
-                f"{snapshot['summary'].get('total-delete-files', _NONE)} delete files",
+                _total(snapshot, "data file"),
+                _total(snapshot, "delete file"),
             )
             for snapshot in snapshots[:_MOST_SNAPSHOTS]
         ],
     )
+
+
+def _total(snapshot: Mapping[str, Any], what: str) -> str:
+    """A total of the summary, as its writer left it."""
+    total = snapshot["summary"].get(f"total-{what.replace(' ', '-')}s", _NONE)
+    return f"{total} {what}{'' if total == '1' else 's'}"
 
 
 def _number(field: Mapping[str, Any]) -> str:

@@ -243,7 +243,7 @@ def _maintain(runtime: Runtime, engine: EngineName, console: Console) -> dict[st
         "What detection finds, with no retention and no grace period, as a demonstration cannot wait for a week:",
         soft_wrap=True,
     )
-    print_detection(console, detection_json(runtime.catalog.id.name, report))
+    print_detection(console, detection_json(runtime.catalog.id.name, report), show_all=True)
     console.print()
     console.print("One maintenance pass over each:")
     outcomes = {}

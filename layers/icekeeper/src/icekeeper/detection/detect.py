@@ -11,7 +11,7 @@ from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.detection.list_tables import CatalogSource, why_empty
 from icekeeper.detection.proposal import FleetReport
 from icekeeper.detection.scan import LOADING_THREADS, ManifestCounter, Scanner
-from icekeeper.errors import RequestRefused, StorageError
+from icekeeper.errors import PolicyError, RequestRefused, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.machine.resources import search_cycles_seldom
 from icekeeper.metadata.avro_files import open_avro
@@ -175,18 +175,21 @@ def detect_catalog(
     overrides: Mapping[str, str] | None = None,
     unsafe: bool = False,
     clock: Clock = system_clock,
+    patterns: Sequence[str] = (),
 ) -> FleetReport:
     """Like :func:`detect` for one open catalog; the note says why no table was found.
 
     Raises:
-        PolicyError: the deployment's settings are wrong.
+        PolicyError: the deployment's settings are wrong, or no table matches the patterns.
         StorageError: the catalog cannot be listed, or the state cannot be used.
     """
     source = CatalogSource(catalog.id.name, lambda: catalog, may_be_empty=True)  # the note says why no table was found
-    report = detect([source], state, policies, overrides=overrides, unsafe=unsafe, clock=clock)
+    report = detect([source], state, policies, overrides=overrides, unsafe=unsafe, clock=clock, patterns=patterns)
     for skip in report.skipped:
         if not skip.table:
             raise StorageError(f"{catalog.id}: {skip.reason}")
+    if patterns and not (report.listed or report.proposals or report.skipped):
+        raise PolicyError(f"no table of catalog {catalog.id} matches '{' '.join(patterns)}'")
     if report.warnings:
         return replace(report, note=" ".join(report.warnings))
     if report.listed or report.proposals or report.skipped:

@@ -256,7 +256,7 @@ def _delete_debt(counters: Counters, policy: Policy) -> Iterator[str]:
             f"{text_of(policy.delete_compaction_min_ratio)}: every reader has to apply them"
         )
     elif files is not None and deletes >= max(policy.min_input_files, files / DATA_FILES_PER_DELETE_FILE):
-        yield f"there are {deletes} delete files for {files} data files: every reader has to apply them"
+        yield f"there are {deletes} delete files for {counted(int(files), 'data file')}: every reader has to apply them"
 
 
 def _manifest_sprawl(counters: Counters, policy: Policy) -> Iterator[str]:
@@ -265,7 +265,7 @@ def _manifest_sprawl(counters: Counters, policy: Policy) -> Iterator[str]:
         return
     if files is not None and files / count >= SPARSE_MANIFEST_FILES:
         return
-    each = "" if files is None else f" for {files} data files"
+    each = "" if files is None else f" for {counted(int(files), 'data file')}"
     yield f"{count} manifests{each} reach min_manifests_to_rewrite {policy.min_manifests_to_rewrite}"
 
 

@@ -62,20 +62,29 @@ _GAP = 2
 # If the last column would be narrower, it begins on a new line.
 _NARROWEST = 30
 _WIDEST = 200
+# The width of columns that are cut.
+_LEAST = 20
 _INDENT = 4
 
 
-def print_rows(console: Console, rows: Sequence[Sequence[Text]], if_none: str = "") -> None:
+def print_rows(console: Console, rows: Sequence[Sequence[Text]], if_none: str = "", *, one_line: bool = False) -> None:
     """Print aligned columns; without rows, the sentence ``if_none``.
 
-    On a terminal, the last column is wrapped between words; elsewhere a row is one line.
-    A word such as a path is never broken, so that it can be copied.  The cells are Text objects, because brackets in a
-    path or name must not be interpreted as markup.
+    On a terminal, the last column is wrapped between words; elsewhere a row is one line.  With ``one_line`` it is one
+    line there too: the last column is cut, and the first one if that leaves too little of the last.  Otherwise a word
+    such as a path is never broken, so that it can be copied.  The cells are Text objects, because brackets in a path or
+    name must not be interpreted as markup.
     """
     if if_none and not rows:
         console.print(Text(if_none, style="dim"))
     # One very long name must not pad all other lines.
     widths = [min(_WIDEST, max(cell.cell_len for cell in column)) for column in zip(*rows, strict=True)][:-1]
+    if one_line and console.is_terminal:
+        room = console.width - sum(widths[1:]) - _GAP * len(widths)
+        widths[0] = min(widths[0], max(_LEAST, room - _LEAST))
+        for first, *_, last in rows:
+            _cut(first, widths[0])
+            last.truncate(max(_LEAST, room - widths[0]), overflow="ellipsis")
     indent = sum(widths) + _GAP * len(widths)
     room = console.width - indent
     for row in rows:
@@ -91,6 +100,21 @@ def print_rows(console: Console, rows: Sequence[Sequence[Text]], if_none: str = 
         else:
             console.print(first, soft_wrap=True)
             _print_below(console, last, _INDENT, Text(" " * _INDENT))
+
+
+def print_sentence(console: Console, sentence: str, style: str = "", indent: int = 0) -> None:
+    """Print a sentence, on a terminal in lines that are wrapped between words and indented below the first."""
+    first = Text(" " * indent)
+    if console.is_terminal:
+        _print_below(console, Text(sentence, style), indent + _GAP if indent else 0, first)
+    else:
+        console.print(first + Text(sentence, style), soft_wrap=True)
+
+
+def _cut(text: Text, width: int) -> None:
+    """Replace the middle of a longer text by an ellipsis."""
+    if text.cell_len > width:
+        text.plain = f"{text.plain[: width // 2]}…{text.plain[len(text) - (width - width // 2 - 1) :]}"
 
 
 def _print_below(console: Console, text: Text, indent: int, begin: Text) -> None:
@@ -139,13 +163,14 @@ _STYLES: Mapping[str, str] = {
 }
 
 
-def _status_text(status: Status | PassStatus) -> Text:
-    return Text(status.value, style=_STYLES[status.value])
+def _status_text(status: Status | PassStatus, *, dry_run: bool) -> Text:
+    is_planned = dry_run and status.value == "succeeded"
+    return Text("planned" if is_planned else status.value, style=_STYLES[status.value])
 
 
 def _print_status(console: Console, name: str, outcome: PassOutcome | BucketOutcome) -> None:
     mode = " (dry run: nothing was changed)" if outcome.dry_run else ""
-    console.print(Text.assemble((name, "bold"), ": ", _status_text(outcome.status), mode))
+    console.print(Text.assemble((name, "bold"), ": ", _status_text(outcome.status, dry_run=outcome.dry_run), mode))
 
 
 def print_outcome(console: Console, outcome: PassOutcome) -> None:
@@ -155,10 +180,16 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
     names = [part.operation.value for part in outcome.operations]
     sentences = without_repeats(names, [part.summary for part in outcome.operations])
     rows = zip(names, outcome.operations, sentences, strict=True)
-    print_rows(console, [(Text(name), _status_text(part.status), Text(sentence)) for name, part, sentence in rows])
+    print_rows(
+        console,
+        [
+            (Text(name), _status_text(part.status, dry_run=outcome.dry_run), Text(sentence))
+            for name, part, sentence in rows
+        ],
+    )
     orders = (order_sentence(outcome.operations), replanned_sentence(outcome.operations)) if outcome.dry_run else ()
     for order in filter(None, orders):
-        console.print(Text(order, style="dim"), soft_wrap=True)
+        print_sentence(console, order, "dim")
     if (freed := freed_sentence(outcome)) is not None:
         console.print(Text(freed), soft_wrap=True)
     if outcome.staged is not None and outcome.staged.problem is None:
@@ -166,9 +197,10 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
     print_warnings(console, outcome.warnings)
 
 
-def print_line(console: Console, table: str, status: PassStatus, sentence: str) -> None:
+def print_line(console: Console, table: str, status: PassStatus, sentence: str, *, dry_run: bool = False) -> None:
     """Print one line about one of several tables."""
-    line = Text.assemble((table, "bold"), "  ", _status_text(status), f"  {in_plain_words(sentence)}")
+    shown = _status_text(status, dry_run=dry_run)
+    line = Text.assemble((table, "bold"), "  ", shown, f"  {in_plain_words(sentence)}")
     console.print(line, soft_wrap=True)
 
 
@@ -190,7 +222,7 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
     rows, above = [], ""
     for name, table in outcome.tables.items():
         sentence = "as above" if table.summary == above else in_plain_words(table.summary)
-        rows.append((Text(name), _status_text(table.status), Text(sentence)))
+        rows.append((Text(name), _status_text(table.status, dry_run=outcome.dry_run), Text(sentence)))
         above = table.summary
     print_rows(console, rows)
     if (freed := freed_sentence(outcome)) is not None:
@@ -198,7 +230,8 @@ def print_bucket(console: Console, outcome: BucketOutcome) -> None:
     outside = outcome.outside
     if outside["files"]:
         first = f", for example {outside['first'][0]}"
-        line = f"  outside all tables: {outside['files']} file(s), {_size(outside['bytes'])}, left alone{first}"
+        amount = f"{counted(outside['files'], 'file')}, {size_text(outside['bytes'])}"
+        line = f"  outside all tables: {amount}, left alone{first}"
         console.print(Text(line), soft_wrap=True)
     for found in outcome.foreign:
         named = f"table {found['uuid']} at {found['location']}"
@@ -219,9 +252,11 @@ def trouble(outcome: PassOutcome) -> str:
     return in_plain_words(f"{outcome.table}: {reasons}")
 
 
-def print_detection(console: Console, report: Mapping[str, Any]) -> None:
-    """Print the document of ``detect --json``: the tables that need work, most urgent first, then the skipped ones."""
-    proposals, left_out = report["proposals"], report["skipped"]
+def print_detection(console: Console, report: Mapping[str, Any], *, show_all: bool) -> None:
+    """Print the document of ``detect --json``: the tables that need work, most urgent first, and those that could not
+    be read or have a warning; with ``show_all``, all others too."""
+    proposals = report["proposals"]
+    left_out = [entry for entry in report["skipped"] if show_all or "error" in entry or "warning" in entry]
     beyond = report.get("beyond_limit", 0)
     needy = len(proposals) + beyond
     verdict = f"{counted(report['scanned'], 'table')} scanned, {needy} {'needs' if needy == 1 else 'need'} work"
@@ -260,7 +295,7 @@ def print_health(console: Console, health: Mapping[str, Any]) -> None:
         style = "red" if warning["kind"] in DAMAGE else "yellow"
         console.print(Text.assemble("  ", (warning["kind"], style), f": {warning['message']}"), soft_wrap=True)
     shown = [
-        (name.removeprefix("lake_").replace("_", " "), _size(value) if name.endswith("bytes") else str(value))
+        (name.removeprefix("lake_").replace("_", " "), size_text(value) if name.endswith("bytes") else str(value))
         for name, value in health["counters"].items()
     ]
     settings = [(key, _setting_text(value), "policy") for key, value in health["policy"].items()]
@@ -270,7 +305,7 @@ def print_health(console: Console, health: Mapping[str, Any]) -> None:
 
 def print_problems(console: Console, report: Mapping[str, Any]) -> None:
     """Print the document of ``verify --json``: what was checked, what is damaged, and what to do about it."""
-    checked = ", ".join(f"{count} {what}" for what, count in report["checked"].items())
+    checked = ", ".join(counted(count, what.removesuffix("s")) for what, count in report["checked"].items())
     verdict = Text("ok", style="green") if report["ok"] else Text("damaged", style="red")
     console.print(Text.assemble((report["table"], "bold"), ": ", verdict, f" ({checked})"))
     for problem in report["problems"]:
@@ -284,18 +319,18 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
 
 def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | float) -> None:
     """Print the costs of ``plan --json``: the bytes that only one branch or tag holds, the largest first."""
-    line = f"reclaimable: {_size(reclaimable)} of the {_size(costs['bytes'])} that its snapshots hold"
+    line = f"reclaimable: {size_text(reclaimable)} of the {size_text(costs['bytes'])} that its snapshots hold"
     console.print(Text(line), soft_wrap=True)
     rows = [
         (
             Text(ref["name"], style="bold"),
             Text(ref["type"]),
-            Text(f"{ref['snapshots']} snapshot(s), {_size(ref['bytes_only_here'])} held by nothing else"),
+            Text(f"{counted(ref['snapshots'], 'snapshot')}, {size_text(ref['bytes_only_here'])} held by nothing else"),
         )
         for ref in costs["refs"]
     ]
     if costs["bytes_without_ref"]:
-        rows.append((Text("none", style="dim"), Text("ref"), Text(f"{_size(costs['bytes_without_ref'])} held")))
+        rows.append((Text("none", style="dim"), Text("ref"), Text(f"{size_text(costs['bytes_without_ref'])} held")))
     print_rows(console, rows)
 
 
@@ -319,8 +354,8 @@ def print_passes(
         began = Text(iso_utc(past["started_ms"]), style="bold")
         status = Text(past["status"], style=_STYLES.get(past["status"], ""))
         named = [Text(f"{past['catalog']} {past['table']}")] if is_of_fleet else []
-        took, summary = Text(f"{past['duration_ms'] / 1000:.1f} s"), Text("; ".join(lines_of(past["summary"])))
-        rows.append((began, took, status, *named, Text(_effect(past)), summary))
+        took = Text(f"{past['duration_ms'] / 1000:.1f} s")
+        rows.append((began, took, status, *named, Text("; ".join((_effect(past), *lines_of(past["summary"]))))))
     none = "no pass is recorded in this period" if is_of_fleet else "no pass over this table is recorded"
     print_rows(console, rows, none)
     if passes:
@@ -354,7 +389,7 @@ def print_loads(console: Console, loads: Sequence[Mapping[str, Any]]) -> None:
     for load in loads:
         prefixes = "".join(f", {prefix}" for prefix in load["prefixes"])
         of_job = " of a job" if load["origin"] == "job" else ""
-        held = f"{load['files']} file(s){of_job}{prefixes}, since {load['changed']}"
+        held = f"{counted(load['files'], 'file')}{of_job}{prefixes}, since {load['changed']}"
         rows.append((Text(load["name"], style="bold"), Text(load["state"]), Text(held)))
     print_rows(console, rows, "no staged load is recorded for this table")
 
@@ -367,10 +402,6 @@ def print_changes(console: Console, table: str, changes: Sequence[Mapping[str, A
         before, after = (_setting_text(change[side]) for side in ("before", "after"))
         line = Text.assemble((table, "bold"), f": {change['key']}: {before} → ", (after, "bold"))
         console.print(line, soft_wrap=True)
-
-
-def _size(amount: int | float) -> str:
-    return size_text(amount) if amount else "0 bytes"
 
 
 def _setting_text(setting: Mapping[str, Any] | None) -> str:

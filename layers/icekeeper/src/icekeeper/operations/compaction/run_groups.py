@@ -290,13 +290,19 @@ def rewrite_groups(
             large,
             will_write=context.will_write,
             discard=lambda paths: context.discard(loaded, paths),
-            on_done=lambda done: context.progress(REWRITING, all_bytes - ends[-1] + ends[done], all_bytes),
+            on_done=lambda done: context.progress(REWRITING, all_bytes - ends[-1] + _reached(ends, done), all_bytes),
         )
         return overtaken + results + clustered
     except (MaintenanceError, KeyboardInterrupt):
         # Remove the files of finished groups.  Attempts may still write; their files are removed by the job's record.
         context.discard(loaded, (path for task in small for file in planned_files(task) for path in file.paths))
         raise
+
+
+def _reached(ends: Sequence[int], done: float) -> int:
+    """The bytes of the first ``done`` groups, of the last of these only a share."""
+    whole = int(done)
+    return ends[whole] + int((done - whole) * (ends[min(whole + 1, len(ends) - 1)] - ends[whole]))
 
 
 def _rewrite_small(context: OperationContext, tasks: Sequence[RewriteTask], all_bytes: int) -> list[RewriteResult]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from threading import Condition, Lock
 from typing import Any
@@ -76,13 +77,13 @@ def cluster_groups(
     *,
     will_write: Callable[[Iterable[str]], None],
     discard: Callable[[Iterable[str]], None],
-    on_done: Callable[[int], None],
+    on_done: Callable[[float], None],
 ) -> list[RewriteResult]:
     """Sort every group with all workers; results are in the order of the tasks.
 
     ``will_write`` is called with the records of a group's files (:class:`.PlannedFile`) before it writes them,
     ``discard`` with the paths that a failed group has written, ``on_done`` repeatedly with the number of finished
-    groups.
+    groups and the finished share of the next one.
 
     Raises:
         StorageError: the engine failed, or the names could not be recorded.
@@ -96,11 +97,17 @@ def cluster_groups(
         found = [next(samples) for _ in some]
         error = _error_of(found)
         if error is None:
-            results.append(_sorted(engine, task, found, will_write, discard, lambda done: on_done(len(results))))
+            results.append(
+                _sorted(engine, task, found, will_write, discard, lambda share: on_done(len(results) + share))
+            )
         else:
             results.append(RewriteResult(group_id=task.group_id, error=error, unreadable=_unreadable(found)))
         on_done(len(results))
     return results
+
+
+def _note_group(on_done: Callable[[float], None], finished: int, share: float) -> None:
+    on_done(finished + share)
 
 
 def _sorted(
@@ -109,7 +116,7 @@ def _sorted(
     samples: Sequence[Sample],
     will_write: Callable[[Iterable[str]], None],
     discard: Callable[[Iterable[str]], None],
-    on_done: Callable[[int], None],
+    on_done: Callable[[float], None],
 ) -> RewriteResult:
     """Sort a group in one or more exchanges, or refuse it if the workers' disks are too small."""
     plan, slots = _plan(task, samples), engine.slots
@@ -213,26 +220,34 @@ def _too_large(task: RewriteTask, needs: DiskNeeds, slots: int, room_bytes: floa
 
 
 def _exchanged(
-    engine: Engine, plan: _GroupPlan, exchanges: Sequence[range], on_done: Callable[[int], None]
+    engine: Engine, plan: _GroupPlan, exchanges: Sequence[range], on_done: Callable[[float], None]
 ) -> tuple[list[LaneResult], int]:
-    """The results of the lanes, and how many bytes of files were read again; ends early if there is an error."""
+    """The results of the lanes, and how many bytes of files were read again; ends early if there is an error.
+
+    ``on_done`` is called with the share of the splits and lanes that is finished.
+    """
     results: list[LaneResult] = []
     seen: dict[int, frozenset[int]] = {}
     again_bytes = 0
-    for lanes in exchanges:
+    for number, lanes in enumerate(exchanges):
         splits = [
             replace(split, exchanged=lanes, is_again=bool(results))
             for split in plan.splits
             if not results or not seen[split.number].isdisjoint(lanes)
         ]
         again_bytes += sum(split.task.file_bytes for split in splits if split.is_again)
-        ended = engine.exchange(split_rows, splits, merge_lane, plan.lanes[lanes.start : lanes.stop], on_done)
+        note = partial(_note_share, on_done, number, len(exchanges), len(splits) + len(lanes))
+        ended = engine.exchange(split_rows, splits, merge_lane, plan.lanes[lanes.start : lanes.stop], note)
         results += ended
         if _lane_error(ended) is not None:
             break
         # A later exchange reports the same lanes.
         seen |= {report.split: report.lanes for lane in ended for report in lane.reports}
     return results, again_bytes
+
+
+def _note_share(on_done: Callable[[float], None], number: int, exchanges: int, steps: int, done: int) -> None:
+    on_done((number + min(done, steps) / steps) / exchanges)
 
 
 def _lane_error(lanes: Sequence[LaneResult]) -> str | None:
