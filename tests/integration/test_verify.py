@@ -10,8 +10,12 @@ from typing import Any
 
 import fastavro
 import pytest
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.table import Table
 
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.storage.storage import Storage
+from icekeeper.verification import verify
 from icekeeper.verification.checks import Problem, ProblemKind, Verification
 from support.command import EVERYTHING_IS_OLD, LOCAL, Command, local_path
 from support.corpus import corpus_params, corpus_table, expected
@@ -275,8 +279,27 @@ def test_damage_is_forgotten_once_no_retained_snapshot_references_it(command: Co
     assert states(command) == [("ns.t", "well")]
 
 
-def test_a_file_that_an_expiry_deletes_meanwhile_is_no_damage() -> None:
-    """Of a table that changed, only problems that a second look confirms are reported."""
+def test_a_file_that_an_expiry_deletes_while_verify_reads_is_no_damage(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, look = Damaged(command), verify.verify_table
+    loads = list[str]()
+
+    def meanwhile(loaded: LoadedTable, storage: Storage) -> Verification:
+        if not loads:
+            table.table.delete(AlwaysTrue())
+            old = [snapshot.snapshot_id for snapshot in table.table.refresh().snapshots()[:-1]]
+            table.table.maintenance.expire_snapshots().by_ids(old).commit()
+            lose(table.data_files[0])
+        loads.append(loaded.metadata_location)
+        return look(loaded, storage)
+
+    monkeypatch.setattr(verify, "verify_table", meanwhile)
+    assert command("verify", "ns.t").code == 0
+    assert len({*loads}) == len(loads) == 2
+
+
+def test_of_a_table_that_changed_only_confirmed_problems_count() -> None:
     gone, stays = (Problem(ProblemKind.MISSING_FILE, path, "gone") for path in ("a", "b"))
     refs = [Problem(ProblemKind.BROKEN_REF, f"v{number}.json", "ref 'x' is broken") for number in (1, 2)]
     new = Problem(ProblemKind.WRONG_SIZE, "c", "shorter")
