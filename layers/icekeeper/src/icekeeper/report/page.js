@@ -42,8 +42,10 @@
     return `${Math.floor(number)} ${unit}${Math.floor(number) === 1 ? "" : "s"}`;
   }
   const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
-  // A line breaks a name only after a dot or an underscore, and a text only between words.
-  const breakable = (name) => name.split(/(?<=[._])/).flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
+  // A line breaks a name only after a dot or an underscore, and a text only between words and after a slash.
+  const parted = (parts) => parts.flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
+  const breakable = (name) => parted(name.split(/(?<=[._])/));
+  const prose = (text) => parted(text.split(/(?<=\/)(?!\/)/));
   const brief = (text) => (text.length <= LONGEST ? text : `${text.slice(0, LONGEST).replace(/\s+\S*$/, "")} …`);
   const since = (ms) => (ms <= data.now_ms ? `${age(data.now_ms - ms)} ago` : `in ${age(ms - data.now_ms)}`);
   function setting(value) {
@@ -89,7 +91,7 @@
     holder.append(button);
   }
   document.querySelectorAll(".command").forEach(copyable);
-  const list = (items) => el("ul", {}, ...items.map((item) => el("li", {}, item)));
+  const list = (items) => el("ul", {}, ...items.map((item) => el("li", {}, ...prose(item))));
   const faint = (text) => el("p", { class: "faint" }, text);
   function grid(headings, rows) {
     const head = el("tr", {}, ...headings.map((text) => el("th", { scope: "col" }, text)));
@@ -172,7 +174,7 @@
       return el("td", { class: kind, "data-label": name, "data-value": of(t) }, of(t) === 0 ? "" : text(of(t)));
     });
     const name = el("td", { class: "name" }, opener, several ? el("div", { class: "faint" }, t.catalog) : undefined);
-    const made = el("tr", {}, name, state(t), ...cells, el("td", { class: `why ${t.kind}` }, why(t)));
+    const made = el("tr", {}, name, state(t), ...cells, el("td", { class: `why ${t.kind}` }, ...prose(why(t))));
     return [made, detail, () => open.has(key) && toggle()];
   }
 
@@ -462,7 +464,7 @@
     const sweep = due > data.now_ms ? `Next sweep for orphans ${since(due)}, ${moment(due)}.` : "";
     return section(
       "Next run",
-      t.trouble ? el("p", { class: `${t.kind} tone` }, t.trouble) : undefined,
+      t.trouble ? el("p", { class: `${t.kind} tone` }, ...prose(t.trouble)) : undefined,
       t.trouble && (!t.reasons || t.state === "unreadable") ? undefined : el("p", {}, next),
       t.reasons && t.state !== "unreadable" ? list(t.reasons) : undefined,
       t.command ? el("p", {}, command(t.command)) : undefined,

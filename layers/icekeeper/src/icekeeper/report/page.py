@@ -546,8 +546,8 @@ def _brief(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0] or text[:_LONGEST]} …"
 
 
-def _breakable(name: str) -> str:
-    """A name that a line may break after a dot or an underscore."""
+def _breakable(text: str, after: str = r"(?<=[._])") -> str:
+    """A text that a line may break where the pattern matches: in a name after a dot or an underscore."""
     from markupsafe import Markup
 
-    return Markup("<wbr>").join(re.split(r"(?<=[._])", name))
+    return Markup("<wbr>").join(re.split(after, text))
