@@ -283,15 +283,13 @@ def pause(
     as_json: AsJson = False,
 ) -> int:
     """Stop all passes over tables until a time, however they are started; icekeeper resume ends the pause earlier."""
-    from icekeeper.administration import pauses
     from icekeeper.runtime import Runtime
 
     runtime = Runtime.open(catalog)
     until_ms = _until_ms(until, runtime.clock())
 
     def paused(name: TableName) -> Shown:
-        ends = pauses.pause(runtime.table(name), until_ms, lambda loaded: runtime.policy(loaded, {}), reason)
-        runtime.look_again(name)
+        ends = runtime.pause(name, until_ms, reason)
         document = {**about(str(name), catalog), "paused_until": ends}
         return Shown(document, _sentence(f"{name} is paused until {ends}; icekeeper resume {name} ends it earlier"))
 
@@ -300,14 +298,12 @@ def pause(
 
 def resume(catalog: CatalogName, tables: Tables = None, as_json: AsJson = False) -> int:
     """End the pause of tables now."""
-    from icekeeper.administration import pauses
     from icekeeper.runtime import Runtime
 
     runtime = Runtime.open(catalog)
 
     def resumed(name: TableName) -> Shown:
-        ended = pauses.end_pause(runtime.table(name), lambda loaded: runtime.policy(loaded, {}))
-        runtime.look_again(name)
+        ended = runtime.resume(name)
         what = "was not paused" if ended is None else f"is maintained again; it was paused until {ended}"
         return Shown({**about(str(name), catalog), "was_paused_until": ended}, _sentence(f"{name} {what}"))
 
