@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from html import unescape
+from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.error import HTTPError
@@ -21,12 +23,16 @@ import pytest
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.cli.console import OutputLost
+from icekeeper.cycle import pass_process
+from icekeeper.cycle.pass_process import PassEnd, PassOrder
 from icekeeper.cycle.service import Service
+from icekeeper.detection.proposal import Proposal
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
 from icekeeper.machine.clock import HOUR_MS, system_clock
 from icekeeper.maintenance import run_pass
 from icekeeper.model import TableName
+from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.report.outcome import PassOutcome
 from icekeeper.report.page import security_policy
 from icekeeper.runtime import Runtime
@@ -112,6 +118,27 @@ def test_tables_are_verified_once_an_interval_and_only_on_request(command: Comma
     assert [entry["state"] for entry in command("list", "--json").json["tables"]] == ["damaged", "well"]
     again = command(*run, "--verify-interval", "7d")
     assert (again.code, len(again.out.splitlines())) == (0, 1)
+
+
+def test_a_verification_does_not_delay_the_end_of_the_process() -> None:
+    """It changes nothing, so its process is killed; a pass ends with its current operation."""
+    process, stop = object.__new__(pass_process._PassProcess), threading.Event()
+    process._orders, _theirs = Pipe()
+    stop.set()
+    order = PassOrder(
+        proposal=Proposal("ns.t", (), 0.0),
+        catalog=CATALOG,
+        policies=TablePolicies({}),
+        overrides={},
+        detected_ms=0,
+        run="",
+        timeout_s=60,
+        retries=0,
+        only_verifies=True,
+    )
+    end = process._end(order, 60.0, stop)
+    assert end == PassEnd("skipped", "verify: the process is about to end", is_cut=True)
+    assert process._end(replace(order, only_verifies=False), 0.1, stop) is None
 
 
 def test_one_cycle_maintains_the_tables_that_need_it_and_prints_a_line_for_each(command: Command) -> None:
