@@ -213,7 +213,7 @@ def test_wrong_calls_change_nothing_and_the_text_has_a_line_per_table(command: C
     answer = command("orphans", "--bucket", str(command.warehouse), *GRACE)
     assert answer.code == 0
     assert answer.out.splitlines()[1].split() == ["ns.a", "succeeded", "removed", "1", "orphan", "file(s)"]
-    assert "outside all tables: 1 file(s), 1 B, left alone" in answer.out
+    assert "outside all tables: 1 file, 1 B, left alone" in answer.out
     assert not local_path(orphan).exists()
 
 
