@@ -35,7 +35,7 @@ from icekeeper.report.outcome import (
     skipped,
     succeeded,
 )
-from icekeeper.report.page import CatalogFacts, catalog_document, render_page, within
+from icekeeper.report.page import CatalogFacts, catalog_document, recorded_facts, render_page, within
 from icekeeper.report.terminal import (
     print_bucket,
     print_detection,
@@ -49,6 +49,7 @@ from icekeeper.state.claims import CatalogLook, UnseenEntry
 from icekeeper.state.findings import CatalogScan, Part, TableLayout, Verdict
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
+from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import PassRecord
 from icekeeper.state.trends import TrendRow
 from icekeeper.text import size_text, usd_text
@@ -302,6 +303,33 @@ def test_the_trend_of_the_fleet_has_the_last_state_of_each_table_by_each_day() -
         [now_s, 2, 65, 4, 3 * 2**20 + 70],
     ]
     assert (len(document["trend"]), document["sizes"]) == (60, {"tables": 2, "files": [[20, 7], [21, 1]]})
+
+
+def test_a_trend_begins_with_the_state_before_its_first_day(tmp_path: Path) -> None:
+    """A table that changed before and within the 59 days is not new."""
+    state, day = SqliteStateStore(tmp_path / "state.db"), 24 * HOUR_MS
+    state.lake_stats.record(seen("a.b"))
+    state.trends.record(
+        (identity("a.b"), TrendRow(observed_ms=NOW_MS - days * day, data_files=days), None) for days in (90, 70, 10)
+    )
+    (rows,) = recorded_facts(state, CatalogId("lake", "w"), NOW_MS).trends.values()
+    assert [(row.observed_ms, row.data_files) for row in rows] == [(NOW_MS - 59 * day, 70), (NOW_MS - 10 * day, 10)]
+
+
+def test_a_paused_table_is_counted_as_waiting_and_asks_for_nothing() -> None:
+    paused = {"paused_until": {"source": "icekeeper pause", "value": "2026-12-01"}}
+    page = render_page([document_of(seen("a.b", DUE, policy=paused))], NOW_MS)
+    assert '<p class="said">1 has work due or waiting, of 1 table.</p>' in page
+    assert '<section class="first' not in page
+
+
+def test_the_page_counts_tables_that_were_never_verified() -> None:
+    day = 24 * HOUR_MS
+    lake = [seen("a.b", verified_ms=NOW_MS - 9 * day), seen("a.c", verified_ms=NOW_MS - 3 * day)]
+    note = '<dd class="faint">{}</dd>'.format
+    assert note("all verified within 9 days") in render_page([document_of(*lake)], NOW_MS)
+    page = render_page([document_of(*lake, seen("a.d"), seen("a.e"))], NOW_MS)
+    assert note("2 never verified, 2 verified within 9 days") in page
 
 
 DUE = Verdict(reasons=("60 small files",), priority=0.5, sweep_due_ms=NOW_MS + HOUR_MS)

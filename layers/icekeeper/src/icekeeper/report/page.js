@@ -46,7 +46,7 @@
   const parted = (parts) => parts.flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
   const breakable = (name) => parted(name.split(/(?<=[._])/));
   const prose = (text) => parted(text.split(/(?<=\/)(?!\/)/));
-  const brief = (text) => (text.length <= LONGEST ? text : `${text.slice(0, LONGEST).replace(/\s+\S*$/, "")} …`);
+  const brief = (text) => (text.length <= LONGEST ? text : `${text.slice(0, LONGEST).replace(/\s+\S*$/, "")}\u00a0…`);
   const since = (ms) => (ms <= data.now_ms ? `${age(data.now_ms - ms)} ago` : `in ${age(ms - data.now_ms)}`);
   function setting(value) {
     if (value === null || (Array.isArray(value) && !value.length)) return "none";

@@ -543,7 +543,9 @@ _LONGEST = 240
 
 def _brief(text: str) -> str:
     """The text, cut after a word if it is long."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0] or text[:_LONGEST]} …"
+    return (
+        text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0] or text[:_LONGEST]}\N{NO-BREAK SPACE}…"
+    )
 
 
 def _breakable(text: str, after: str = r"(?<=[._])") -> str:
