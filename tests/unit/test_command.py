@@ -16,7 +16,7 @@ from botocore.exceptions import EndpointConnectionError, NoCredentialsError, Pro
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.cli import main
 from icekeeper.cli.arguments import EXAMPLES, EXIT_CODES, FOR_OPERATORS
-from icekeeper.cli.console import heartbeat, print_failed, progress_bar, write_output
+from icekeeper.cli.console import heartbeat, people, print_failed, progress_bar, write_output
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.state.open import open_state
 from icekeeper.storage.failures import describe_failure
@@ -175,6 +175,22 @@ def test_progress_keeps_its_clocks_in_a_line_of_80_characters(
     assert max(map(len, lines)) <= 80
     assert [line for line in lines if not re.search(r" \d:\d\d:\d\d +[-\d]:[-\d]{2}:[-\d]{2} *$", line)] == []
     assert any("500 MB of 923 MB" in line for line in lines)
+
+
+def test_a_line_that_is_printed_meanwhile_replaces_the_progress(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one screen, the progress would draw over the result of a table."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with progress_bar() as show:
+        show("compact: rewriting", 1, 2)
+        people(as_json=True).print("ns.a succeeded")
+        show("pass: compact", 0, 0)
+        show("compact: planning", 0, 0)
+    before, _, after = capfd.readouterr().err.partition("ns.a succeeded\n")
+    assert before.endswith("\x1b[2K"), "the line of the progress is erased"
+    assert "compact: rewriting" in after, "and drawn below"
+    assert "compact: planning" in after
 
 
 def test_the_word_error_is_red_on_a_terminal_only(

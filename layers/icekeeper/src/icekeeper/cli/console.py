@@ -27,7 +27,7 @@ from icekeeper.text import escaped, masked, masked_document, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import ProgressColumn
+    from rich.progress import Progress, ProgressColumn
     from rich.text import Text
 
     from icekeeper.engines.engine import Engine, EngineName
@@ -46,6 +46,8 @@ _WIDTH_WITHOUT_TERMINAL = 1_000
 
 
 _quiet = [False]
+_live: list[Progress] = []
+"""The progress that a terminal shows now, at most one."""
 
 
 def be_quiet(*, quiet: bool) -> None:
@@ -80,6 +82,10 @@ def _console(*, stderr: bool) -> Console:
 
         def print(self, *objects: Any, **options: Any) -> None:
             """As :class:`rich.console.Console` does; raises OutputLost if standard output cannot be written to."""
+            for lines in _live:
+                if lines.console is not self and self.is_terminal:  # the progress would be drawn over the text
+                    lines.console.print(*objects, **options)
+                    return
             try:
                 super().print(*objects, **options)
             except OSError as error:
@@ -298,7 +304,10 @@ def progress_bar() -> Iterator[ProgressCallback]:
 
         def show(what: str, done: int, total: int) -> None:
             share.note(what, done, total)
-            if what.startswith(PASS):
+            if what.startswith(PASS):  # of the next table
+                for _, task in phases.values():
+                    lines.remove_task(task)
+                phases.clear()
                 return
             operation = what.partition(":")[0]
             phase, task = phases.get(operation, ("", None))
@@ -314,7 +323,11 @@ def progress_bar() -> Iterator[ProgressCallback]:
             parts += [f"{share.percent} % of the pass"] if share.percent else []
             lines.update(task, completed=done, total=total or None, amount=", ".join(parts))
 
-        yield show
+        _live.append(lines)
+        try:
+            yield show
+        finally:
+            _live.remove(lines)
 
 
 _HEARTBEAT_S = 30.0

@@ -278,7 +278,7 @@ def print_detection(console: Console, report: Mapping[str, Any], *, show_all: bo
     ]
     print_rows(console, rows)
     for line in next_run_lines(report["next_run"], report["scanned"]) if "next_run" in report else ():
-        console.print(Text(line, style="dim"), soft_wrap=True)
+        print_sentence(console, line, "dim")
 
 
 def _warning_text(found: Mapping[str, Any]) -> Text:
@@ -360,7 +360,7 @@ def print_passes(
     print_rows(console, rows, none)
     if passes:
         bad = f", {totals['failed']} not succeeded" if totals["failed"] else ""
-        console.print(f"{counted(int(totals['passes']), 'pass', 'passes')}{bad}: {_effect(totals)}", soft_wrap=True)
+        print_sentence(console, f"{counted(int(totals['passes']), 'pass', 'passes')}{bad}: {_effect(totals)}")
 
 
 def _effect(document: Mapping[str, Any]) -> str:
