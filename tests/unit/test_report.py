@@ -323,6 +323,11 @@ def test_a_paused_table_is_counted_as_waiting_and_asks_for_nothing() -> None:
     assert '<section class="first' not in page
 
 
+def test_a_long_reason_is_cut_between_words() -> None:
+    page = render_page([document_of(seen("a.b", Verdict(reasons=("files " * 60,))))], NOW_MS)
+    assert f"<p>{'files ' * 39}files\N{NO-BREAK SPACE}…</p>" in page
+
+
 def test_the_page_counts_tables_that_were_never_verified() -> None:
     day = 24 * HOUR_MS
     lake = [seen("a.b", verified_ms=NOW_MS - 9 * day), seen("a.c", verified_ms=NOW_MS - 3 * day)]

@@ -543,9 +543,10 @@ _LONGEST = 240
 
 def _brief(text: str) -> str:
     """The text, cut after a word if it is long."""
-    return (
-        text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0] or text[:_LONGEST]}\N{NO-BREAK SPACE}…"
-    )
+    if len(text) <= _LONGEST:
+        return text
+    head = text[:_LONGEST]
+    return f"{head.rpartition(' ')[0] or head}\N{NO-BREAK SPACE}…"
 
 
 def _breakable(text: str, after: str = r"(?<=[._])") -> str:
