@@ -170,7 +170,7 @@ class PlannedCompactionStore(Records):
                 "sk": planned_compaction_key(identity),
                 "snapshot_id": planned.snapshot_id,
                 "digest": planned.digest,
-                "files": planned.files,
+                "file_count": planned.files,
                 "why": planned.why,
                 "planned_ms": planned.planned_ms,
                 "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=planned.planned_ms),
@@ -187,11 +187,11 @@ def planned_compaction(item: Item) -> PlannedCompaction:
     """The record that an item holds."""
     with understood(item):
         return PlannedCompaction(
-            snapshot_id=int(item["snapshot_id"]),
+            snapshot_id=item["snapshot_id"],
             digest=item["digest"],
-            files=int(item["files"]),
+            files=item["file_count"],
             why=item["why"],
-            planned_ms=int(item["planned_ms"]),
+            planned_ms=item["planned_ms"],
         )
 
 

@@ -135,11 +135,11 @@ _TYPE_NAMES: Mapping[type, str] = {int: "a whole number", str: "text", bool: "a 
 _TYPES: Mapping[str, type] = {
     name: kind
     for kind, names in {
-        int: "until_ms changed_ms run_out_ms counted_ms ended_ms observed_ms requested_ms started_ms "
+        int: "until_ms changed_ms run_out_ms counted_ms ended_ms observed_ms planned_ms requested_ms started_ms "
         "finished_ms tried_ms at_ms problems verified_ms cut_ms missing_ms snapshot_id file_count turn times",
         str: "name holder kind origin state prefixes list_id metadata_location version "
         "entry folder folders data_roots seen uuid location counters warnings policy metrics settings table_name "
-        "catalog warehouse verdict timeline facts run_id status summary engine path why schema_digest look "
+        "catalog warehouse verdict timeline facts run_id status summary engine path why schema_digest digest look "
         "work failures passes values",
         bool: "impossible former_table",
         bytes: "paths",
