@@ -410,7 +410,7 @@ def test_loads_are_shown_as_json(command: Command, tmp_path: Path) -> None:
         assert document["load"]["state"] == state
         assert command("stage", state, "ns.t", "--name", "L", "--json").json == document
     line = " ".join(command("stage", "list", "ns.t").out.split())
-    assert line == f"L failed 5 file(s), {prefix}, since {document['load']['changed']}"
+    assert line == f"L failed 5 files, {prefix}, since {document['load']['changed']}"
     staged_again = command("stage", "add", "ns.t", "--name", "L", "--file", paths[0])
     assert one_sentence(staged_again.err) == "load 'L' is failed already; choose another name"
     answer = command("stage", "adopted", "ns.t", "--name", "L")
