@@ -28,7 +28,10 @@ def details(command: Command, *arguments: str, catalog: str | None = CATALOG) ->
     return found
 
 
-def test_a_set_up_that_works_is_described_and_nothing_changes(command: Command) -> None:
+def test_a_set_up_that_works_is_described_and_nothing_changes(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ICEKEEPER_CORPUS", raising=False)  # of some runs of the tests
     table = command.table()
     before = command.contents()
     found = details(command)

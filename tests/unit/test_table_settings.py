@@ -239,7 +239,7 @@ def test_protected_prefixes_are_the_union_of_all_layers() -> None:
     assert resolved.policy.orphan_protected_prefixes == ("s3://a", "s3://b", "s3://c", "s3://d", "s3://e")
     assert resolved.sources["orphan_protected_prefixes"] == (
         "deployment ICEKEEPER_ORPHAN_PROTECTED_PREFIXES, rule, table property icekeeper.orphan_protected_prefixes, "
-        "--set, bound ICEKEEPER_BOUND_ORPHAN_PROTECTED_PREFIXES"
+        "this call, bound ICEKEEPER_BOUND_ORPHAN_PROTECTED_PREFIXES"
     )
 
 
