@@ -84,6 +84,16 @@ Catalogs: TypeAlias = Annotated[
         help="a catalog, as for the other commands; repeatable",
     ),
 ]
+AnyCatalogs: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog",
+        "-c",
+        metavar="C",
+        autocompletion=completion.catalogs,
+        help="only this catalog; repeatable; default: all configured catalogs",
+    ),
+]
 Operations: TypeAlias = Annotated[
     str | None,
     typer.Option(

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icekeeper.cli import completion
-from icekeeper.cli.arguments import AsJson, only_catalog
+from icekeeper.cli.arguments import AnyCatalogs, AsJson, only_catalog
 from icekeeper.cli.console import EXIT_OK, answer, print_failed
 from icekeeper.errors import CatalogNotFound, MaintenanceError, PartlyListed, PolicyError, StorageError
 from icekeeper.model import TableName
@@ -41,16 +40,7 @@ class Check:
 
 
 def doctor(
-    catalogs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--catalog",
-            "-c",
-            metavar="C",
-            autocompletion=completion.catalogs,
-            help="a catalog to check; repeatable; default: all configured catalogs",
-        ),
-    ] = None,
+    catalogs: AnyCatalogs = None,
     write: Annotated[
         bool, typer.Option("--write", help="also write, read and delete a scratch file beside a table's data")
     ] = False,

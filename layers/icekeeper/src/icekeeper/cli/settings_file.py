@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icekeeper.cli import completion
-from icekeeper.cli.arguments import AsJson
+from icekeeper.cli.arguments import AnyCatalogs, AsJson
 from icekeeper.cli.console import EXIT_OK, answer, notify
 from icekeeper.errors import PartlyListed, PolicyError
 from icekeeper.text import counted
@@ -69,16 +68,7 @@ def policy_check(
     file: Annotated[
         str | None, typer.Argument(metavar="FILE", help="a path or an s3:// address; default: the file in force")
     ] = None,
-    catalogs: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--catalog",
-            "-c",
-            metavar="C",
-            autocompletion=completion.catalogs,
-            help="a catalog whose tables are matched; repeatable; default: all configured catalogs",
-        ),
-    ] = None,
+    catalogs: AnyCatalogs = None,
     as_json: AsJson = False,
 ) -> int:
     """Check a file of settings, and show what each of its rules sets for which tables."""

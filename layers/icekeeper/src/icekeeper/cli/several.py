@@ -147,8 +147,7 @@ def answer_each(
     documents = [result.document for result in results]
     problems = list(dict.fromkeys(result.problem for result in results if result.problem))
     if as_json:
-        good = sum(document["status"] == "succeeded" for document in documents)
-        status = "succeeded" if good == len(results) else "partial" if good else "failed"
+        status = _of_all([document["status"] for document in documents])
         several = {"catalog": catalog.id.name, "status": status, "tables": documents}
         print_json(documents[0] if names_one(tables) else several)
     if not problems:
@@ -221,11 +220,12 @@ def run_each(
 
 def of_several(results: Results) -> str:
     """How several passes ended: ``failed`` if none succeeded, ``partial`` if some did not."""
-    from icekeeper.report.outcome import PassStatus
+    return _of_all([result.status.value for result in results])
 
-    good = sum(result.status is PassStatus.SUCCEEDED for result in results)
-    ended = PassStatus.SUCCEEDED if good == len(results) else PassStatus.PARTIAL if good else PassStatus.FAILED
-    return ended.value
+
+def _of_all(statuses: Sequence[str]) -> str:
+    good = statuses.count("succeeded")
+    return "succeeded" if good == len(statuses) else "partial" if good else "failed"
 
 
 def trouble_of(results: Results) -> str:

@@ -29,6 +29,7 @@ from icekeeper.operations.compaction.plan.plan_table import plan_by_manifests
 from icekeeper.operations.compaction.terms.output_names import partition_path
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.policy_fit import fitting
+from icekeeper.pass_context.stores import cached_read, shared_reads, sharing_reads
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.state.claims import CutOff, CutWork, waiting_cuts
@@ -36,7 +37,6 @@ from icekeeper.state.findings import Part, PlannedCompaction, TableLayout
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.store import Glance, StateStore
-from icekeeper.storage.storage import Storage
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +98,7 @@ class Afresh:
                 raise
             resolved = error
         head = health_head(loaded.metadata, resolved)
-        storage = Storage(loaded.io_properties)
-        reader = TableReader(loaded.metadata, storage.read)
+        reader = _reader(loaded)
         # A v1 snapshot without a manifest list needs every manifest read; where a pass was cut off, any read may hang.
         manifests = None if cut or head is None or head.manifest_list is None else reader.manifests(head)
         identity = identity_of(catalog, loaded)
@@ -172,6 +171,7 @@ class Afresh:
                     unread[str(table)] = str(error)
         return unread
 
+    @sharing_reads()
     def _record(self, table: TableName) -> None:
         """Record the health of a table, with what the last scan concluded about it, and its layout."""
         layout = self.layout(table)
@@ -190,7 +190,7 @@ class Afresh:
         resolved, identity = self._policy(loaded), identity_of(self.catalog, loaded)
         if not resolved.runs(Operation.COMPACT) or self.state.glance(identity, now_ms=now_ms).findings:
             return False
-        plan = plan_by_manifests(TableReader(loaded.metadata, Storage(loaded.io_properties).read), resolved, now_ms)
+        plan = plan_by_manifests(_reader(loaded), resolved, now_ms)
         head = loaded.metadata.head(resolved.policy.branch)
         if plan is None or head is None:
             return False
@@ -215,7 +215,7 @@ class Afresh:
 
         loaded = self.catalog.load(table)
         metadata = loaded.metadata
-        reader = TableReader(metadata, Storage(loaded.io_properties).read)
+        reader = _reader(loaded)
         try:
             resolved: ResolvedPolicy | PolicyError = self._policy(loaded)
             advice = advise_table(self.catalog, table, self._policy)
@@ -244,6 +244,11 @@ class Afresh:
             {"reason": item.message[:_LONGEST_ADVICE], "gain": item.gain, "statement": statement[:_LONGEST_ADVICE]}
             for item, statement in zip(advice[:_MOST_ADVICE], statements, strict=False)
         ]
+
+
+def _reader(loaded: LoadedTable) -> TableReader:
+    shared = shared_reads()
+    return TableReader(loaded.metadata, cached_read(shared.manifests, shared.storage(loaded.io_properties)))
 
 
 def _holders(costs: TableCosts) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from icekeeper.pass_context.job import Job
 from icekeeper.pass_context.metadata_files import metadata_of_other_entries, newer_metadata
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.pass_context.served import ServedCatalogs
-from icekeeper.pass_context.stores import Stores
+from icekeeper.pass_context.stores import Stores, cached_read
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.activity import PassShare, Progress, Spent
 from icekeeper.state.leases import HeldLease
@@ -166,12 +166,7 @@ class OperationContext:
 
     def reader(self, loaded: LoadedTable) -> TableReader:
         """Reads the table's manifests, and notes the folders of its files in ``footprint``."""
-        metadata, storage = loaded.metadata, self.stores.storage(loaded)
-
-        def read(path: str) -> bytes:
-            storage.require([path])  # another table's pass may have read it
-            return self.stores.manifests.read(storage.place, path, storage.read)
-
+        metadata, read = loaded.metadata, cached_read(self.stores.manifests, self.stores.storage(loaded))
         if self.planned is not None:  # its files may not exist, so they leave no footprint
             return TableReader(metadata, partial(self.planned.read, read=read))
         return TableReader(metadata, read, partial(self.footprint.see, own=data_folders(metadata)))

@@ -68,6 +68,16 @@ class MetadataCache:
         return data
 
 
+def cached_read(manifests: MetadataCache, storage: Storage) -> Callable[[str], bytes]:
+    """Reads manifests and manifest lists of a table through the cache, within the bound of ``storage``."""
+
+    def read(path: str) -> bytes:
+        storage.require([path])  # another table's pass may have read it
+        return manifests.read(storage.place, path, storage.read)
+
+    return read
+
+
 class SharedReads:
     """Cached manifests, and one client per set of credentials; safe to share between threads."""
 
