@@ -25,6 +25,8 @@ from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import CommitStateUnknown, StorageError
 from icekeeper.machine.clock import HOUR_MS
+from icekeeper.operations.compaction.work import exchange
+from icekeeper.operations.compaction.work.exchange import SharedDisk
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, Status
 from icekeeper.state.leases import has_died
@@ -390,10 +392,13 @@ def test_a_table_on_a_full_disk_keeps_its_rows(disk: SmallDisk, tmp_path: Path) 
 def test_a_sort_that_spills_to_a_full_disk_fails_and_names_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sort by one process that exceeds its memory spills to the temporary folder."""
+    """A sort by one process that exceeds its memory spills to the temporary folder, which had space a moment ago."""
     limit_memory(monkeypatch)
+    shared = SharedDisk()
+    monkeypatch.setattr(exchange, "DISK", shared)
     with small_disk(tmp_path / "scratch") as disk, maintained_table(tmp_path) as table:
         monkeypatch.setattr(tempfile, "tempdir", str(disk.folder))
+        shared.room_bytes(1, shutil.disk_usage(disk.folder).free)
         table.create()
         fill(table, 3, 5_000)
         rows, before = table.rows(), table.files()
