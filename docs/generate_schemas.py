@@ -77,6 +77,14 @@ def snapshot_id(what: str) -> dict[str, Schema]:
 
 ANY: Schema = {}
 STATUS = one_of("how it ended", "succeeded", "skipped", "refused", "partial", "failed")
+PROBLEM = fields(
+    "",
+    {
+        "kind": text("a name of docs/recovery.md"),
+        "path": text("the file"),
+        "detail": text("what is wrong with it"),
+    },
+)
 TABLE = {"table": text("NAMESPACE.TABLE"), "catalog": text("name of the catalog in PyIceberg's configuration")}
 ABOUT = {**TABLE, "status": STATUS}
 METRICS = by_key("amounts by name, such as `compact.files_merged`; docs/operations has them all", number())
@@ -327,6 +335,18 @@ PLAN_OF_ONE = fields(
     },
     MAINTAIN_MORE,
 )
+MOVED = fields(
+    "a snapshot",
+    {
+        **snapshot_id("its id"),
+        "time": text("ISO 8601, UTC"),
+        "operation": or_null(text("append, overwrite, delete or replace")),
+        **{
+            f"{what}_rows": or_null(whole("rows of data files, by its summary; null: the summary does not say"))
+            for what in ("added", "deleted", "total")
+        },
+    },
+)
 PIN = fields(
     "a pin",
     {
@@ -551,17 +571,7 @@ DOCUMENTS: dict[str, Schema] = {
         {
             **ABOUT,
             "ok": flag("whether nothing is wrong"),
-            "problems": each(
-                "what is wrong",
-                fields(
-                    "",
-                    {
-                        "kind": text("a name of docs/recovery.md"),
-                        "path": text("the file"),
-                        "detail": text("what is wrong with it"),
-                    },
-                ),
-            ),
+            "problems": each("what is wrong", PROBLEM),
             "checked": by_key("how many snapshots, manifests and files were looked at", whole()),
         },
         {"remedies": by_key("what to do, by kind of problem", text())},
@@ -649,6 +659,25 @@ DOCUMENTS: dict[str, Schema] = {
     "pause": one_or_several("A pause", {**ABOUT, "paused_until": text("ISO 8601, UTC")}),
     "resume": one_or_several(
         "The end of a pause", {**ABOUT, "was_paused_until": or_null(text("ISO 8601, UTC; null: there was no pause"))}
+    ),
+    "rollback": fields(
+        "A branch that is set back to a snapshot",
+        {
+            **ABOUT,
+            "dry_run": flag("whether nothing was changed"),
+            "outcome": one_of("nothing: the branch is at that snapshot already", "nothing", "planned", "done"),
+            "summary": text("in a sentence"),
+        },
+        {
+            "branch": text("its name"),
+            "from_snapshot": MOVED,
+            "to_snapshot": MOVED,
+            "leaving": each("the snapshots that the branch loses, newest first", MOVED),
+            "returning": each("the snapshots that the branch gains, newest first", MOVED),
+            "problems": each("what is wrong with the snapshot, none of which keeps it from being read", PROBLEM),
+            "tag": or_null(text("the tag that keeps the old head for 30 days")),
+            "no_tag": or_null(text("why no tag keeps the old head")),
+        },
     ),
     "pin-add": fields(
         "A pin that was added", {**ABOUT, "pin": PIN}, {"warnings": each("why its snapshot may expire earlier", text())}

@@ -26,6 +26,7 @@ ROOMS = (
     "deletion",
     "operations",
     "verification",
+    "repair",
     "administration",
     "advice",
     "detection",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError
-from icekeeper.model import TableName
+from icekeeper.model import Nothing, TableName
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.keys import Scope, refuse_meaningless
 from icekeeper.policy.values import text_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from icekeeper.detection.proposal import FleetReport
     from icekeeper.pass_context.table_handle import TableHandle
+    from icekeeper.repair.rollback import Rollback
     from icekeeper.report.outcome import PassOutcome
     from icekeeper.state.lake_stats import LakeStats
     from icekeeper.state.staging import StagedLoad
@@ -135,6 +136,28 @@ class Icekeeper:
     def verify(self, table: str | Table) -> Verification:
         """Check that every referenced file exists and that the metadata is consistent."""
         return self._runtime.verify(self._name(table))
+
+    def rollback(
+        self,
+        table: str | Table,
+        to: int | str,
+        *,
+        branch: str | None = None,
+        not_ancestor: bool = False,
+        dry_run: bool = False,
+    ) -> Rollback | Nothing:
+        """Set a branch back to a snapshot (an id, tag or branch) whose files all exist; see ``icekeeper rollback``.
+
+        ``branch`` defaults to that of the table's policy.  ``not_ancestor``: the snapshot need not be an ancestor of
+        the branch's head.  :class:`.Nothing`: the branch is at that snapshot already.
+
+        Raises:
+            OperationRefused: files of the snapshot are missing, or another run maintains the table.
+            PlanStale: the branch moved meanwhile; nothing was changed.
+        """
+        return self._runtime.rollback(
+            self._name(table), str(to), branch=branch, not_ancestor=not_ancestor, dry_run=dry_run
+        )
 
     def health(self, table: str | Table, settings: Settings | None = None) -> LakeStats:
         """How the table looks now and what is wrong with it; reads at most three manifests and eight footers."""

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog, served_catalog
 from icekeeper.engines.engine import EngineName
-from icekeeper.errors import PolicyError, StorageError
+from icekeeper.errors import PlanStale, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, steady_s, system_clock
-from icekeeper.model import CatalogId, TableName
+from icekeeper.model import CatalogId, Nothing, TableName
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import DEFAULT_SOURCE, ResolvedPolicy
 from icekeeper.report.activity import Progress, silent
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from icekeeper.pass_context.context import OperationContext
     from icekeeper.pass_context.served import SharedRun
     from icekeeper.pass_context.table_handle import TableHandle
+    from icekeeper.repair.rollback import Rollback
     from icekeeper.report.outcome import BucketOutcome, ListingWriter, PassOutcome
     from icekeeper.verification.checks import Verification
 
@@ -355,6 +356,56 @@ class Runtime:
         ended = pauses.end_pause(self.table(table), lambda loaded: self.policy(loaded, {}))
         self.look_again(table)
         return ended
+
+    def rollback(
+        self,
+        table: TableName,
+        to: str,
+        *,
+        branch: str | None = None,
+        not_ancestor: bool = False,
+        dry_run: bool = False,
+        agree: Callable[[Rollback], object] | None = None,
+    ) -> Rollback | Nothing:
+        """Set a branch, by default that of the table's policy, back to a snapshot (an id, tag or branch ``to``).
+
+        ``not_ancestor``: the snapshot need not be an ancestor of the branch's head.  ``agree`` is called with the plan
+        before the lease is taken, and raises if it must not be done.
+
+        Raises:
+            PolicyError: no such table, branch or snapshot, or the snapshot is no ancestor.
+            OperationRefused: files of the snapshot are missing, or another run maintains the table.
+            PlanStale: the branch has moved meanwhile; nothing was changed.
+            StorageError: catalog, store or state store failed.
+        """
+        from icekeeper.engines.local_engine import LocalEngine
+        from icekeeper.maintenance.run_pass import Turn, leased
+        from icekeeper.repair.rollback import checked, plan_rollback, roll_back
+
+        def plan(loaded: LoadedTable, branch: str) -> Rollback | Nothing:
+            found = plan_rollback(loaded.metadata, str(table), branch, to, not_ancestor=not_ancestor)
+            return found if isinstance(found, Nothing) else checked(loaded, found)
+
+        loaded = self.catalog.load(table)
+        resolved = self.policy(loaded, {} if branch is None else {"branch": branch})
+        context = self.context(loaded, resolved, LocalEngine(), dry_run=dry_run)
+        shown: Rollback | None = None
+        if dry_run or agree is not None:
+            first = plan(loaded, resolved.policy.branch)
+            if dry_run or agree is None or isinstance(first, Nothing):
+                return first
+            agree(shown := first)
+        self.state.require_writable()
+        with leased(context, Turn(command="icekeeper rollback")) as lease:
+            loaded = self.catalog.load(table)  # a pass may have changed it before
+            found = plan(loaded, resolved.policy.branch)
+            if isinstance(found, Nothing):
+                return found
+            if shown is not None and found.head.snapshot_id != shown.head.snapshot_id:
+                raise PlanStale(f"branch '{found.branch}' of {table} has moved meanwhile; roll back again")
+            roll_back(self.table(table), loaded, found, lease.require)
+        self.look_again(table)
+        return found
 
     def sweep_bucket(
         self,

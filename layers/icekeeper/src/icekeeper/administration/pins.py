@@ -15,6 +15,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.deletion.neighbours import has_its_own_bucket
 from icekeeper.errors import (
     CommitConflict,
     CommitStateUnknown,
@@ -34,16 +35,12 @@ from icekeeper.policy.ownership import why_bucket_expires
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage.paths import split_path
 from icekeeper.storage.storage import Storage
 
 CURRENT = "current"
 _LONGEST_MS = 366 * 24 * HOUR_MS
 # Without colons: the names of jobs' pins contain a colon, so that they never equal a person's.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-# The end of the name of an S3 Tables bucket; each table has its own.  "Snapshot management … if you configure branches
-# or tags with a retention … is skipped" (Amazon S3 user guide, "Considerations and limitations").
-_AWS_TABLE_BUCKET = "--table-s3"
 
 
 def add_pin(handle: TableHandle, *, snapshot: str, ttl_ms: int, name: str | None = None, with_tag: bool = False) -> Pin:
@@ -163,7 +160,9 @@ def _check_tag(metadata: TableMetadata, pin: Pin, *, is_ours: bool) -> None:
     require_writable(metadata)
     if metadata.format_version < 2:
         raise PolicyError("tables of format version 1 cannot have tags; pin without a tag")
-    if split_path(metadata.location).authority.endswith(_AWS_TABLE_BUCKET):
+    # "Snapshot management … if you configure branches or tags with a retention … is skipped" (Amazon S3 user guide,
+    # "Considerations and limitations").
+    if has_its_own_bucket(metadata.location):
         raise PolicyError("a tag would switch off the table bucket's own snapshot management; pin without a tag")
     found = metadata.refs.get(pin.tag or "")
     if found is not None and not (is_ours and _is_tag_of(found, pin)):

@@ -53,6 +53,7 @@ from icekeeper.cli.passes import history, orphans, plan, request_app, run, run_w
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.protection import claims_app, pause, pin_app, resume, stage_app
 from icekeeper.cli.reports import advise, health, report
+from icekeeper.cli.rollback import rollback
 from icekeeper.cli.saved_plans import apply
 from icekeeper.cli.settings_file import mention_file_here, policy_check, policy_init
 from icekeeper.cli.several import Shown, Tables, answer_each
@@ -91,6 +92,7 @@ app.command()(plan)
 app.command()(apply)
 app.command()(pause)
 app.command()(resume)
+app.command()(rollback)
 app.command()(health)
 app.command()(advise)
 app.command()(orphans)

@@ -198,6 +198,10 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "plan": ("What a pass would do, and what branches and tags cost", "shop.orders --catalog lake"),
     "maintain": ("Run a maintenance pass over one table, or over several", "'shop.*' --catalog lake --dry-run"),
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
+    "rollback": (
+        "Set a branch back to a snapshot that is whole",
+        "shop.orders --to 8744736658442914487 --catalog lake",
+    ),
     "history": ("What past passes did, over one table or all", "--since 24h --failed"),
     "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
     "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),

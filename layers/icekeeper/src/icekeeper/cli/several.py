@@ -97,13 +97,25 @@ def confirm(names: Sequence[TableName], tables: Sequence[str], *, yes: bool) -> 
     if yes or not any(map(is_pattern, tables)):
         return
     what = f"{counted(len(names), 'table')} would be changed"
+
+    def show(console: Console) -> None:
+        for name in names[:_MOST_ASKED]:
+            console.print(f"  {name}", soft_wrap=True)
+        if len(names) > _MOST_ASKED:
+            console.print(f"  and {len(names) - _MOST_ASKED} more")
+
+    ask(what, show, f"{what}: {', '.join(map(str, names))}")
+
+
+def ask(what: str, show: Callable[[Console], object], in_words: str = "") -> None:
+    """Show what would be done, and ask whether to do it; ``in_words`` is the same for an error, by default ``what``.
+
+    Raises:
+        PolicyError: the answer is no, or there is no terminal to ask on.
+    """
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()):
-        raise PolicyError(f"{what}: {', '.join(map(str, names))}; there is no terminal to ask on, confirm with --yes")
-    console = people(as_json=True)
-    for name in names[:_MOST_ASKED]:
-        console.print(f"  {name}", soft_wrap=True)
-    if len(names) > _MOST_ASKED:
-        console.print(f"  and {len(names) - _MOST_ASKED} more")
+        raise PolicyError(f"{in_words or what}; there is no terminal to ask on, confirm with --yes")
+    show(people(as_json=True))
     if not typer.confirm(f"{what}. Continue?", err=True):
         raise PolicyError("not confirmed; nothing was changed")
 

@@ -80,8 +80,10 @@ class TableHandle:
         loaded: LoadedTable,
         memory: TableMemory,
         prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
+        renew: Callable[[], None] = lambda: None,
     ) -> Committed | Nothing:
-        """Commit changes of refs or properties that write no data files or manifests.
+        """Commit changes of refs or properties that write no data files or manifests; ``renew`` is called just before
+        each swap, and raises if the table's lease was lost.
 
         Whatever the table's properties say, the commit deletes no metadata files, because only passes check who else
         needs them; orphan removal deletes them later (rule: delete-below-own-locations).
@@ -103,6 +105,7 @@ class TableHandle:
             max_retries=_RETRIES,
             discard=discard,
             pinned_metadata=lambda: (*memory.pinned_metadata(), *logged),
+            renew=renew,
             sleep=self.sleep,
         )
         return commit_with_retries(self.catalog, loaded, prepared, terms)

@@ -1,0 +1,54 @@
+"""The way back from a mend: a tag keeps the branch's old head for 30 days (rule: the-old-head-stays)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from icekeeper.deletion.neighbours import has_its_own_bucket
+from icekeeper.errors import MetadataUnreadable
+from icekeeper.machine.clock import HOUR_MS
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.table_reader import TableReader
+
+KEPT_MS = 30 * 24 * HOUR_MS
+"""How long the old head is kept."""
+_TAG = "icekeeper-before-"
+
+
+def tag_of(snapshot_id: int) -> str:
+    """The name of the tag that keeps an old head."""
+    return f"{_TAG}{snapshot_id}"
+
+
+def why_no_tag(metadata: TableMetadata, reader: TableReader, head: Snapshot) -> str | None:
+    """Why the old head gets no tag; ``None``: it gets one.
+
+    A tag on a snapshot whose metadata cannot be read would stop every later expiry.
+    """
+    if metadata.format_version < 2:
+        return "tables of format version 1 cannot have tags"
+    if has_its_own_bucket(metadata.location):
+        return "a tag would switch off the table bucket's own snapshot management"
+    known = metadata.refs.get(tag_of(head.snapshot_id))
+    if known is not None and (known.type, known.snapshot_id) != ("tag", head.snapshot_id):
+        return f"{known.type} '{known.name}' of the table points at snapshot {known.snapshot_id}"
+    try:
+        for _, entries in reader.entries(reader.manifests(head)):
+            deque(entries, maxlen=0)
+    except MetadataUnreadable as error:
+        return f"its metadata cannot be read: {error}"
+    return None
+
+
+def tag_update(metadata: TableMetadata, head: Snapshot, now_ms: int) -> Mapping[str, Any]:
+    """The update that tags the old head for :data:`KEPT_MS`.
+
+    The age of a ref counts from its snapshot (specification, "Snapshot Retention Policy").  The age is never shortened.
+    """
+    name = tag_of(head.snapshot_id)
+    known = metadata.refs.get(name)
+    age_ms = max(1, now_ms - head.timestamp_ms + KEPT_MS, (known.max_ref_age_ms or 0) if known is not None else 0)
+    tag = {"type": "tag", "snapshot-id": head.snapshot_id, "max-ref-age-ms": age_ms}
+    return {"action": "set-snapshot-ref", "ref-name": name, **tag}
