@@ -121,6 +121,56 @@ PASS = fields(
         **ACHIEVED,
     },
 )
+REPAIR = fields(
+    "What a repair of a table did, or would do",
+    {
+        **ABOUT,
+        "run_id": text("id of the repair, as in the journal"),
+        "dry_run": flag("whether nothing was changed"),
+        "summary": text("one sentence"),
+        "operation": or_null(one_of("operation of the snapshot", "replace", "delete", "overwrite")),
+        "repaired_manifests": whole("manifests that are written anew"),
+        "repaired_entry_count": whole("entries that are mended"),
+        "mends": each(
+            "what is mended",
+            fields(
+                "",
+                {
+                    "kind": text("a kind of mend of docs/recovery.md"),
+                    "path": text("the file"),
+                    "detail": text("what is wrong, and what is done"),
+                    "rows_lost": whole("rows that are gone for good"),
+                    "rows_back": or_null(whole("rows that reappear; null: it is unknown how many")),
+                },
+            ),
+        ),
+        "unmended": each(
+            "what stays as it is",
+            fields(
+                "",
+                {
+                    "kind": text("a kind of mend or problem of docs/recovery.md"),
+                    "path": text("the file"),
+                    "detail": text("what is wrong, and why it is left"),
+                    "option": or_null(text("the option of `repair` that mends it; null: none does")),
+                },
+            ),
+        ),
+        "retained": each(
+            "other snapshots with the same damage",
+            fields(
+                "",
+                {
+                    **snapshot_id("the snapshot"),
+                    "state": one_of("whether it is mended, too", "mended", "unmended"),
+                },
+            ),
+        ),
+        **snapshot_id("the snapshot that was committed"),
+        "tag": or_null(text("the tag that keeps the old head for 30 days")),
+        "no_tag": or_null(text("why no tag keeps it")),
+    },
+)
 FILES = fields(
     "files that the operation rewrites or deletes; a long list is in a file of its own",
     {},
@@ -565,6 +615,7 @@ DOCUMENTS: dict[str, Schema] = {
                 EACH_PASS,
             ),
         },
+        {"repairs": each("repairs of the plan, as `repair` prints them, or with an `error`", ANY)},
     ),
     "verify": one_or_several(
         "Whether a table is sound",
@@ -573,9 +624,11 @@ DOCUMENTS: dict[str, Schema] = {
             "ok": flag("whether nothing is wrong"),
             "problems": each("what is wrong", PROBLEM),
             "checked": by_key("how many snapshots, manifests and files were looked at", whole()),
+            "superseded": whole("problems of snapshots from before a repair or rollback alone; not in `problems`"),
         },
         {"remedies": by_key("what to do, by kind of problem", text())},
     ),
+    "repair": REPAIR,
     "history": fields(
         "Past passes of a table, or of several or all tables",
         {

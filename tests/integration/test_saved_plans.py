@@ -411,7 +411,7 @@ def test_only_its_owner_can_read_a_plan_and_it_has_no_secret(command: Command, m
         os.umask(before)
     assert [stat.filemode(item.stat().st_mode) for item in (path, page)] == ["-rw-------", "-rw-------"]
     assert "kept-secret" not in path.read_text()
-    assert plan.keys() == {"version", "saved_ms", "tables", "digest"}
+    assert plan.keys() == {"version", "saved_ms", "tables", "repairs", "digest"}
     assert read_plan(path.read_bytes(), "it").tables[0].table == "ns.t"
 
 

@@ -82,6 +82,7 @@ _PURE = {
     "operations.position_deletes": "plan_merges",
     "operations.statistics": "partition_statistics plan_statistics staleness",
     "pipeline": "deployment wave",
+    "repair": "damage plan",
     "report": "prices",
     "row_group_copy": "copyable entry_metrics footer footer_decisions lineage new_footer",
     "storage": "part_plan",

@@ -12,7 +12,7 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from icekeeper.commit.snapshot import manifest_header_bytes
+from icekeeper.commit.manifest_lanes import manifest_header_bytes
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import StorageError
 from icekeeper.metadata.document import TableMetadata

@@ -13,8 +13,8 @@ from deflate import deflate_compress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.commit import snapshot
-from icekeeper.commit.snapshot import ManifestLanes
+from icekeeper.commit import manifest_lanes
+from icekeeper.commit.manifest_lanes import ManifestLanes
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.machine.resources import on_cores
 from icekeeper.metadata import manifest_write as manifest_copy
@@ -364,7 +364,7 @@ def test_manifests_hold_the_entries_that_fit_the_target() -> None:
 
 
 def test_the_number_of_manifests_in_a_commit_is_capped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "_MOST_MANIFESTS", 10)
+    monkeypatch.setattr(manifest_lanes, "_MOST_MANIFESTS", 10)
     assert len(cut(1, *[(1,)] * 20, properties={"commit.manifest.target-size-bytes": "1"})) == 10
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from icekeeper.commit.snapshot import manifest_target_bytes
+from icekeeper.commit.manifest_lanes import manifest_target_bytes
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.operations.compaction.terms.recipe import MAX_SORT_COLUMNS, choose_recipe
 from icekeeper.operations.compaction.terms.write_properties import metrics_modes, output_properties, writer_options

@@ -12,14 +12,14 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.catalogs.load import open_catalog, served_catalog
 from icekeeper.engines.engine import EngineName
-from icekeeper.errors import PlanStale, PolicyError, StorageError
+from icekeeper.errors import OperationRefused, PlanStale, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, steady_s, system_clock
 from icekeeper.model import CatalogId, Nothing, TableName
 from icekeeper.pass_context.table_policy import TablePolicies
@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from icekeeper.detection.proposal import FleetReport
     from icekeeper.engines.engine import Engine
     from icekeeper.maintenance.run_pass import Turn
-    from icekeeper.maintenance.saved_plan import SavedTable
+    from icekeeper.maintenance.saved_plan import SavedRepair, SavedTable
     from icekeeper.operations.expiry.ref_costs import TableCosts
     from icekeeper.pass_context.context import OperationContext
     from icekeeper.pass_context.served import SharedRun
     from icekeeper.pass_context.table_handle import TableHandle
+    from icekeeper.repair.plan import RepairOptions
+    from icekeeper.repair.repair import RepairOutcome
     from icekeeper.repair.rollback import Rollback
     from icekeeper.report.outcome import BucketOutcome, ListingWriter, PassOutcome
     from icekeeper.verification.checks import Verification
@@ -540,3 +542,66 @@ class Runtime:
             log.warning("%s: what verify found could not be recorded: %s", table, error)
         self.look_again(table)
         return found
+
+    def repair_context(self, table: TableName, *, dry_run: bool) -> tuple[OperationContext, LoadedTable]:
+        """The context of a repair, which needs no engine, and the table; raises as :meth:`maintain`."""
+        from icekeeper.engines.local_engine import LocalEngine
+
+        loaded = self.catalog.load(table)
+        return self.context(loaded, self.policy(loaded, {}), LocalEngine(), dry_run=dry_run), loaded
+
+    def plan_repair(self, table: TableName, options: RepairOptions) -> RepairOutcome:
+        """What :meth:`repair` would do; changes nothing.
+
+        Raises:
+            PolicyError: unknown table, or a setting is wrong.
+            StorageError: the catalog or the store does not answer.
+        """
+        from icekeeper.repair.repair import planned
+
+        return planned(*self.repair_context(table, dry_run=True), options)
+
+    def repair_to_save(self, found: RepairOutcome, options: RepairOptions) -> SavedRepair:
+        """The plan of a repair for :meth:`apply_repair`; ``found`` is the dry run that made it."""
+        from icekeeper.maintenance.saved_plan import SavedRepair
+
+        plan, loaded = found.plan, self.catalog.load(TableName.parse(found.table))
+        return SavedRepair(
+            catalog=found.catalog,
+            table=loaded.name.key,
+            uuid=loaded.metadata.uuid,
+            options=asdict(options),
+            shown="" if plan is None else plan.digest,
+            mends=() if plan is None else tuple(mend.sentence for mend in plan.every),
+        )
+
+    def apply_repair(self, saved: SavedRepair) -> tuple[RepairOutcome, Verification | None]:
+        """Do what a saved repair says (rule: apply-only-what-was-reviewed); raises as :meth:`repair`."""
+        from icekeeper.repair.plan import RepairOptions
+
+        table = TableName.recorded(saved.table)
+        if self.catalog.load(table).metadata.uuid != saved.uuid:
+            raise PlanStale(f"{table} was replaced by another table since the plan was saved; save a new plan")
+        return self.repair(table, RepairOptions(**saved.options), saved.shown)  # type: ignore[arg-type]
+
+    def repair(self, table: TableName, options: RepairOptions, shown: str) -> tuple[RepairOutcome, Verification | None]:
+        """Do what the plan with the digest ``shown`` says under the lease, and verify the table again after a commit.
+
+        Raises:
+            OperationRefused: the table is paused, its maintenance is disabled, or another run maintains it.
+            PlanStale: another plan results now; nothing was changed.
+            MaintenanceError: as :func:`icekeeper.repair.repair.repair` does.
+        """
+        from icekeeper.maintenance.pass_steps import begin
+        from icekeeper.maintenance.run_pass import Turn, leased
+        from icekeeper.pass_context.context import PassLimits
+        from icekeeper.repair.repair import repair
+
+        context, _ = self.repair_context(table, dry_run=False)
+        if why := context.resolved.why_disabled():
+            raise OperationRefused(f"{why}; nothing was repaired")
+        self.state.require_writable()
+        with leased(context, Turn(command="icekeeper repair")) as lease:
+            context = replace(context, limits=PassLimits(lease=lease))
+            outcome = repair(context, begin(context), options, shown)
+        return outcome, None if outcome.snapshot_id is None else self.verify(table)

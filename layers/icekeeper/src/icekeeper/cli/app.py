@@ -52,6 +52,7 @@ from icekeeper.cli.metrics import metrics
 from icekeeper.cli.passes import history, orphans, plan, request_app, run, run_worker
 from icekeeper.cli.policy import policy_app
 from icekeeper.cli.protection import claims_app, pause, pin_app, resume, stage_app
+from icekeeper.cli.repair import repair
 from icekeeper.cli.reports import advise, health, report
 from icekeeper.cli.rollback import rollback
 from icekeeper.cli.saved_plans import apply
@@ -98,6 +99,7 @@ app.command()(advise)
 app.command()(orphans)
 app.command()(history)
 app.command()(report)
+app.command()(repair)
 app.command()(docs)
 app.command()(doctor)
 app.command()(metrics)

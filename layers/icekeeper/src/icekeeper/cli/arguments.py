@@ -202,6 +202,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "Set a branch back to a snapshot that is whole",
         "shop.orders --to 8744736658442914487 --catalog lake",
     ),
+    "repair": ("Mend damage that verify found, from what is known", "shop.orders --catalog lake --dry-run"),
     "history": ("What past passes did, over one table or all", "--since 24h --failed"),
     "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
     "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),

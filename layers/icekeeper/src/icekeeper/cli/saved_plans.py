@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,7 +27,7 @@ from icekeeper.machine.clock import iso_utc, system_clock
 from icekeeper.text import counted
 
 if TYPE_CHECKING:
-    from icekeeper.maintenance.saved_plan import SavedPlan, SavedTable
+    from icekeeper.maintenance.saved_plan import SavedPlan, SavedRepair, SavedTable
     from icekeeper.model import TableName
     from icekeeper.report.outcome import PassOutcome
 
@@ -53,7 +53,17 @@ def save_plan(path: Path, tables: Sequence[SavedTable]) -> None:
     """
     from icekeeper.maintenance.saved_plan import SavedPlan
 
-    plan = SavedPlan(version=_version(), saved_ms=system_clock(), tables=tuple(tables))
+    _write(path, SavedPlan(version=_version(), saved_ms=system_clock(), tables=tuple(tables)))
+
+
+def save_repair(path: Path, repair: SavedRepair) -> None:
+    """Write the plan of a repair; as :func:`save_plan`."""
+    from icekeeper.maintenance.saved_plan import SavedPlan
+
+    _write(path, SavedPlan(version=_version(), saved_ms=system_clock(), repairs=(repair,)))
+
+
+def _write(path: Path, plan: SavedPlan) -> None:
     write_output("--save", path, json.dumps(plan.to_json(), indent=1) + "\n")
 
 
@@ -121,6 +131,8 @@ def apply(
 
     wait_ms = 0 if wait is None else time_ms(wait, "--wait")
     saved, console = _read(plan), people(as_json=as_json)
+    if saved.repairs:
+        return _apply_repairs(saved, as_json=as_json)
     results: list[PassOutcome | FailedTable] = []
     try:
         _apply(saved, engine, results, unsafe=unsafe, wait_ms=wait_ms, as_json=as_json)
@@ -162,3 +174,27 @@ def _apply(
                 results.append(runtime.apply(table, started, unsafe=unsafe, progress=progress, turn=turn))
             except MaintenanceError as error:
                 results.append(FailedTable(table.table, table.catalog, error))
+
+
+def _apply_repairs(plan: SavedPlan, *, as_json: bool) -> int:
+    """Repair each table of a plan as it was reviewed; an error does not stop the others."""
+    from icekeeper.runtime import Runtime
+
+    console, documents, trouble = people(as_json=as_json), list[Mapping[str, Any]](), list[str]()
+    for saved in plan.repairs:
+        try:
+            done, verified = Runtime.open(saved.catalog).apply_repair(saved)
+        except MaintenanceError as error:
+            failed = FailedTable(saved.table, saved.catalog, error)
+            failed.show(console)
+            documents.append(failed.document)
+            trouble.append(failed.problem)
+        else:
+            console.print(f"{done.table}: {done.summary}", soft_wrap=True)
+            documents.append(done.to_json())
+            if verified is not None and not verified.ok:
+                trouble.append(f"{done.table}: verify still finds {counted(len(verified.problems), 'problem')}")
+    if as_json:
+        status = "failed" if trouble else "succeeded"
+        print_json({"status": status, "saved": iso_utc(plan.saved_ms), "tables": [], "repairs": documents})
+    return print_failed("; ".join(trouble)) if trouble else EXIT_OK

@@ -6,10 +6,9 @@ Source: specification, "Optimistic Concurrency", "Sequence Numbers", "Row Lineag
 
 from __future__ import annotations
 
-import math
 import secrets
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,17 +23,12 @@ from icekeeper.commit.attempt import (
     shows_every_commit_since,
     shows_snapshot,
 )
+from icekeeper.commit.manifest_lanes import ManifestLanes, bytes_per_entry
 from icekeeper.errors import PlanStale
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.metadata.manifest_write import (
-    ManifestAssembler,
-    ManifestBuilder,
-    encode_manifest_list,
-    partition_types,
-)
+from icekeeper.metadata.manifest_write import ManifestBuilder, encode_manifest_list
 from icekeeper.metadata.overlap_depth import DEPTH_KEY
 from icekeeper.metadata.table_reader import TableReader
-from icekeeper.metadata.types import Section, section_of
 from icekeeper.metadata.updates import ref_at, same_table
 from icekeeper.metadata.writer_marks import carried_marks
 from icekeeper.model import (
@@ -48,14 +42,9 @@ from icekeeper.model import (
     PartitionValue,
 )
 
-_Kind = tuple[int, ManifestContent]
-"""One spec and one content type per manifest."""
-_Lane = tuple[bool, int, ManifestContent, Section]
-"""Whether its entries are DELETED, spec, content type and section."""
-
 # Specification, "Snapshots", ``operation``: ``replace`` keeps all rows, ``delete`` only removes rows
 # (platform: spark-streams-skip-replace).
-REPLACE, DELETE = "replace", "delete"
+REPLACE, DELETE, OVERWRITE = "replace", "delete", "overwrite"
 RECIPE_KEY = "icekeeper.recipe"
 
 
@@ -79,6 +68,17 @@ class FileReplacement:
     """How many of the plan's candidates a lookup opens on average after the commit; recorded in the summary."""
     noted: Mapping[str, str] = field(default_factory=dict)
     """More entries of the summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class MendedEntry:
+    """What replaces an entry of a manifest."""
+
+    becomes: tuple[int, ManifestEntry] | None
+    """The spec id and the entry in its place; ``None``: the entry goes."""
+    leaves_deleted: bool = False
+    """Whether an entry that goes is recorded as DELETED; never for a file that stays live by another entry, because
+    changelog readers would report its rows as deleted."""
 
 
 @dataclass(slots=True)
@@ -196,6 +196,65 @@ class SnapshotWriter:
             extra = self._extra(new, carried, old)
             extra["entries-processed"] = str(sum(manifest.existing_files_count or 0 for manifest in written))
             return self._prepare(REPLACE, [*new, *carried], ChangedFiles(), extra)
+
+    def mend_entries(
+        self,
+        mended: Mapping[tuple[str, int], MendedEntry],
+        manifests: Sequence[ManifestFile],
+        affected: Iterable[str],
+        operation: str,
+        more: Sequence[Mapping[str, Any]] = (),
+    ) -> PreparedCommit:
+        """Write the affected manifests anew with some entries mended; ``manifests``: the head's manifests.
+
+        ``mended``: the path of a manifest and the place of an entry in it, counted from 0 over entries of every status.
+        All other live entries keep their snapshot ids, sequence numbers and row ids as they are read: a row id that an
+        entry inherits depends on the row counts before it, and must not follow a mended count.
+        ``more``: further updates of the same commit, such as a tag that keeps the old head.
+
+        Raises:
+            MetadataUnreadable: an affected manifest cannot be read.
+        """
+        affected, changed = set(affected), ChangedFiles()
+        carried = [m for m in manifests if m.manifest_path not in affected and m.may_have_live_files]
+        old = [m for m in manifests if m.manifest_path in affected]
+        with self._discarding():
+            # Counts in the manifest list may be the damage, so none of them decides the size of the new manifests.
+            lanes = ManifestLanes(self.metadata, Counter(), bytes_per_entry(()), self._store_manifest)
+            for manifest, found in self.reader.entries(old):
+                spec_id = manifest.partition_spec_id
+                for place, entry in enumerate(found):
+                    if entry.is_live:
+                        mend = mended.get((manifest.manifest_path, place))
+                        for spec, written in self._mended(spec_id, entry, mend, changed):
+                            lanes.add(spec, manifest.content, written)
+            written_manifests = lanes.written()
+            extra = self._extra(written_manifests, carried, old)
+            prepared = self._prepare(operation, [*written_manifests, *carried], changed, extra)
+        return replace(prepared, updates=[*more, *prepared.updates])
+
+    def _mended(
+        self, spec_id: int, entry: ManifestEntry, mend: MendedEntry | None, changed: ChangedFiles
+    ) -> Iterator[tuple[int, ManifestEntry]]:
+        """What is written for a live entry, with its spec."""
+        if mend is None:
+            yield spec_id, replace(entry, status=EntryStatus.EXISTING)
+        elif mend.becomes is None:
+            changed.count(spec_id, entry.file, is_added=False)
+            if mend.leaves_deleted:
+                yield spec_id, replace(entry, status=EntryStatus.DELETED, snapshot_id=self.snapshot_id)
+        else:
+            (new_spec, new), old = mend.becomes, entry.file
+            if (old.key, old.content_bytes, old.record_count) != (
+                new.file.key,
+                new.file.content_bytes,
+                new.file.record_count,
+            ):
+                changed.count(spec_id, old, is_added=False)
+                changed.count(new_spec, new.file, is_added=True)
+            if new.status is EntryStatus.ADDED:
+                new = replace(new, snapshot_id=self.snapshot_id)
+            yield new_spec, new
 
     @contextmanager
     def _discarding(self) -> Iterator[None]:
@@ -398,92 +457,3 @@ def counted_totals(manifests: Sequence[ManifestFile]) -> dict[str, int]:
         totals["total-data-files" if is_data else "total-delete-files"] += sum(count or 0 for count in files)
         totals["total-records"] += sum(count or 0 for count in rows) if is_data else 0
     return totals
-
-
-# Sizes of manifests.
-
-# Java's TableProperties.MANIFEST_TARGET_SIZE_BYTES_DEFAULT
-MANIFEST_TARGET_BYTES = 8 * 1024 * 1024
-_MOST_MANIFESTS = 10_000
-_LARGEST_TARGET_BYTES = 128 * 1024 * 1024
-
-
-def manifest_target_bytes(metadata: TableMetadata, total_bytes: float) -> int:
-    """``commit.manifest.target-size-bytes``, within limits.
-
-    Entries of ``total_bytes`` make at most 10,000 manifests, because every pass reads all of them.  A manifest has at
-    most about 128 MB, because it is assembled in memory.
-    """
-    asked = metadata.property_int("commit.manifest.target-size-bytes", MANIFEST_TARGET_BYTES)
-    return min(max(1, asked, math.ceil(total_bytes / _MOST_MANIFESTS)), _LARGEST_TARGET_BYTES)
-
-
-def manifest_header_bytes(metadata: TableMetadata, spec_id: int, content: ManifestContent) -> int:
-    """The bytes of a manifest before its first entry.
-
-    Raises:
-        TableUnsupported: manifests of that spec cannot be written.
-    """
-    return ManifestAssembler(metadata, spec_id, content).header_bytes
-
-
-def bytes_per_entry(manifests: Iterable[ManifestFile]) -> float:
-    """The observed size of one encoded entry, headers included; 1 kB if no entries are known."""
-    manifests = list(manifests)
-    entries = sum(
-        (m.added_files_count or 0) + (m.existing_files_count or 0) + (m.deleted_files_count or 0) for m in manifests
-    )
-    return max(1.0, sum(m.manifest_length for m in manifests) / entries) if entries else 1024.0
-
-
-class ManifestLanes:
-    """Entries on their way into new manifests; each manifest is stored once it has the target size.
-
-    Entries of different specs, contents or sections never share a manifest, nor do live and DELETED entries.
-    """
-
-    def __init__(
-        self,
-        metadata: TableMetadata,
-        entries: Mapping[_Kind, int],
-        entry_bytes: float,
-        store: Callable[[ManifestBuilder], ManifestFile],
-    ) -> None:
-        """``entries``: how many entries are expected; ``entry_bytes``: see :func:`bytes_per_entry`."""
-        self._metadata, self._entries, self._entry_bytes, self._store = metadata, entries, entry_bytes, store
-        self._types: dict[int, list[str]] = {}
-        self._filling: dict[_Lane, tuple[ManifestBuilder, int]] = {}
-        self._written: dict[_Lane, list[ManifestFile]] = defaultdict(list)
-
-    def add(self, spec_id: int, content: ManifestContent, entry: ManifestEntry) -> None:
-        """Raises TableUnsupported: the spec, a transform or a source column is unknown."""
-        types = self._types.get(spec_id)
-        if types is None:
-            types = self._types[spec_id] = partition_types(self._metadata, spec_id)
-        section = section_of(types, entry.file.partition) if "uuid" in types else ()
-        lane = not entry.is_live, spec_id, content, section
-        found = self._filling.get(lane)
-        if found is None:
-            found = self._filling[lane] = (
-                ManifestBuilder(self._metadata, spec_id, content),
-                self._most(spec_id, content),
-            )
-        builder, most = found
-        builder.add(entry)
-        if builder.count >= most:
-            self._end(lane)
-
-    def _most(self, spec_id: int, content: ManifestContent) -> int:
-        """The entries of a full manifest."""
-        total_bytes = self._entries[spec_id, content] * self._entry_bytes
-        return max(1, int(manifest_target_bytes(self._metadata, total_bytes) / self._entry_bytes))
-
-    def _end(self, lane: _Lane) -> None:
-        builder, _ = self._filling.pop(lane)
-        self._written[lane].append(self._store(builder))
-
-    def written(self) -> list[ManifestFile]:
-        """All manifests, once all entries are added: those of live entries first."""
-        for lane in sorted(self._filling):
-            self._end(lane)
-        return [manifest for lane in sorted(self._written) for manifest in self._written[lane]]

@@ -89,8 +89,25 @@ class SavedTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavedRepair:
+    """The plan of a repair of a table."""
+
+    __pydantic_config__ = _STRICT
+
+    catalog: str
+    table: str
+    uuid: str | None
+    options: Mapping[str, bool | int | None]
+    """The fields of :class:`icekeeper.repair.plan.RepairOptions`."""
+    shown: str
+    """The digest of the plan; applying makes the plan anew, and refuses another one."""
+    mends: tuple[str, ...]
+    """What the repair does, a sentence for each mend, for the reviewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPlan:
-    """The plans for several tables, saved together."""
+    """The plans for several tables, saved together; either passes or repairs."""
 
     __pydantic_config__ = _STRICT
 
@@ -98,6 +115,7 @@ class SavedPlan:
     """The version of Icekeeper."""
     saved_ms: int
     tables: tuple[SavedTable, ...] = field(default=())
+    repairs: tuple[SavedRepair, ...] = field(default=())
 
     def require(self, version: str, now_ms: int) -> None:
         """Raise PlanStale if the plan is of another version of Icekeeper, or too old."""

@@ -11,15 +11,15 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import TableReader
+from icekeeper.verification.checks import BEFORE_TAG
 
 KEPT_MS = 30 * 24 * HOUR_MS
 """How long the old head is kept."""
-_TAG = "icekeeper-before-"
 
 
 def tag_of(snapshot_id: int) -> str:
     """The name of the tag that keeps an old head."""
-    return f"{_TAG}{snapshot_id}"
+    return f"{BEFORE_TAG}{snapshot_id}"
 
 
 def why_no_tag(metadata: TableMetadata, reader: TableReader, head: Snapshot) -> str | None:

@@ -317,6 +317,25 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
         console.print(Text.assemble("what to do about ", (kind, "red"), f": {remedy}"), soft_wrap=True)
 
 
+def print_repair(console: Console, report: Mapping[str, Any]) -> None:
+    """Print the document of ``repair --json``: what would be mended, what is left, and what old snapshots keep."""
+    console.print(Text.assemble((report["table"], "bold"), f": {report['summary']}"), soft_wrap=True)
+    for mend in report["mends"]:
+        rows = [f"{counted(mend['rows_lost'], 'row')} lost"] if mend["rows_lost"] else []
+        if mend["rows_back"] != 0:
+            known = "rows" if mend["rows_back"] is None else counted(mend["rows_back"], "row")
+            rows.append(f"{known} reappear")
+        line = Text.assemble(
+            "  ", (mend["kind"], "green"), f": {mend['detail']}", f" ({', '.join(rows)})" if rows else ""
+        )
+        console.print(line, soft_wrap=True)
+    for left in report["unmended"]:
+        what = "left" if left["option"] is None else f"needs {left['option']}"
+        console.print(Text.assemble("  ", (left["kind"], "red"), f" {what}: {left['detail']}"), soft_wrap=True)
+    for snapshot in report["retained"]:
+        console.print(f"  snapshot {snapshot['snapshot_id']} is immutable: {snapshot['state']}", soft_wrap=True)
+
+
 def print_costs(console: Console, costs: Mapping[str, Any], reclaimable: int | float) -> None:
     """Print the costs of ``plan --json``: the bytes that only one branch or tag holds, the largest first."""
     line = f"reclaimable: {size_text(reclaimable)} of the {size_text(costs['bytes'])} that its snapshots hold"

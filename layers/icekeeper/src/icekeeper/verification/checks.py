@@ -9,6 +9,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
+from icekeeper.commit.attempt import OPERATION_KEY
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import MAIN, STATES_MAY_OVERLAP_MS, Snapshot, TableMetadata
 from icekeeper.metadata.puffin import decode_footer, footer_size, has_compressed_footer
@@ -33,7 +34,8 @@ class ProblemKind(StrEnum):
     WRONG_COUNT = "wrong_count", "queries by metadata are wrong; rewrite the manifests"
     DUPLICATE_FILE = (
         "duplicate_file",
-        "rows count twice; remove the file from the table and add it once, in one commit",
+        "rows count twice; `icekeeper repair` drops an entry. Never remove the file and add it again: its new sequence "
+        "number brings deleted rows back",
     )
     BROKEN_REF = "broken_ref", "set or drop the ref"
     SEQUENCE_NUMBER = "sequence_number", "deletes may apply wrongly; get help before writing"
@@ -70,6 +72,8 @@ class Verification:
     checked: Mapping[str, int]
     referenced: Set[str] = field(default=frozenset(), repr=False, compare=False)
     """The files that its metadata references."""
+    superseded: tuple[Problem, ...] = ()
+    """Problems that only snapshots from before a repair or rollback have; they end when these snapshots expire."""
 
     @property
     def by_file(self) -> dict[str, tuple[str, str]]:
@@ -99,8 +103,28 @@ class Verification:
             "ok": self.ok,
             "problems": [{"kind": p.kind.value, "path": p.path, "detail": p.detail} for p in self.problems],
             "checked": dict(self.checked),
+            "superseded": len(self.superseded),
             **({} if self.ok else {"remedies": {kind.value: kind.remedy for kind in kinds}}),
         }
+
+
+REPAIR = "repair"
+"""The operation of a repair, in the summary of its snapshot."""
+BEFORE_TAG = "icekeeper-before-"
+"""The beginning of the names of tags that keep old heads after a repair or a rollback."""
+
+
+def superseded_snapshots(metadata: TableMetadata) -> frozenset[int]:
+    """The snapshots that repairs and rollbacks have superseded, and that only wait to expire: ancestors of a repair's
+    snapshot, and those that only a tag on an old head keeps.  The heads of all other refs are not superseded."""
+
+    def line(snapshot_ids: Iterable[int | None]) -> set[int]:
+        return {a.snapshot_id for i in snapshot_ids if i is not None for a in metadata.ancestors(i)}
+
+    old = {ref.snapshot_id for name, ref in metadata.refs.items() if name.startswith(BEFORE_TAG)}
+    heads = {ref.snapshot_id for name, ref in metadata.refs.items() if not name.startswith(BEFORE_TAG)}
+    repaired = [s.parent_id for s in metadata.snapshots.values() if s.summary.get(OPERATION_KEY) == REPAIR]
+    return frozenset((line(repaired) | (line(old) - line(heads))) - heads)
 
 
 def document_problems(metadata: TableMetadata, location: str) -> Iterator[Problem]:

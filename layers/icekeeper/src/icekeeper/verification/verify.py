@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.neighbours import owned_locations
@@ -27,6 +28,7 @@ from icekeeper.verification.checks import (
     row_id_problems,
     statistics_problems,
     summary_problems,
+    superseded_snapshots,
     vector_problems,
 )
 
@@ -36,9 +38,20 @@ _PARALLEL_REQUESTS = 16
 def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     """Check every snapshot, manifest and file that the table's current metadata references.
 
+    Problems that only snapshots from before a repair or rollback have are no problems of the table.
+
     Raises:
         StorageError: the store does not answer; a missing or damaged file is a problem instead.
     """
+    found = _verified(loaded, storage, frozenset())
+    if found.ok or not (old := superseded_snapshots(loaded.metadata)):
+        return found
+    now = _verified(loaded, storage, old).problems
+    return replace(found, problems=now, superseded=tuple(p for p in found.problems if p not in now))
+
+
+def _verified(loaded: LoadedTable, storage: Storage, left_out: Collection[int]) -> Verification:
+    """The same for all snapshots but those with the ids ``left_out``."""
     metadata = loaded.metadata
     problems = list(document_problems(metadata, loaded.metadata_location))
     problems += row_id_problems(metadata, loaded.metadata_location)
@@ -49,6 +62,8 @@ def verify_table(loaded: LoadedTable, storage: Storage) -> Verification:
     per_snapshot: list[list[ManifestFile]] = []
     heads = {ref.snapshot_id for ref in metadata.refs.values()}
     for snapshot in metadata.snapshots.values():
+        if snapshot.snapshot_id in left_out:
+            continue
         where = snapshot.manifest_list or loaded.metadata_location
         try:
             found = reader.manifests(snapshot)
@@ -191,23 +206,33 @@ def _object(path: str) -> tuple[str, str]:
     return place.authority, place.key
 
 
-def _missing_or_wrong(loaded: LoadedTable, storage: Storage, sizes: dict[str, int | None]) -> Iterator[Problem]:
-    """Compare the sizes in metadata with those of the files; those under the table's locations come from a listing."""
+def sizes_of(loaded: LoadedTable, storage: Storage, paths: Collection[str]) -> dict[str, int | None]:
+    """The sizes of objects within the table's bound, ``None`` where there is none; those under the table's locations
+    come from a listing.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
     known: dict[tuple[str, str], int] = {}
     locations = owned_locations(loaded.metadata)
     if storage.allows(loaded.metadata.location) and storage.can_list(loaded.metadata.location):
         for location in filter(storage.allows, locations):
             known.update((_object(found.path), found.size) for found in storage.list(location))
+    ask = [path for path in paths if _object(path) not in known]
+    with WorkThreads(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
+        size_of: Callable[[str], int | None] = storage.size
+        asked = dict(zip(ask, pool.map(size_of, ask), strict=True))
+    return {path: asked[path] if path in asked else known[_object(path)] for path in paths}
+
+
+def _missing_or_wrong(loaded: LoadedTable, storage: Storage, sizes: dict[str, int | None]) -> Iterator[Problem]:
+    """Compare the sizes in metadata with those of the files."""
     outside = [path for path in sizes if not storage.allows(path)]
     yield from (_not_allowed(storage, path) for path in outside)
     for path in outside:
         del sizes[path]
-    ask = [path for path in sizes if _object(path) not in known]
-    with WorkThreads(_PARALLEL_REQUESTS, thread_name_prefix="verify") as pool:
-        size_of: Callable[[str], int | None] = storage.size
-        asked = dict(zip(ask, pool.map(size_of, ask), strict=True))
-    for path, stated in sizes.items():
-        found = asked[path] if path in asked else known[_object(path)]
+    for path, found in sizes_of(loaded, storage, sizes).items():
+        stated = sizes[path]
         if found is None:
             yield Problem(ProblemKind.MISSING_FILE, path, "it is referenced but does not exist")
         elif stated is not None and stated != found:

@@ -12,7 +12,8 @@ from typing import Any
 from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.commit.snapshot import FileReplacement, manifest_header_bytes, manifest_target_bytes
+from icekeeper.commit.manifest_lanes import manifest_header_bytes, manifest_target_bytes
+from icekeeper.commit.snapshot import FileReplacement
 from icekeeper.commit.transaction import Committed
 from icekeeper.engines.engine import Engine
 from icekeeper.errors import StorageError

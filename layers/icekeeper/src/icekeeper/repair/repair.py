@@ -1,0 +1,237 @@
+"""Repairs a table: read its head, plan, and under its lease plan again, commit, and write the journal.
+
+A repair does exactly what was shown.  The plan is made anew under the lease and on each newer head, and a plan that
+differs from the one that was shown is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.commit.attempt import PreparedCommit
+from icekeeper.errors import MetadataUnreadable, PlanStale, StorageError
+from icekeeper.metadata.document import branch_head, require_writable
+from icekeeper.metadata.table_reader import manifests_of
+from icekeeper.model import Nothing
+from icekeeper.pass_context.context import OperationContext
+from icekeeper.repair.damage import duplicates, wrong_lists
+from icekeeper.repair.plan import Found, Head, MendKind, RepairOptions, RepairPlan, Unmended, plan_of
+from icekeeper.repair.way_back import tag_of, tag_update, why_no_tag
+from icekeeper.state.store import PassRecord
+from icekeeper.storage.storage import Storage
+from icekeeper.text import counted
+from icekeeper.verification.checks import REPAIR, ProblemKind
+from icekeeper.verification.verify import sizes_of
+
+log = logging.getLogger(__name__)
+
+Finder = Callable[[Head, RepairOptions], Found]
+"""A pure finder, which decides by what was read of the head."""
+FINDERS: tuple[Finder, ...] = (duplicates, wrong_lists)
+ReadingFinder = Callable[[Head, RepairOptions, LoadedTable, Storage], Found]
+"""A finder that reads more of the table, such as footers or vectors."""
+READING_FINDERS: tuple[ReadingFinder, ...] = ()
+# Mends that make a file readable again for every snapshot that lists it.
+_FOR_EVERY_SNAPSHOT = frozenset({MendKind.MISSING_FILE})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairOutcome:
+    """What a repair did, or would do."""
+
+    table: str
+    catalog: str
+    run_id: str
+    dry_run: bool
+    plan: RepairPlan | None
+    """``None``: the branch has no snapshot."""
+    retained: tuple[tuple[int, str], ...] = ()
+    """The other retained snapshots with the same damage: id, and ``mended`` or ``unmended``."""
+    snapshot_id: int | None = None
+    """The snapshot that was committed."""
+    tag: str | None = None
+    """The tag that keeps the head from before the repair."""
+    no_tag: str | None = None
+    """Why no tag keeps it."""
+
+    @property
+    def summary(self) -> str:
+        """A sentence for people and the journal."""
+        plan = self.plan
+        if plan is None or (plan.is_empty and not plan.unmended):
+            return "nothing to repair"
+        entries, manifests = counted(len(plan.mends), "entry", "entries"), counted(len(plan.affected), "manifest")
+        does = "would mend" if self.dry_run else "mended"
+        mends = f"{does} {entries} in {manifests} ({plan.operation})" if not plan.is_empty else "nothing was mended"
+        left = f"; {counted(len(plan.unmended), 'finding')} left" if plan.unmended else ""
+        kept = f"; tag {self.tag} keeps the old head for 30 days" if self.tag is not None else ""
+        if self.no_tag is not None:
+            kept = f"; no tag keeps the old head: {self.no_tag}"
+        return f"{mends}{left}{kept}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of ``repair --json``."""
+        plan = self.plan
+        return {
+            "table": self.table,
+            "catalog": self.catalog,
+            "status": "failed" if plan is not None and plan.unmended else "succeeded",
+            "run_id": self.run_id,
+            "dry_run": self.dry_run,
+            "summary": self.summary,
+            "operation": None if plan is None or plan.is_empty else plan.operation,
+            "repaired_manifests": 0 if plan is None else len(plan.affected),
+            "repaired_entry_count": 0 if plan is None else len(plan.mends),
+            "mends": [] if plan is None else [mend.document() for mend in plan.every],
+            "unmended": [] if plan is None else [left.document() for left in plan.unmended],
+            "retained": [{"snapshot_id": i, "snapshot_id_text": str(i), "state": state} for i, state in self.retained],
+            "snapshot_id": self.snapshot_id,
+            "snapshot_id_text": None if self.snapshot_id is None else str(self.snapshot_id),
+            "tag": self.tag,
+            "no_tag": self.no_tag,
+        }
+
+
+def plan_repair(context: OperationContext, loaded: LoadedTable, options: RepairOptions) -> RepairPlan | None:
+    """The plan for the head of the policy's branch; ``None``: it has no snapshot.
+
+    A manifest list or manifest that cannot be read is a finding of its own; then nothing else is planned.
+
+    Raises:
+        PolicyError: there is no such branch.
+        StorageError: the store does not answer.
+    """
+    branch = context.policy.branch
+    snapshot = branch_head(loaded.metadata, branch)
+    if snapshot is None:
+        return None
+    storage = context.stores.storage(loaded)
+    try:
+        reader = context.reader(loaded)
+        manifests = tuple(reader.manifests(snapshot))
+        entries = {m.manifest_path: tuple(found) for m, found in reader.entries(manifests)}
+    except MetadataUnreadable as error:
+        left = Unmended(
+            kind=ProblemKind.UNREADABLE_METADATA.value,
+            path=snapshot.manifest_list or loaded.metadata_location,
+            sentence=f"{error}; no entry can be mended before it is readable",
+        )
+        return RepairPlan(snapshot_id=snapshot.snapshot_id, branch=branch, unmended=(left,))
+    paths = {e.file.file_path for found in entries.values() for e in found if e.is_live}
+    head = Head(
+        metadata=loaded.metadata,
+        snapshot=snapshot,
+        manifests=manifests,
+        entries=entries,
+        sizes=sizes_of(loaded, storage, {path for path in paths if storage.allows(path)}),
+    )
+    found = [finder(head, options) for finder in FINDERS]
+    found += [finder(head, options, loaded, storage) for finder in READING_FINDERS]
+    return plan_of(head, branch, found)
+
+
+def planned(context: OperationContext, loaded: LoadedTable, options: RepairOptions) -> RepairOutcome:
+    """The outcome of a dry run; raises as :func:`plan_repair`."""
+    plan = plan_repair(context, loaded, options)
+    return RepairOutcome(
+        table=str(context.table),
+        catalog=context.catalogs.own.id.name,
+        run_id=context.run_id,
+        dry_run=True,
+        plan=plan,
+        retained=() if plan is None else tuple(_retained(context, loaded, plan)),
+    )
+
+
+def _retained(context: OperationContext, loaded: LoadedTable, plan: RepairPlan) -> Iterator[tuple[int, str]]:
+    """The snapshots beside the head that list a manifest of the plan: they are immutable, so most stay as they are."""
+    lasting = {m.manifest for m in plan.mends if m.kind not in _FOR_EVERY_SNAPSHOT}
+    lasting.update(m.manifest for m in plan.manifests)
+    reader = context.reader(loaded)
+    for snapshot in loaded.metadata.snapshots.values():
+        if snapshot.snapshot_id == plan.snapshot_id or plan.is_empty:
+            continue
+        try:
+            listed = manifests_of(reader, [snapshot]).keys()
+        except MetadataUnreadable:
+            yield snapshot.snapshot_id, "unmended"
+            continue
+        if not plan.affected.isdisjoint(listed):
+            yield snapshot.snapshot_id, "mended" if lasting.isdisjoint(listed) else "unmended"
+
+
+def repair(context: OperationContext, loaded: LoadedTable, options: RepairOptions, shown: str) -> RepairOutcome:
+    """Do what the plan with the digest ``shown`` says, and record it in the journal; the context holds the lease.
+
+    Raises:
+        PlanStale: the table changed so that another plan results; nothing was changed.
+        MaintenanceError: nothing was committed, or the outcome of the commit is unknown.
+    """
+    context = replace(context, may_be_stopped=True)
+    context.require_allowed()
+    began_ms, outcome = context.clock(), replace(planned(context, loaded, options), dry_run=False)
+    plan = outcome.plan
+    _require_same(plan, shown)
+    if plan is None or plan.is_empty:
+        return outcome
+    outcome = _committed(context, loaded, options, outcome, plan)
+    _journal(context, outcome, began_ms)
+    return outcome
+
+
+def _require_same(plan: RepairPlan | None, shown: str) -> None:
+    if plan is not None and plan.digest != shown:
+        raise PlanStale("the table has changed since the repair was planned; nothing was changed; plan again")
+
+
+def _committed(
+    context: OperationContext, loaded: LoadedTable, options: RepairOptions, outcome: RepairOutcome, plan: RepairPlan
+) -> RepairOutcome:
+    done = outcome
+    """The outcome of the last attempt."""
+
+    def prepare(head: LoadedTable) -> PreparedCommit:
+        nonlocal done
+        require_writable(head.metadata)
+        current = plan
+        if head.metadata_location != loaded.metadata_location:
+            again = plan_repair(context, head, options)
+            if again is None:
+                raise PlanStale(f"branch '{plan.branch}' no longer has a snapshot")
+            _require_same(again, plan.digest)
+            current = again
+        writer = replace(context.snapshot_writer(head), operation=REPAIR)
+        reader, keep = context.reader(head), list[Mapping[str, Any]]()
+        no_tag = why_no_tag(head.metadata, reader, writer.head)
+        if no_tag is None:
+            keep.append(tag_update(head.metadata, writer.head, context.stores.now_ms(head)))
+        done = replace(outcome, plan=current, tag=None if no_tag else tag_of(current.snapshot_id), no_tag=no_tag)
+        manifests = reader.manifests(writer.head)
+        return writer.mend_entries(current.mended_entries, manifests, current.affected, current.operation, keep)
+
+    committed = context.commit(loaded, prepare)
+    assert not isinstance(committed, Nothing)
+    return replace(done, snapshot_id=committed.prepared.snapshot_id)
+
+
+def _journal(context: OperationContext, outcome: RepairOutcome, began_ms: int) -> None:
+    document = outcome.to_json()
+    metrics = {f"repair.{key}": document[key] for key in ("repaired_manifests", "repaired_entry_count")}
+    record = PassRecord(
+        identity=context.memory.identity,
+        run_id=context.run_id,
+        started_ms=began_ms,
+        finished_ms=context.clock(),
+        status="succeeded",
+        summary=f"repair: {outcome.summary}",
+        metrics=metrics,
+        engine="none",
+    )
+    try:
+        context.state.record_pass(record)
+    except StorageError as error:
+        log.warning("%s: the repair could not be recorded: %s", context.table, error)
