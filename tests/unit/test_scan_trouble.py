@@ -19,6 +19,7 @@ from icekeeper.detection.detect import detect, detect_catalog
 from icekeeper.detection.list_tables import CatalogSource
 from icekeeper.detection.proposal import FleetReport, Skip, detection_json
 from icekeeper.errors import MetadataUnreadable, PartlyListed, PolicyError, StorageError
+from icekeeper.health.table_state import TableState, WarningKind, state_of
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import CatalogId, TableName
@@ -110,14 +111,27 @@ def test_a_catalog_with_a_slow_listing_does_not_delay_the_others(state: CountedS
     )
 
 
-def test_a_table_with_wrong_settings_is_an_error_and_a_warning(state: CountedState) -> None:
-    wrong = TableMetadata({**table().document, "properties": {"icekeeper.min_input_files": "few"}})
-    report = scanned(state, PreparedCatalog({"ns.t": wrong}))
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"min_input_files": "few"}, "policy key min_input_files cannot be 'few'"),
+        ({"branch": "audit"}, "policy key branch names 'audit', which is not a branch of this table"),
+        ({"strategy": "sort", "sort_order": "nope"}, "sort_order names column 'nope', which does not exist"),
+        ({"where": "nope > 3"}, "policy key where cannot be 'nope > 3': the table has no column 'nope'"),
+    ],
+)
+def test_a_table_with_wrong_settings_is_an_error_and_a_warning(
+    settings: dict[str, str], why: str, state: CountedState
+) -> None:
+    """Detection and ``list`` agree: the table gets no pass, so it is not well."""
+    own = {f"icekeeper.{key}": value for key, value in settings.items()}
+    report = scanned(state, PreparedCatalog({"ns.t": TableMetadata({**table().document, "properties": own})}))
     (skip,) = report.skipped
     assert skip.is_error
-    assert skip.reason.startswith("policy key min_input_files cannot be 'few'")
+    assert skip.reason.startswith(why)
     (stats,) = state.lake_stats.of_catalog(CatalogId("C", "s3://prod-lake/"))
     assert list(stats.warnings) == ["wrong_settings"]
+    assert state_of(stats) == (TableState.TROUBLE, WarningKind.WRONG_SETTINGS)
 
 
 def test_a_scan_survives_lost_leases_and_lake_stats_but_not_lost_requests(

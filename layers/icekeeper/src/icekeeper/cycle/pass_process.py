@@ -166,7 +166,7 @@ class Passes:
         except (LeaseHeld, PlanStale) as reason:
             return PassEnd("skipped", str(reason))
         except MaintenanceError as error:
-            return PassEnd("failed", str(error))
+            return PassEnd("failed", f"verify: {error}" if order.only_verifies else str(error))
         except Exception as error:  # one table must not end the process
             log.exception("the pass over %s broke", order.proposal.table)
             return PassEnd("failed", f"{type(error).__name__}: {error}")

@@ -27,7 +27,6 @@ from icekeeper.detection.signals import (
     sweep_memory,
     wanted_clustering,
 )
-from icekeeper.errors import PolicyError
 from icekeeper.health.examine import (
     finding_warnings,
     listed_manifests,
@@ -45,7 +44,6 @@ from icekeeper.metadata.document import (
 )
 from icekeeper.operations.compaction.plan.where import why_not_rewritten
 from icekeeper.operations.expiry.retention import ExpiryPlan, expiry_at
-from icekeeper.operations.policy_fit import check_fit
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
 from icekeeper.policy.sweep_rhythm import next_proposal_ms, sweep_interval_ms
 from icekeeper.state.findings import PlannedCompaction
@@ -74,30 +72,27 @@ def assess_table(
 
     Raises:
         StorageError: ``plan_sweep`` failed.
+        PolicyError: the policy names an order or columns that the table does not have.
     """
     metadata, policy, sweeps = loaded.metadata, resolved.policy, memory.sweeps
-    found: Proposal | Skip | None = _why_filters_misfit(loaded, resolved)
-    if found is None:
-        deletes = not loaded.versioned_by  # else passes refuse to (rule: branches-outside-need-everything)
-        plan = _expirable(metadata, policy, memory, now_ms) if deletes else ExpiryPlan((), ())
-        grace_ms = policy.orphan_older_than_ms
-        found = assess(
-            str(loaded.name),
-            metadata,
-            resolved,
-            now_ms=now_ms,
-            expirable=len(plan.snapshot_ids),
-            expirable_refs=len(plan.refs),
-            seen=memory.seen,
-            failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads) if deletes else 0,
-            due=due_sweep(plan_sweep, identity, metadata, resolved, sweeps, fleet=fleet, now_ms=now_ms)
-            if deletes
-            else (),
-            clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
-            has_unreadable=any(file.schema_digest for file in memory.findings.values()),
-            manifests=manifests,
-            planned=known_plan(metadata, resolved, memory, now_ms),
-        )
+    deletes = not loaded.versioned_by  # else passes refuse to (rule: branches-outside-need-everything)
+    plan = _expirable(metadata, policy, memory, now_ms) if deletes else ExpiryPlan((), ())
+    grace_ms = policy.orphan_older_than_ms
+    found: Proposal | Skip = assess(
+        str(loaded.name),
+        metadata,
+        resolved,
+        now_ms=now_ms,
+        expirable=len(plan.snapshot_ids),
+        expirable_refs=len(plan.refs),
+        seen=memory.seen,
+        failed_loads=sum(load.can_be_cleaned(now_ms, grace_ms) for load in memory.loads) if deletes else 0,
+        due=due_sweep(plan_sweep, identity, metadata, resolved, sweeps, fleet=fleet, now_ms=now_ms) if deletes else (),
+        clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
+        has_unreadable=any(file.schema_digest for file in memory.findings.values()),
+        manifests=manifests,
+        planned=known_plan(metadata, resolved, memory, now_ms),
+    )
     found = as_requested(found, resolved, identity.uuid) if is_requested else found
     warning = _unreadable(metadata, memory)
     if isinstance(found, Skip):
@@ -145,16 +140,6 @@ def next_sweep_ms(
         return 0
     memory = sweep_memory(identity, metadata, resolved.policy, sweeps, fleet=fleet, now_ms=now_ms)
     return next_proposal_ms(memory, interval_ms, identity.key, now_ms)
-
-
-def _why_filters_misfit(loaded: LoadedTable, resolved: ResolvedPolicy) -> Skip | None:
-    """Skip a table if every pass would refuse a filter of its policy."""
-    try:
-        if resolved.policy.where is not None and resolved.why_disabled() is None:
-            check_fit(loaded.metadata, resolved.policy, ())
-    except PolicyError as error:
-        return Skip(str(loaded.name), str(error), is_error=True)
-    return None
 
 
 def known_plan(

@@ -33,6 +33,7 @@ from icekeeper.health.lake_log import LakeLog, Twins
 from icekeeper.machine.clock import HOUR_MS, Reached, within_budget
 from icekeeper.metadata.document import Snapshot
 from icekeeper.model import CatalogId, TableName
+from icekeeper.operations.policy_fit import fitting
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.policy_file import matches
 from icekeeper.report.activity import scan_finished, scan_started
@@ -287,6 +288,8 @@ class Scanner:
         memory = self.store.glance(identity, now_ms=self.now_ms)
         try:
             resolved = self.resolve_policy(place.catalog, loaded)
+            if not is_requested:  # a pass answers the request
+                fitting(loaded.metadata, resolved)
         except RequestRefused:  # not about the table's own settings
             raise
         except PolicyError as error:
@@ -307,14 +310,17 @@ class Scanner:
                 manifests=manifests if isinstance(manifests, int) else None,
             )
 
+        found: Proposal | Skip | None = None
         try:
             recorded = found = assessed(resolved, self.plan_sweep)
             if self.own_policy is not None:
-                resolved = self.own_policy(place.catalog, loaded)
+                resolved = fitting(loaded.metadata, self.own_policy(place.catalog, loaded))
                 recorded = assessed(resolved, lambda identity, due: None)
         except Exception as error:
-            verdict = Verdict(left_alone=masked(str(error)))
-            self._observe(place, loaded, identity, resolved, memory, verdict, manifests)
+            wrong = error if isinstance(error, PolicyError) else resolved
+            self._observe(place, loaded, identity, wrong, memory, Verdict(left_alone=masked(str(error))), manifests)
+            if found is not None and isinstance(error, PolicyError):
+                return found  # only operations that the call does not run have wrong settings
             raise
         sweep_ms = next_sweep_ms(
             identity, loaded.metadata, resolved, memory.sweeps, fleet=place.fleet, now_ms=self.now_ms

@@ -32,7 +32,7 @@ from icekeeper.operations.compaction.plan.large_files import large_from
 from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.operations.statistics.plan_statistics import statistics_columns
 from icekeeper.operations.statistics.staleness import MIN_CHANGED_SHARE, staleness
-from icekeeper.policy import Operation, Policy, ResolvedPolicy, Strategy, gc_enabled
+from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
 from icekeeper.policy.sweep_rhythm import (
     SweepMemory,
     first_sweep_ms,
@@ -178,9 +178,6 @@ def wanted_clustering(metadata: TableMetadata, policy: Policy) -> str | None:
     Raises:
         PolicyError: the policy names an order or columns that the table does not have.
     """
-    orders = policy.sort_order is not None or metadata.default_sort_order_fields
-    if policy.strategy is Strategy.BINPACK or (policy.strategy is Strategy.AUTO and not orders):
-        return None  # without reading the schema, which is slow for wide tables
     try:
         recipe = choose_recipe(metadata, policy)
     except TableUnsupported:  # compaction reports it, if there is another reason for a pass

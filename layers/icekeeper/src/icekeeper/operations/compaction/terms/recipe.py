@@ -79,10 +79,11 @@ def choose_recipe(metadata: TableMetadata, policy: Policy) -> ClusterRecipe | No
         PolicyError: there is no sort order to apply, or the order names a column that cannot be used.
         TableUnsupported: the table's own order cannot be applied.
     """
+    orders = policy.sort_order is not None or metadata.default_sort_order_fields
+    if policy.strategy is Strategy.BINPACK or (policy.strategy is Strategy.AUTO and not orders):
+        return None  # without reading the schema, which is slow for wide tables
     columns = {leaf.name: leaf for leaf in leaf_columns(metadata.current_schema) if not leaf.repeated}
     sizes = policy.target_file_size_bytes, policy.min_file_size_bytes
-    if policy.strategy is Strategy.BINPACK:
-        return None
     if policy.strategy is Strategy.ZORDER:
         return ClusterRecipe(Strategy.ZORDER, _curve(metadata, columns, policy.sort_order), *sizes)
     if policy.sort_order is not None:
