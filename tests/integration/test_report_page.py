@@ -9,12 +9,14 @@ from dataclasses import replace
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from icekeeper.cycle.metrics_server import CycleHealth, ServedPage, served
 from icekeeper.report.metrics import StateMetrics
 from icekeeper.report.page import catalog_document, render_page, security_policy
+from icekeeper.state.findings import Verdict
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.text import escaped, size_text
 from support.browser import AXE, Browser, chromium
@@ -183,6 +185,49 @@ def test_names_and_times_are_whole_at_every_width(browser: Browser, tmp_path: Pa
     labels = [text for _, ticks in charts for text, _ in ticks]
     assert [text for _, ticks in charts for text, is_inside in ticks if not is_inside] == []
     assert [text for text in labels if "NaN" in text or re.search(r"^[.:]|T.*Z|:.*:.*:", text)] == []
+
+
+_LISTED = "return [...document.querySelectorAll('.name button')].map((one) => one.textContent)"
+
+
+def test_a_table_and_a_state_have_a_link(browser: Browser, hostile_page: Path) -> None:
+    """A link to a table opens it, whatever is in its name."""
+    browser.look()
+    browser.open(hostile_page)
+    browser.run("document.querySelector('.states a[data-kind=damaged]').click()")
+    assert len(browser.run(_LISTED)) == 1
+    name = browser.run("const one = document.querySelector('.first .title'); one.click(); return one.textContent")
+    opened = "return document.querySelector('.name button[aria-expanded=true]')?.textContent"
+    browser.wait_for(f"{opened} === arguments[0]", name)
+    assert set(browser.run(_LISTED)) == {name}
+    browser.open(hostile_page)
+    assert browser.run(opened) is None
+    evil = f"evil.{escaped(HOSTILE)}"
+    address = quote(f"lake/{evil}", safe="!'()*")
+    browser.driver.get(f"{hostile_page.as_uri()}#{address}")
+    browser.wait_for(f"{opened} === arguments[0]", evil)
+
+
+def test_a_reason_names_files_without_their_folders_and_the_end_of_a_pause(browser: Browser, tmp_path: Path) -> None:
+    facts = fleet(2)
+    broken = f"verify found damage in 1 file: s3://b/deep/folder/{'0123456789' * 4}.parquet: it does not exist"
+    paused = {"paused_until": {"value": "2026-12-01T06:00:00Z", "source": "table property icekeeper.paused_until"}}
+    lake = [
+        replace(facts.lake[0], warnings={"damaged": broken}, policy={}),
+        replace(facts.lake[1], warnings={}, policy=paused, verdict=Verdict(left_alone="the table is paused")),
+    ]
+    page = tmp_path / "page.html"
+    page.write_text(render_page([catalog_document(replace(facts, lake=lake, passes={}), NOW_MS)], NOW_MS))
+    browser.look()
+    browser.open(page)
+    reason = "verify found damage in 1 file: …/01234567890123…456789.parquet: it does not exist"
+    assert browser.run("return document.querySelector('.first li p').textContent") == reason
+    reasons = browser.run("return [...document.querySelectorAll('td.why')].map((one) => one.textContent)")
+    assert reasons == [reason, "paused until 1\u00a0Dec\u00a02026,\u00a006:00\u00a0UTC"]
+    open_tables(browser)
+    details = browser.run("return [...document.querySelectorAll('.detail')].map((one) => one.textContent)")
+    assert [text.count("it does not exist") for text in details] == [1, 0]
+    assert "No pass runs: paused until" in details[1]
 
 
 def test_a_button_copies_a_command_or_selects_it(browser: Browser, hostile_page: Path) -> None:

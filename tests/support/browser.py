@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.support.wait import WebDriverWait
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 NEEDED = "NEEDS_CHROMIUM"
@@ -49,6 +50,10 @@ class Browser:
     def run(self, script: str, *arguments: object) -> Any:
         """The value that JavaScript returns."""
         return self.driver.execute_script(script, *arguments)
+
+    def wait_for(self, script: str, *arguments: object) -> None:
+        """Wait until the script returns true; the test fails after ten seconds."""
+        WebDriverWait(self.driver, 10).until(lambda driver: driver.execute_script(script, *arguments))
 
     def console(self) -> list[str]:
         """The console messages since the last call."""

@@ -13,6 +13,7 @@ from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from rich.console import Console
@@ -473,7 +474,8 @@ def test_the_page_names_one_command_to_run() -> None:
 def test_text_of_a_table_is_escaped_on_the_page() -> None:
     last = last_pass("ns.t", HOSTILE, HOSTILE)
     page = render_page([document_of(seen(HOSTILE, DUE), passes=[last])], NOW_MS)
-    for part in re.findall(r"<b class=\"title\">(.*?)</b>", page):
+    for address, part in re.findall(r"<a class=\"title\" href=\"(.*?)\">(.*?)</a>", page):
+        assert unquote(unescape(address)) == f"#lake/{HOSTILE}".replace("\x07", "\\x07")
         assert unescape(part.replace("<wbr>", "")) == HOSTILE.replace("\x07", "\\x07")
     outline = Outline(page)
     assert outline.tags.count("script") == 4  # the data, the page's script, D3 and Plot
@@ -504,7 +506,7 @@ def test_a_page_above_its_size_limit_omits_details() -> None:
 
 
 class Outline(HTMLParser):
-    """The tags of a page, which must not refer to other files."""
+    """The tags of a page, which must not refer to anything outside of it."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -513,7 +515,8 @@ class Outline(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        assert not {name for name, value in attrs if value != "data:,"} & {"src", "href", "style"}
+        within = {name for name, value in attrs if value == "data:," or (name == "href" and (value or "")[:1] == "#")}
+        assert not {name for name, _ in attrs} - within & {"src", "href", "style"}
 
 
 # Output for people; colours only on a terminal.

@@ -42,9 +42,9 @@ def size_text(size: float) -> str:
 
 
 def age_text(age_ms: int) -> str:
-    """Milliseconds as whole minutes below an hour, as hours below three days, then as days."""
+    """Milliseconds as whole minutes below an hour, at least one, as hours below three days, then as days."""
     if age_ms < _HOUR_MS:
-        return counted(age_ms // _MINUTE_MS, "minute")
+        return counted(max(1, age_ms // _MINUTE_MS), "minute")
     return counted(age_ms // _HOUR_MS, "hour") if age_ms < 3 * _DAY_MS else counted(age_ms // _DAY_MS, "day")
 
 

@@ -39,14 +39,20 @@
   const moment = (ms) => (isTime(ms) ? inWords(new Date(ms)) : String(ms));
   function age(ms) {
     const [number, unit] = ms < 36e5 ? [ms / 6e4, "minute"] : ms < 2592e5 ? [ms / 36e5, "hour"] : [ms / 864e5, "day"];
-    return `${Math.floor(number)} ${unit}${Math.floor(number) === 1 ? "" : "s"}`;
+    return plural(Math.max(1, Math.floor(number)), unit);
   }
   const plural = (number, noun) => `${count(number)} ${noun}${number === 1 ? "" : "s"}`;
   // A line breaks a name only after a dot or an underscore, and a text only between words and after a slash.
   const parted = (parts) => parts.flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
   const breakable = (name) => parted(name.split(/(?<=[._])/));
   const prose = (text) => parted(text.split(/(?<=\/)(?!\/)/));
-  const brief = (text) => (text.length <= LONGEST ? text : `${text.slice(0, LONGEST).replace(/\s+\S*$/, "")}\u00a0…`);
+  // Of an address the file's name says most.
+  const named = (text) =>
+    text.replace(/\b[a-z][a-z0-9+.-]*:\/\/\S*\/([^\s/]*[^\s/:;,])/gi, (all, name) =>
+      `…/${name.length > 36 ? `${name.slice(0, 14)}…${name.slice(-14)}` : name}`,
+    );
+  const brief = (text) => cut(named(text));
+  const cut = (text) => (text.length <= LONGEST ? text : `${text.slice(0, LONGEST).replace(/\s+\S*$/, "")}\u00a0…`);
   const since = (ms) => (ms <= data.now_ms ? `${age(data.now_ms - ms)} ago` : `in ${age(ms - data.now_ms)}`);
   function setting(value) {
     if (value === null || (Array.isArray(value) && !value.length)) return "none";
@@ -72,8 +78,8 @@
   // Browsers give the clipboard only to pages of https or of this machine; elsewhere the button selects the text.
   function copyable(holder) {
     const code = holder.querySelector("code");
-    // A line breaks a command between its words only, and not after a hyphen.
-    const words = code.textContent.split(" ").map((word) => el("span", {}, ...breakable(word)));
+    // A line breaks a command between its words only, and not between an option and its value.
+    const words = code.textContent.split(/(?<! --[\w-]+) /).map((word) => el("span", {}, ...breakable(word)));
     code.replaceChildren(...words.flatMap((word, at) => (at ? [" ", word] : [word])));
     const button = el("button", { type: "button", "aria-label": `copy ${code.textContent}` }, "copy");
     const done = (text) => {
@@ -146,8 +152,13 @@
   function why(t) {
     // What deletions wait for is said once, at the top.
     const own = Object.entries(t.warnings ?? {}).flatMap(([kind, text]) => (kind === "deletions_wait" ? [] : [text]));
-    const found = t.trouble ? [t.trouble] : t.reasons ?? (own.length ? own : [t.left_alone ?? ""]);
+    const paused = t.state === "paused" && [pause(t)];
+    const found = t.trouble ? [t.trouble] : paused || (t.reasons ?? (own.length ? own : [t.left_alone ?? ""]));
     return `${brief(found[0])}${found.length > 1 ? ` (and ${count(found.length - 1)} more)` : ""}`;
+  }
+  function pause(t) {
+    const until = Date.parse(t.policy?.paused_until?.[0]);
+    return until ? `paused until ${moment(until)}` : (t.left_alone ?? "");
   }
   const verified = (t) => (t.verified_ms ? `verified ${since(t.verified_ms)}` : "never verified");
   function state(t) {
@@ -155,8 +166,21 @@
     return el("td", { class: `state ${t.kind}` }, el("b", {}, WORDS[t.state] ?? t.state), more);
   }
 
+  // The address of a table, for a link to it.
+  const address = (t) => `#${encodeURIComponent(`${t.catalog}/${t.name}`)}`;
+  function follow() {
+    const t = tables.find((one) => address(one) === location.hash);
+    if (!t) return;
+    open.add(address(t));
+    search.value = t.name;
+    chosenSpace.value = catalogs.value = "";
+    press("");
+    choose({ text: t.name, kind: "", namespace: "", catalog: "" });
+    document.getElementById("all").scrollIntoView();
+  }
+
   function row(t) {
-    const key = `${t.catalog}\n${t.name}`;
+    const key = address(t);
     const detail = el("tr", { class: "detail" }, el("td", { colspan: COLUMNS.length }));
     detail.hidden = true;
     const folded = { type: "button", "aria-expanded": "false", onclick: () => toggle() };
@@ -166,6 +190,7 @@
       detail.hidden = !opens;
       opener.setAttribute("aria-expanded", String(opens));
       open[opens ? "add" : "delete"](key);
+      if (opens) window.history.replaceState(null, "", key);
       detail.firstChild.replaceChildren(...(opens ? [details(t)] : []));
       draw(detail);
     }
@@ -233,12 +258,18 @@
     const number = kind ? tables.filter((t) => t.kind === kind).length : tables.length;
     const text = `${kind ? KINDS[kind] : "all"} ${count(number)}`;
     const button = el("button", { type: "button", "aria-pressed": String(!kind) }, text);
-    button.addEventListener("click", () => {
-      states.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
-      choose({ kind });
-    });
+    button.addEventListener("click", () => pick(kind));
     return button;
   });
+  const press = (kind) =>
+    states.forEach((button, at) => button.setAttribute("aria-pressed", String(["", ...ORDER][at] === kind)));
+  function pick(kind) {
+    press(kind);
+    choose({ kind });
+  }
+  document.querySelectorAll(".states a").forEach((link) =>
+    link.addEventListener("click", () => pick(link.dataset.kind)),
+  );
   const search = el("input", { type: "search", id: "search", oninput: () => choose({ text: search.value }) });
   function filter(name, values) {
     const options = [el("option", { value: "" }, "all"), ...values.map((value) => el("option", {}, value))];
@@ -263,6 +294,8 @@
     pager,
   );
   show();
+  follow();
+  addEventListener("hashchange", follow);
   let before = 0;
   addEventListener("beforeprint", () => {
     before = view.page;
@@ -458,7 +491,8 @@
   }
 
   function work(t) {
-    const rest = t.left_alone ? `No work is due: ${t.left_alone}` : "No work is due.";
+    const idle = t.left_alone ? `No work is due: ${t.left_alone}` : "No work is due.";
+    const rest = t.state === "paused" ? `No pass runs: ${pause(t)}.` : idle;
     const next = t.reasons ? "The next run maintains it, because:" : rest;
     const due = t.sweep_due_ms;
     const sweep = due > data.now_ms ? `Next sweep for orphans ${since(due)}, ${moment(due)}.` : "";
@@ -470,6 +504,16 @@
       t.command ? el("p", {}, command(t.command)) : undefined,
       faint(`${sweep} Unchanged since ${moment(t.observed_ms)}, ${since(t.observed_ms)}; ${verified(t)}.`),
     );
+  }
+
+  // The reason of the state stands above, and what deletions wait for at the top of the page.
+  function warnings(t) {
+    const { blocker } = data.catalogs.find((one) => one.catalog === t.catalog);
+    const waiting = "deletions wait for another table: see the top of the page";
+    return Object.entries(t.warnings).flatMap(([kind, text]) => {
+      if (text === t.trouble) return [];
+      return [kind === "deletions_wait" && blocker ? waiting : text];
+    });
   }
 
   function facts(t) {
@@ -497,7 +541,7 @@
         "Files, deletes and depth",
         el("table", {}, el("tbody", {}, ...cells)),
         deletes ? faint(`Delete debt: ${count(deletes)} deletes${share}.`) : undefined,
-        ...(t.warnings ? [list(Object.values(t.warnings))] : []),
+        ...(t.warnings ? [list(warnings(t))] : []),
       ),
     ];
   }
@@ -656,5 +700,8 @@
     return [made];
   }
 
+  // Every age on the page is as of its writing.
+  const late = Date.now() - data.now_ms;
+  if (late > 6e5) document.getElementById("written").append(`, ${age(late)} ago; ages are as of then`);
   fleet();
 })();

@@ -14,10 +14,11 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from icekeeper.errors import StorageError
 from icekeeper.health.examine import lake_totals
@@ -362,6 +363,7 @@ def render_page(documents: Sequence[Mapping[str, Any]], now_ms: int) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {"size": size_text, "usd": _usd, "count": _count, "brief": _brief, "breakable": _breakable}
+    environment.filters["component"] = partial(quote, safe=_UNQUOTED)
     return environment.get_template("page.html").render(
         title=", ".join(str(document["catalog"]) for document in documents),
         now=_moment(now_ms),
@@ -539,10 +541,19 @@ def _tables(number: int) -> str:
 
 
 _LONGEST = 240
+_UNQUOTED = "!'()*"  # as JavaScript's encodeURIComponent
+_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://\S*/([^\s/]*[^\s/:;,])", re.IGNORECASE)
+_LONGEST_FILE = 36
+
+
+def _file_only(found: re.Match[str]) -> str:
+    name = found[1]
+    return f"…/{name}" if len(name) <= _LONGEST_FILE else f"…/{name[:14]}…{name[-14:]}"
 
 
 def _brief(text: str) -> str:
-    """The text, cut after a word if it is long."""
+    """The text with the names of files for their addresses, cut after a word if it is long."""
+    text = _ADDRESS.sub(_file_only, text)
     if len(text) <= _LONGEST:
         return text
     head = text[:_LONGEST]
