@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import pytest
 
 from support.command import LOCAL, Answer, Command, local_path, rows
-from support.damaged_table import Damaged, read_avro
+from support.damaged_table import Damaged, Record, read_avro
 
 
 @pytest.fixture
@@ -55,6 +56,66 @@ def test_one_of_two_equal_entries_goes(command: Command, damaged: Damaged) -> No
     assert table.refs()[f"icekeeper-before-{damaged.snapshot_id}"].snapshot_id == damaged.snapshot_id
     assert verified(command) == (True, [], 3)
     assert repair(command).json["summary"] == "nothing to repair"
+    passed = command("maintain", "ns.t", "--operations", "all", *LOCAL, "--json")
+    assert passed.code == 0, passed
+    assert rows(command) == before
+
+
+def test_an_older_folder_has_the_missing_file(command: Command, damaged: Damaged) -> None:
+    """It is copied back, without a commit; a file of the same name and size with other rows is not."""
+    before, path = rows(command), local_path(damaged.data_files[0])
+    backup = path.parent.parent / "backup" / path.name
+    backup.parent.mkdir()
+    shutil.move(path, backup)
+    dry = repair(command, "--dry-run")
+    assert (dry.code, dry.json["summary"]) == (0, "would copy 1 file back")
+    assert {snapshot["state"] for snapshot in dry.json["retained"]} <= {"mended"}
+    whole = backup.read_bytes()
+    backup.write_bytes(local_path(damaged.data_files[1]).read_bytes()[: len(whole)].ljust(len(whole), b"\0"))
+    refused = repair(command, "--yes")
+    assert (refused.code, refused.json["repaired_entry_count"]) == (1, 0)
+    assert refused.json["unmended"][0]["option"] == "--drop-missing"
+    backup.write_bytes(whole)
+    assert repair(command, "--yes").code == 0
+    assert rows(command) == before
+    assert backup.exists()
+    assert verified(command) == (True, [], 0)
+
+
+def test_a_file_that_is_gone_is_dropped_on_request_alone(command: Command, damaged: Damaged) -> None:
+    """A file that is gone for good: the plan names its rows, and a whole pass runs afterwards."""
+    gone = damaged.data_files[0]
+    kept = rows(command)
+    local_path(gone).unlink()
+    (left,) = repair(command, "--dry-run").json["unmended"]
+    assert (left["path"], left["option"]) == (gone, "--drop-missing")
+    answer = repair(command, "--drop-missing", "--yes")
+    assert (answer.code, answer.json["operation"]) == (0, "delete"), answer
+    (mend,) = answer.json["mends"]
+    assert (mend["kind"], mend["rows_lost"], mend["rows_back"]) == ("dropped_file", len(kept) // 3, 0)
+    assert len(rows(command)) == len(kept) - len(kept) // 3
+    assert verified(command)[:2] == (True, [])
+    passed = command("maintain", "ns.t", "--operations", "all", *LOCAL, "--json")
+    assert passed.code == 0, passed
+
+
+def test_entries_of_a_copied_table_get_the_paths_of_its_files(command: Command, damaged: Damaged) -> None:
+    """The entries still name the bucket that the table was copied from."""
+    before, old = rows(command), "s3a://old-bucket/warehouse/t/data/"
+
+    def move(records: list[Record]) -> None:
+        for record in records:
+            path = str(record["data_file"]["file_path"])
+            record["data_file"]["file_path"] = old + path.rpartition("/")[2]
+
+    damaged.edit_manifest(move)
+    answer = repair(command, "--yes")
+    assert (answer.code, answer.json["operation"]) == (0, "replace"), answer
+    (mend,) = answer.json["mends"]
+    assert mend["kind"] == "moved_path"
+    assert mend["path"].startswith(old)
+    assert rows(command) == before
+    assert verified(command)[:2] == (True, [])
     passed = command("maintain", "ns.t", "--operations", "all", *LOCAL, "--json")
     assert passed.code == 0, passed
     assert rows(command) == before

@@ -604,4 +604,4 @@ class Runtime:
         with leased(context, Turn(command="icekeeper repair")) as lease:
             context = replace(context, limits=PassLimits(lease=lease))
             outcome = repair(context, begin(context), options, shown)
-        return outcome, None if outcome.snapshot_id is None else self.verify(table)
+        return outcome, None if outcome.plan is None or outcome.plan.is_empty else self.verify(table)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -85,9 +85,16 @@ class EntryMend:
     leaves_deleted: bool = False
     """Whether an entry that goes is recorded as DELETED."""
     copy_from: str | None = None
-    """The file that is copied to the path of ``becomes`` before the commit, unless it exists; it stays."""
+    """The file that is copied to the path of ``becomes`` before the commit, if there is none; it stays."""
+    copy_version: str | None = None
+    """The version of that object, if it is not the current version."""
     new_file: bytes | None = field(default=None, repr=False)
-    """The bytes that are written to the path of ``becomes`` before the commit, unless it exists."""
+    """The bytes that are written to the path of ``becomes`` before the commit, if there is no file."""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it only copies the file back to its path: the entry stays as it is, in every snapshot."""
+        return self.copy_from is not None and self.becomes is not None and self.becomes.file.key == self.entry.file.key
 
     @property
     def effect(self) -> Effect:
@@ -130,7 +137,7 @@ class EntryMend:
             "entry": _entry(self.spec_id, self.entry),
             "becomes": None if self.becomes is None else _entry(self.home, self.becomes),
             "leaves_deleted": self.leaves_deleted,
-            "copy_from": self.copy_from,
+            "copy_from": [self.copy_from, self.copy_version],
             "new_file": None if self.new_file is None else hashlib.sha256(self.new_file).hexdigest(),
         }
 
@@ -226,7 +233,7 @@ class RepairPlan:
     def affected(self) -> frozenset[str]:
         """The paths of the manifests that are written anew (Iceberg's ``repairedManifests``)."""
         written = (m.manifest for m in self.manifests if m.kind is not MendKind.SUMMARY)
-        return frozenset((*(m.manifest for m in self.mends), *written))
+        return frozenset((*(m.manifest for m in self.mends if not m.is_copy), *written))
 
     @property
     def operation(self) -> str:
@@ -237,7 +244,17 @@ class RepairPlan:
     @property
     def mended_entries(self) -> dict[tuple[str, int], MendedEntry]:
         """The mends for the commit, by manifest and place."""
-        return {(mend.manifest, mend.place): mend.mended for mend in self.mends}
+        return {(mend.manifest, mend.place): mend.mended for mend in self.mends if not mend.is_copy}
+
+    @property
+    def needs_commit(self) -> bool:
+        """Whether anything but copies of files is to do."""
+        return bool(self.manifests) or any(not mend.is_copy for mend in self.mends)
+
+    @property
+    def after_copies(self) -> RepairPlan:
+        """The plan for the same head once all copies are made."""
+        return replace(self, mends=tuple(mend for mend in self.mends if not mend.is_copy))
 
     @property
     def digest(self) -> str:

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
-from icekeeper.errors import MetadataUnreadable, PlanStale, StorageError
+from icekeeper.errors import CommitStateUnknown, MaintenanceError, MetadataUnreadable, PlanStale, StorageError
 from icekeeper.metadata.document import branch_head, require_writable
 from icekeeper.metadata.table_reader import manifests_of
 from icekeeper.model import Nothing
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.repair.damage import duplicates, wrong_lists
-from icekeeper.repair.plan import Found, Head, MendKind, RepairOptions, RepairPlan, Unmended, plan_of
+from icekeeper.repair.lost_files import lost_files
+from icekeeper.repair.plan import Found, Head, RepairOptions, RepairPlan, Unmended, plan_of
 from icekeeper.repair.way_back import tag_of, tag_update, why_no_tag
 from icekeeper.state.store import PassRecord
+from icekeeper.storage.copies import copy_object, create_object
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
 from icekeeper.verification.checks import REPAIR, ProblemKind
@@ -34,9 +37,7 @@ Finder = Callable[[Head, RepairOptions], Found]
 FINDERS: tuple[Finder, ...] = (duplicates, wrong_lists)
 ReadingFinder = Callable[[Head, RepairOptions, LoadedTable, Storage], Found]
 """A finder that reads more of the table, such as footers or vectors."""
-READING_FINDERS: tuple[ReadingFinder, ...] = ()
-# Mends that make a file readable again for every snapshot that lists it.
-_FOR_EVERY_SNAPSHOT = frozenset({MendKind.MISSING_FILE})
+READING_FINDERS: tuple[ReadingFinder, ...] = (lost_files,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +65,20 @@ class RepairOutcome:
         plan = self.plan
         if plan is None or (plan.is_empty and not plan.unmended):
             return "nothing to repair"
-        entries, manifests = counted(len(plan.mends), "entry", "entries"), counted(len(plan.affected), "manifest")
-        does = "would mend" if self.dry_run else "mended"
-        mends = f"{does} {entries} in {manifests} ({plan.operation})" if not plan.is_empty else "nothing was mended"
-        left = f"; {counted(len(plan.unmended), 'finding')} left" if plan.unmended else ""
-        kept = f"; tag {self.tag} keeps the old head for 30 days" if self.tag is not None else ""
+        copies, parts = sum(mend.is_copy for mend in plan.mends), list[str]()
+        if plan.needs_commit:
+            entries = counted(len(plan.mends) - copies, "entry", "entries")
+            does, manifests = "would mend" if self.dry_run else "mended", counted(len(plan.affected), "manifest")
+            parts.append(f"{does} {entries} in {manifests} ({plan.operation})")
+        if copies:
+            parts.append(f"{'would copy' if self.dry_run else 'copied'} {counted(copies, 'file')} back")
+        if plan.unmended:
+            parts.append(f"{counted(len(plan.unmended), 'finding')} left")
+        if self.tag is not None:
+            parts.append(f"tag {self.tag} keeps the old head for 30 days")
         if self.no_tag is not None:
-            kept = f"; no tag keeps the old head: {self.no_tag}"
-        return f"{mends}{left}{kept}"
+            parts.append(f"no tag keeps the old head: {self.no_tag}")
+        return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``repair --json``."""
@@ -149,8 +156,7 @@ def planned(context: OperationContext, loaded: LoadedTable, options: RepairOptio
 
 def _retained(context: OperationContext, loaded: LoadedTable, plan: RepairPlan) -> Iterator[tuple[int, str]]:
     """The snapshots beside the head that list a manifest of the plan: they are immutable, so most stay as they are."""
-    lasting = {m.manifest for m in plan.mends if m.kind not in _FOR_EVERY_SNAPSHOT}
-    lasting.update(m.manifest for m in plan.manifests)
+    damaged = {*plan.affected, *(mend.manifest for mend in plan.mends)}
     reader = context.reader(loaded)
     for snapshot in loaded.metadata.snapshots.values():
         if snapshot.snapshot_id == plan.snapshot_id or plan.is_empty:
@@ -160,8 +166,8 @@ def _retained(context: OperationContext, loaded: LoadedTable, plan: RepairPlan) 
         except MetadataUnreadable:
             yield snapshot.snapshot_id, "unmended"
             continue
-        if not plan.affected.isdisjoint(listed):
-            yield snapshot.snapshot_id, "mended" if lasting.isdisjoint(listed) else "unmended"
+        if not damaged.isdisjoint(listed):
+            yield snapshot.snapshot_id, "mended" if plan.affected.isdisjoint(listed) else "unmended"
 
 
 def repair(context: OperationContext, loaded: LoadedTable, options: RepairOptions, shown: str) -> RepairOutcome:
@@ -178,7 +184,8 @@ def repair(context: OperationContext, loaded: LoadedTable, options: RepairOption
     _require_same(plan, shown)
     if plan is None or plan.is_empty:
         return outcome
-    outcome = _committed(context, loaded, options, outcome, plan)
+    with _written_files(context, loaded, plan):
+        outcome = _committed(context, loaded, options, outcome, plan)
     _journal(context, outcome, began_ms)
     return outcome
 
@@ -186,6 +193,35 @@ def repair(context: OperationContext, loaded: LoadedTable, options: RepairOption
 def _require_same(plan: RepairPlan | None, shown: str) -> None:
     if plan is not None and plan.digest != shown:
         raise PlanStale("the table has changed since the repair was planned; nothing was changed; plan again")
+
+
+@contextmanager
+def _written_files(context: OperationContext, loaded: LoadedTable, plan: RepairPlan) -> Iterator[None]:
+    """Copy or write the files that mends add, none of which exists yet.
+
+    A file that a mend writes anew is removed if no commit landed.  A copy stays where its entry expects it.  Sources of
+    copies stay, too: the lease keeps other passes of this state from deleting them, and a sweep keeps files like
+    missing files.
+    """
+    storage, written = context.stores.storage(loaded), list[str]()
+    for mend in plan.mends:
+        if mend.becomes is None:
+            continue
+        path = mend.becomes.file.file_path
+        if mend.copy_from is not None:
+            context.limits.require_lease()
+            copy_object(storage, mend.copy_from, path, mend.copy_version)
+        elif mend.new_file is not None and path not in written:
+            context.limits.require_lease()
+            create_object(storage, path, mend.new_file)
+            written.append(path)
+    try:
+        yield
+    except CommitStateUnknown:
+        raise
+    except MaintenanceError:
+        context.discard(loaded, written)
+        raise
 
 
 def _committed(
@@ -202,20 +238,22 @@ def _committed(
             again = plan_repair(context, head, options)
             if again is None:
                 raise PlanStale(f"branch '{plan.branch}' no longer has a snapshot")
-            _require_same(again, plan.digest)
+            _require_same(again, plan.after_copies.digest)
             current = again
         writer = replace(context.snapshot_writer(head), operation=REPAIR)
         reader, keep = context.reader(head), list[Mapping[str, Any]]()
         no_tag = why_no_tag(head.metadata, reader, writer.head)
         if no_tag is None:
             keep.append(tag_update(head.metadata, writer.head, context.stores.now_ms(head)))
-        done = replace(outcome, plan=current, tag=None if no_tag else tag_of(current.snapshot_id), no_tag=no_tag)
+        done = replace(outcome, tag=None if no_tag else tag_of(current.snapshot_id), no_tag=no_tag)
         manifests = reader.manifests(writer.head)
         return writer.mend_entries(current.mended_entries, manifests, current.affected, current.operation, keep)
 
+    if not plan.needs_commit:
+        return outcome
     committed = context.commit(loaded, prepare)
     assert not isinstance(committed, Nothing)
-    return replace(done, snapshot_id=committed.prepared.snapshot_id)
+    return replace(done, plan=plan, snapshot_id=committed.prepared.snapshot_id)
 
 
 def _journal(context: OperationContext, outcome: RepairOutcome, began_ms: int) -> None:

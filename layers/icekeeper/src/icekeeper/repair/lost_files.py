@@ -1,0 +1,262 @@
+"""Data files that are gone: found again as older versions, in another folder or at another address, or dropped."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from icekeeper.catalogs.catalog import LoadedTable
+from icekeeper.deletion.neighbours import owned_locations
+from icekeeper.errors import FileUnreadable, MetadataUnreadable
+from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.types import decode
+from icekeeper.model import DataFile, FileContent, ManifestEntry, ManifestFile
+from icekeeper.repair.file_facts import FileFacts, facts_at, facts_of, why_another
+from icekeeper.repair.plan import EntryMend, Found, Head, MendKind, RepairOptions, Unmended, existing
+from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.file_rows import reading
+from icekeeper.storage.copies import older_versions, open_version
+from icekeeper.storage.paths import is_under
+from icekeeper.storage.storage import Storage
+from icekeeper.text import counted
+from icekeeper.verification.checks import ProblemKind
+
+_SHOWN_BOUNDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A live entry whose file is gone."""
+
+    manifest: ManifestFile
+    place: int
+    entry: ManifestEntry
+
+    @property
+    def path(self) -> str:
+        return self.entry.file.file_path
+
+
+def lost_files(head: Head, options: RepairOptions, loaded: LoadedTable, storage: Storage) -> Found:
+    """Mends for data files that are gone, and for paths at another address than the table's.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
+    lost = [Lost(*found) for found in head.live() if head.sizes.get(found[2].file.file_path) is None]
+    if not lost:
+        return Found()
+    namesakes = _namesakes(loaded, storage, {_name(one.path) for one in lost})
+    locations, kinds = owned_locations(loaded.metadata), _kinds(head.metadata)
+    targets: dict[str, str] = {}
+    gone: list[Lost] = []
+    for one in lost:
+        is_elsewhere = not any(is_under(one.path, location) for location in locations)
+        if is_elsewhere and (target := _target(one.entry.file, namesakes)) is not None:
+            targets[one.path] = target
+        else:
+            gone.append(one)
+    parts = [_moved(head, targets)]
+    for one in gone:
+        if not storage.allows(one.path):
+            parts.append(Found(unmended=(_not_allowed(one.path),)))
+        elif one.entry.file.content is FileContent.DATA:
+            parts.append(_found_again(one, namesakes, kinds, storage) or _dropped(one, head, options))
+    return Found(
+        mends=tuple(mend for part in parts for mend in part.mends),
+        unmended=tuple(left for part in parts for left in part.unmended),
+    )
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _namesakes(loaded: LoadedTable, storage: Storage, names: set[str]) -> Mapping[str, Sequence[tuple[str, int]]]:
+    """The files below the table's locations with these names: name → paths and sizes."""
+    found: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for location in filter(storage.allows, owned_locations(loaded.metadata)):
+        if storage.can_list(location):
+            for listed in storage.list(location):
+                if (name := _name(listed.path)) in names and (listed.path, listed.size) not in found[name]:
+                    found[name].append((listed.path, listed.size))
+    return found
+
+
+def _kinds(metadata: TableMetadata) -> dict[int, str]:
+    """The type of each primitive column of every schema; the current schema's counts."""
+    schemas = reversed(metadata.schemas_current_first)
+    return {leaf.field_id: leaf.iceberg_type for schema in schemas for leaf in leaf_columns(schema)}
+
+
+# Files that are copied back to their paths.
+
+
+def _found_again(
+    one: Lost, namesakes: Mapping[str, Sequence[tuple[str, int]]], kinds: Mapping[int, str], storage: Storage
+) -> Found | None:
+    """A mend that copies the file from where it is found; ``None``: it is not found.
+
+    A file of another name with the same size is not looked at: equal sizes prove nothing.
+    """
+    hints: list[str] = []
+    for source, version_id, facts in _candidates(one, namesakes, storage):
+        where = source if version_id is None else f"version {version_id} of it"
+        if isinstance(facts, str):
+            hints.append(facts)
+            continue
+        why = why_another(one.entry.file, one.entry.file.file_size_in_bytes, facts, kinds)
+        if why is None:
+            return Found(
+                mends=(
+                    EntryMend(
+                        kind=MendKind.MISSING_FILE,
+                        manifest=one.manifest.manifest_path,
+                        place=one.place,
+                        spec_id=one.manifest.partition_spec_id,
+                        entry=one.entry,
+                        becomes=existing(one.entry),
+                        sentence=f"{one.path} is gone; {where} is what its entry describes, and is copied to its path",
+                        copy_from=source,
+                        copy_version=version_id,
+                    ),
+                )
+            )
+        hints.append(f"{where} {why}")
+    return None
+
+
+def _candidates(
+    one: Lost, namesakes: Mapping[str, Sequence[tuple[str, int]]], storage: Storage
+) -> Iterator[tuple[str, str | None, FileFacts | str]]:
+    """Older versions and namesakes of the lost file with its size: path, version, and facts or why they are unread."""
+    file = one.entry.file
+    for version in older_versions(storage, file.file_path):
+        if version.size == file.file_size_in_bytes:
+            try:
+                with reading(file.file_path, storage):
+                    stream = open_version(storage, file.file_path, version.version_id)
+                    yield file.file_path, version.version_id, facts_of(stream, file.file_format)
+            except (FileUnreadable, MetadataUnreadable) as error:
+                yield file.file_path, version.version_id, str(error)
+    for path, size in namesakes.get(_name(file.file_path), ()):
+        if size == file.file_size_in_bytes:
+            try:
+                yield path, None, facts_at(path, file.file_format, storage)
+            except FileUnreadable as error:
+                yield path, None, str(error)
+
+
+def _dropped(one: Lost, head: Head, options: RepairOptions) -> Found:
+    """The mend that drops an entry whose file is gone for good, or the finding without the option."""
+    file = one.entry.file
+    what = f"{file.file_path} is gone, and is not found elsewhere: {_lost_rows(one, head)}"
+    if not options.drop_missing:
+        left = Unmended(
+            kind=ProblemKind.MISSING_FILE.value,
+            path=file.file_path,
+            sentence=f"{what} would be lost; restore the object, or drop its entry",
+            option="--drop-missing",
+        )
+        return Found(unmended=(left,))
+    mend = EntryMend(
+        kind=MendKind.DROPPED_FILE,
+        manifest=one.manifest.manifest_path,
+        place=one.place,
+        spec_id=one.manifest.partition_spec_id,
+        entry=one.entry,
+        becomes=None,
+        sentence=f"{what} are lost; load them again from their source",
+        rows_lost=file.record_count,
+        leaves_deleted=True,
+    )
+    return Found(mends=(mend,))
+
+
+def _lost_rows(one: Lost, head: Head) -> str:
+    """The rows of an entry by its counts, partition and bounds: what must be loaded again."""
+    file = one.entry.file
+    names = [field["name"] for field in head.metadata.specs[one.manifest.partition_spec_id]["fields"]]
+    where = ", ".join(f"{name}={value!r}" for name, value in zip(names, file.partition, strict=True))
+    leaves = {leaf.field_id: leaf for leaf in leaf_columns(head.metadata.current_schema)}
+    ranges = list(_ranges(file, {i: (leaf.name, leaf.iceberg_type) for i, leaf in leaves.items()}))
+    within = f", with {'; '.join(ranges[:_SHOWN_BOUNDS])}" if ranges else ""
+    return f"its {counted(file.record_count, 'row')}{f' of partition {where}' if where else ''}{within}"
+
+
+def _ranges(file: DataFile, columns: Mapping[int, tuple[str, str]]) -> Iterator[str]:
+    for field_id, (name, kind) in columns.items():
+        lower, upper = (file.lower_bounds or {}).get(field_id), (file.upper_bounds or {}).get(field_id)
+        if lower is not None and upper is not None:
+            try:
+                yield f"{name} from {decode(kind, lower)!r} to {decode(kind, upper)!r}"
+            except ValueError:
+                continue
+
+
+# Paths at another address: the table was copied, its bucket renamed, or its store is reached by another scheme.
+
+
+def _moved(head: Head, targets: Mapping[str, str]) -> Found:
+    """Mends that give entries the paths at which their files are: old path → new path.
+
+    Position delete files name data files inside, which a new path of the data file does not match: its deleted rows
+    would reappear.  So with such files nothing is moved.
+    """
+    named = [entry.file.file_path for _, _, entry in head.live() if _names_paths_inside(entry.file)]
+    prefixes = {_prefixes(old, new) for old, new in targets.items()}
+    why = None
+    if named:
+        why = (
+            f"{counted(len(named), 'position delete file')}, such as {named[0]}, names data files by their old paths; "
+            "rewrite the table's paths with Iceberg's rewrite_table_path"
+        )
+    elif len(prefixes) > 1:
+        why = f"the files are at {len(prefixes)} different places, so it is no plain copy of the table"
+    if why is not None and targets:
+        sentence = f"{counted(len(targets), 'file')} of the table, such as {min(targets)}, would get other paths; {why}"
+        left = Unmended(kind=MendKind.MOVED_PATH.value, path=min(targets), sentence=sentence)
+        return Found(unmended=(left,))
+    mends: list[EntryMend] = []
+    for manifest, place, entry in head.live():
+        file = entry.file
+        new = targets.get(file.file_path, file.file_path)
+        subject = targets.get(file.referenced_data_file or "", file.referenced_data_file)
+        if (new, subject) == (file.file_path, file.referenced_data_file):
+            continue
+        mends.append(
+            EntryMend(
+                kind=MendKind.MOVED_PATH,
+                manifest=manifest.manifest_path,
+                place=place,
+                spec_id=manifest.partition_spec_id,
+                entry=entry,
+                becomes=replace(existing(entry), file=replace(file, file_path=new, referenced_data_file=subject)),
+                sentence=f"{file.file_path} is not below the table's location; its entry gets the path {new}",
+            )
+        )
+    return Found(mends=tuple(mends))
+
+
+def _not_allowed(path: str) -> Unmended:
+    sentence = f"{path} is outside of where the table may have files, and no file of its name and size is inside"
+    return Unmended(kind=ProblemKind.NOT_ALLOWED.value, path=path, sentence=sentence)
+
+
+def _names_paths_inside(file: DataFile) -> bool:
+    return file.content is FileContent.POSITION_DELETES and file.content_offset is None
+
+
+def _target(file: DataFile, namesakes: Mapping[str, Sequence[tuple[str, int]]]) -> str | None:
+    """The only file of the entry's name and size below the table's locations."""
+    found = [path for path, size in namesakes.get(_name(file.file_path), ()) if size == file.file_size_in_bytes]
+    return found[0] if len(found) == 1 else None
+
+
+def _prefixes(old: str, new: str) -> tuple[str, str]:
+    """What is left of two paths before their common end."""
+    olds, news = old.split("/"), new.split("/")
+    while olds and news and olds[-1] == news[-1]:
+        olds.pop(), news.pop()
+    return "/".join(olds), "/".join(news)

@@ -1,0 +1,130 @@
+"""Creates objects that must not exist yet, as copies of other objects or of older versions of the same key."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from botocore.exceptions import ClientError
+
+from icekeeper.errors import StorageError
+from icekeeper.machine.foreign_bytes import require_fitting
+from icekeeper.storage.paths import is_local, is_s3, split_path
+from icekeeper.storage.storage import Storage
+
+# S3 error codes of a conditional write: the object exists; another write of it is under way.
+_EXISTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict"})
+# Answers of stores and table buckets without versions, and of roles that must not list them.
+_NO_VERSIONS = frozenset({"AccessDenied", "NotImplemented", "MethodNotAllowed", "NoSuchKey", "NoSuchBucket"})
+
+
+class ObjectVersion(NamedTuple):
+    """A version of an object that is not the current one."""
+
+    version_id: str
+    size: int
+
+
+def older_versions(storage: Storage, path: str) -> Sequence[ObjectVersion]:
+    """The versions of an object that a versioned bucket has kept, newest first; empty where there are none.
+
+    Raises:
+        StorageError: the store does not answer.
+    """
+    if not is_s3(path):
+        return ()
+    where, found = split_path(path), list[ObjectVersion]()
+    with storage.translated(path):
+        pages = storage.s3_at(path).get_paginator("list_object_versions")
+        try:
+            for page in pages.paginate(Bucket=where.authority, Prefix=where.key):
+                for version in page.get("Versions") or ():
+                    if version["Key"] == where.key and version.get("VersionId") not in (None, "null"):
+                        found.append(ObjectVersion(str(version["VersionId"]), int(version["Size"])))
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") not in _NO_VERSIONS:
+                raise
+    return found
+
+
+def open_version(storage: Storage, path: str, version_id: str) -> pa.NativeFile:
+    """The bytes of an older version of an object, in memory.
+
+    Raises:
+        StorageError: it cannot be read.
+        MetadataUnreadable: it is larger than the limit for one object in memory.
+    """
+    where = split_path(path)
+    with storage.translated(path):
+        answer = storage.s3_at(path).get_object(Bucket=where.authority, Key=where.key, VersionId=version_id)
+        require_fitting(path, int(answer["ContentLength"]))
+        return pa.BufferReader(answer["Body"].read())
+
+
+def create_object(storage: Storage, path: str, data: bytes) -> None:
+    """Write an object that does not exist.
+
+    Raises:
+        StorageError: it exists, or cannot be written.
+    """
+    if is_local(path):
+        _create_local(storage, path, lambda sink: sink.write(data))
+        return
+    where = split_path(path)
+    with storage.translated(path), _absent(path):
+        storage.s3_at(path).put_object(Bucket=where.authority, Key=where.key, Body=data, IfNoneMatch="*")
+
+
+def copy_object(storage: Storage, source: str, path: str, version_id: str | None = None) -> None:
+    """Copy an object, or an older version of it, to a path at which there is none; S3 copies up to 5 GB.
+
+    Raises:
+        StorageError: there is an object at the path, or the copy failed.
+    """
+    if is_local(path):
+        with storage.open_input(source) as stream:
+            _create_local(storage, path, lambda sink: shutil.copyfileobj(stream, sink))
+        return
+    if not is_s3(path) or not is_s3(source):
+        raise StorageError(f"{source} cannot be copied to {path}: only local files and objects of S3 are copied")
+    where, origin = split_path(path), split_path(source)
+    copied: dict[str, Any] = {"Bucket": origin.authority, "Key": origin.key}
+    if version_id is not None:
+        copied["VersionId"] = version_id
+    with storage.translated(path), _absent(path):
+        client = storage.s3_at(path, source)
+        client.copy_object(Bucket=where.authority, Key=where.key, CopySource=copied, IfNoneMatch="*")
+
+
+@contextmanager
+def _absent(path: str) -> Iterator[None]:
+    """Convert the store's answer that the object exists."""
+    try:
+        yield
+    except ClientError as error:
+        if error.response.get("Error", {}).get("Code") in _EXISTS:
+            raise StorageError(f"{path} exists now; nothing was overwritten; plan again") from error
+        raise
+
+
+def _create_local(storage: Storage, path: str, write: Callable[[Any], object]) -> None:
+    """Create a whole file, so that no reader ever sees a part of it."""
+    with storage.translated(path):
+        storage.require([path])
+        name = os.path.abspath(split_path(path).plain_key)
+        os.makedirs(os.path.dirname(name), exist_ok=True)
+        unfinished = f"{name}.{uuid.uuid4().hex}.unfinished"
+        try:
+            with open(unfinished, "xb") as sink:
+                write(sink)
+            os.link(unfinished, name)  # fails if the name exists
+        except FileExistsError:
+            raise StorageError(f"{path} exists now; nothing was overwritten; plan again") from None
+        finally:
+            with suppress(OSError):
+                os.unlink(unfinished)
