@@ -623,10 +623,15 @@ DOCUMENTS: dict[str, Schema] = {
             **ABOUT,
             "ok": flag("whether nothing is wrong"),
             "problems": each("what is wrong", PROBLEM),
-            "checked": by_key("how many snapshots, manifests and files were looked at", whole()),
+            "checked": by_key(
+                "how many snapshots, manifests and files were looked at, and files and rows read", whole()
+            ),
             "superseded": whole("problems of snapshots from before a repair or rollback alone; not in `problems`"),
         },
-        {"remedies": by_key("what to do, by kind of problem", text())},
+        {
+            "remedies": by_key("what to do, by kind of problem", text()),
+            "unread": by_key("why the store did not let a file be read, by path", text()),
+        },
     ),
     "repair": REPAIR,
     "history": fields(

@@ -56,6 +56,7 @@ UNKNOWN_TO: dict[str, tuple[str, ...]] = {
     "icekeeper.operations.manifests.lanes": _NO_CATALOG,
     "icekeeper.operations.statistics.sketch_task": _NO_CATALOG,
     "icekeeper.rows.read": _NO_CATALOG,
+    "icekeeper.verification.read_files": _NO_CATALOG,
     "icekeeper.row_group_copy": (*_NO_CATALOG, "icekeeper.policy"),
 }
 # Plans and rules: no input, no output, no clock, no random numbers.
@@ -86,7 +87,7 @@ _PURE = {
     "report": "prices",
     "row_group_copy": "copyable entry_metrics footer footer_decisions lineage new_footer",
     "storage": "part_plan",
-    "verification": "checks",
+    "verification": "checks row_checks",
 }
 PURE = tuple(f"icekeeper.{room}.{name}".replace("..", ".") for room, names in _PURE.items() for name in names.split())
 SIDE_EFFECTS = ("os", "time", "random", "uuid", "secrets", "subprocess", "socket", "tempfile", "shutil", "pathlib")

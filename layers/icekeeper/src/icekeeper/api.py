@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from icekeeper.state.staging import StagedLoad
     from icekeeper.state.store import PassRecord, Pin
     from icekeeper.verification.checks import Verification
+    from icekeeper.verification.deep import Extent
 
 # A program that configures no logging gets no lines.
 logging.getLogger("icekeeper").addHandler(logging.NullHandler())
@@ -133,9 +134,13 @@ class Icekeeper:
                 names_table=True,
             )
 
-    def verify(self, table: str | Table) -> Verification:
-        """Check that every referenced file exists and that the metadata is consistent."""
-        return self._runtime.verify(self._name(table))
+    def verify(self, table: str | Table, *, extent: Extent | None = None, progress: Progress = silent) -> Verification:
+        """Check that every referenced file exists and that the metadata is consistent; with ``extent``, also read the
+        files that it chooses."""
+        if extent is None:
+            return self._runtime.verify(self._name(table))
+        with open_engine(self._engine) as engine:
+            return self._runtime.verify(self._name(table), engine, extent, progress)
 
     def rollback(
         self,

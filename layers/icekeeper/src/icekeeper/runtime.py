@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from icekeeper.repair.rollback import Rollback
     from icekeeper.report.outcome import BucketOutcome, ListingWriter, PassOutcome
     from icekeeper.verification.checks import Verification
+    from icekeeper.verification.deep import Extent
 
 
 log = logging.getLogger(__name__)
@@ -520,9 +521,15 @@ class Runtime:
         memory = TableMemory(self.state, identity_of(self.catalog, loaded), lambda: now_ms)
         return safety_bounds(loaded, resolved, memory, now_ms, listing)
 
-    def verify(self, table: TableName) -> Verification:
+    def verify(
+        self,
+        table: TableName,
+        engine: Engine | None = None,
+        extent: Extent | None = None,
+        progress: Progress = silent,
+    ) -> Verification:
         """Check that every file the table refers to exists and that its metadata is consistent; the state keeps what it
-        finds.
+        finds.  With an engine, also read the files that ``extent`` chooses, by default all.
 
         Raises:
             PolicyError: unknown table.
@@ -534,10 +541,17 @@ class Runtime:
         loaded = self.catalog.load(table)
         found = verify_table(loaded, Storage(loaded.io_properties))
         if not found.ok and (now := self.catalog.load(table)).metadata_location != loaded.metadata_location:
-            found = verify_table(now, Storage(now.io_properties)).confirming(found)
+            loaded, found = now, verify_table(now, Storage(now.io_properties)).confirming(found)
+        if engine is not None:
+            from icekeeper.verification.deep import Extent, verify_deep
+
+            storage = Storage(loaded.io_properties)
+            found = verify_deep(loaded, storage, engine, extent or Extent(), progress, found)
+            if not found.ok and (now := self.catalog.load(table)).metadata_location != loaded.metadata_location:
+                found = found.still_referenced(verify_table(now, Storage(now.io_properties)).referenced)
         memory = TableMemory(self.state, identity_of(self.catalog, loaded), self.clock)
         try:
-            memory.remember_verified(found.by_file, len(found.problems), found.referenced)
+            memory.remember_verified(found.by_file, len(found.problems), found.referenced, found.read)
         except StorageError as error:
             log.warning("%s: what verify found could not be recorded: %s", table, error)
         self.look_again(table)

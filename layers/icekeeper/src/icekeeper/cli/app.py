@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -37,6 +38,7 @@ from icekeeper.cli.console import (
     OutputLost,
     answer,
     be_quiet,
+    engine_and_progress,
     people,
     print_error,
     print_failed,
@@ -67,6 +69,8 @@ from icekeeper.text import MaskingFormatter, counted
 
 if TYPE_CHECKING:
     from icekeeper.model import TableName
+    from icekeeper.verification.checks import Verification
+    from icekeeper.verification.deep import Extent
 
 log = logging.getLogger(__name__)
 
@@ -177,21 +181,66 @@ def detect(
 
 
 @app.command()
-def verify(catalog: CatalogName, tables: Tables = None, as_json: AsJson = False) -> int:
-    """Check that every referenced file exists, that counts add up, and that metadata follows the specification."""
+def verify(
+    catalog: CatalogName,
+    tables: Tables = None,
+    deep: Annotated[bool, typer.Option("--deep", help="also read the files of all branches and tags")] = False,
+    sample: Annotated[
+        str | None, typer.Option("--sample", metavar="PERCENT", help="with --deep: read only this share, such as 10%")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="with --deep: read only files added since, such as 7d")
+    ] = None,
+    engine: Engine = EngineName.AUTO,
+    as_json: AsJson = False,
+) -> int:
+    """Check that every referenced file exists, that counts add up, and that metadata follows the specification.
+
+    With --deep, read data and delete files, and compare rows, deletes and row ids with what manifests say.
+    """
     from icekeeper.report.terminal import print_problems
     from icekeeper.runtime import Runtime
 
+    if not deep and (sample or since):
+        raise PolicyError("--sample and --since choose among the files that --deep reads; add --deep")
+    extent = _extent(sample, since) if deep else None
     runtime = Runtime.open(catalog)
 
-    def verified(name: TableName) -> Shown:
-        found = runtime.verify(name)
+    def answered(found: Verification) -> Shown:
         document = {**found.to_json(), "catalog": catalog, "status": "succeeded" if found.ok else "failed"}
         sentence = f"{found.table} is damaged: {counted(len(found.problems), 'problem')} found"
+        if not found.problems:
+            sentence = f"{counted(len(found.unread), 'file')} of {found.table} could not be read"
         problem = "" if found.ok else f"{sentence}; the lines above say what to do"
         return Shown(document, lambda console: print_problems(console, document), problem)
 
-    return answer_each(runtime.catalog, tables, verified, as_json=as_json)
+    if extent is None:
+        return answer_each(runtime.catalog, tables, lambda name: answered(runtime.verify(name)), as_json=as_json)
+    with engine_and_progress(engine, as_json=as_json) as (started, progress):
+
+        def read(name: TableName) -> Shown:
+            return answered(runtime.verify(name, started, extent, progress))
+
+        return answer_each(runtime.catalog, tables, read, as_json=as_json)
+
+
+def _extent(sample: str | None, since: str | None) -> Extent:
+    """Which files ``verify --deep`` reads; another sample at each call.
+
+    Raises:
+        PolicyError: an option has another form.
+    """
+    from icekeeper.machine.clock import system_clock
+    from icekeeper.verification.deep import Extent
+
+    now_ms, percent = system_clock(), 100.0
+    if sample is not None:
+        match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,3})?)%?", sample.strip())
+        percent = 0.0 if match is None else float(match[1])
+        if not 0 < percent <= 100:
+            raise PolicyError(f"--sample takes a share like 10% or 0.5%, at most 100%, not '{sample}'")
+    since_ms = None if since is None else now_ms - time_ms(since, "--since")
+    return Extent(share=percent / 100, since_ms=since_ms, seed=now_ms)
 
 
 @app.command()

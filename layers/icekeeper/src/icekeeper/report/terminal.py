@@ -305,7 +305,8 @@ def print_health(console: Console, health: Mapping[str, Any]) -> None:
 
 def print_problems(console: Console, report: Mapping[str, Any]) -> None:
     """Print the document of ``verify --json``: what was checked, what is damaged, and what to do about it."""
-    checked = ", ".join(counted(count, what.removesuffix("s")) for what, count in report["checked"].items())
+    looked_at = report["checked"].items()
+    checked = ", ".join(counted(count, what.removesuffix("s").replace("_", " ")) for what, count in looked_at)
     verdict = Text("ok", style="green") if report["ok"] else Text("damaged", style="red")
     console.print(Text.assemble((report["table"], "bold"), ": ", verdict, f" ({checked})"))
     for problem in report["problems"]:
@@ -313,6 +314,8 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
         # Never wrapped, so that a path can be copied.
         line = Text.assemble("  ", (problem["kind"], "red"), f"{path}: {problem['detail']}")
         console.print(line, soft_wrap=True)
+    for why in report.get("unread", {}).values():
+        console.print(Text.assemble("  ", ("not read", "yellow"), f": {why}"), soft_wrap=True)
     for kind, remedy in report.get("remedies", {}).items():
         console.print(Text.assemble("what to do about ", (kind, "red"), f": {remedy}"), soft_wrap=True)
 

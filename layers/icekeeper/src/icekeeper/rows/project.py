@@ -95,6 +95,13 @@ class Projection:
                 self._sources.append((column.name, _converter(column, field["type"], identity_values)))
 
     @property
+    def held_ids(self) -> frozenset[int]:
+        """The ids of the columns that the file itself has, including those inside structs, lists and maps."""
+        if self._held is None:
+            self._held = frozenset(i for column in _file_columns(list(self.schema), None, ()) for i in column.ids())
+        return self._held
+
+    @property
     def file_columns(self) -> list[str]:
         """The top-level columns to read, by their names in the file."""
         return list(dict.fromkeys(source[0] for source in self._sources if isinstance(source, tuple)))

@@ -40,6 +40,8 @@ class FileFinding:
     tried_ms: int
     kind: str = UNREADABLE
     """:data:`UNREADABLE`, or a kind of problem of ``verify``."""
+    from_content: bool = True
+    """Whether reading the file's content has shown it, so that only reading it again takes it back."""
 
     def waits(self, schema_digest: str, now_ms: int) -> bool:
         """Whether the file must not be read again yet: for a week, unless schema or name mapping changed."""
@@ -69,6 +71,7 @@ class FindingStore(Records):
                 "why": file.why,
                 "schema_digest": file.schema_digest,
                 "tried_ms": file.tried_ms,
+                "from_content": file.from_content,
                 "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=file.tried_ms),
             }
             for file in files
@@ -114,6 +117,7 @@ def findings_of(items: Iterable[Item]) -> dict[str, FileFinding]:
             schema_digest=item["schema_digest"],
             tried_ms=item["tried_ms"],
             kind=item["problem"],
+            from_content=item["from_content"],
         )
         for item in items
     }

@@ -141,7 +141,7 @@ _TYPES: Mapping[str, type] = {
         "entry folder folders data_roots seen uuid location counters warnings policy metrics settings table_name "
         "catalog warehouse verdict timeline facts run_id status summary engine path why schema_digest digest look "
         "work failures passes values",
-        bool: "impossible former_table",
+        bool: "impossible former_table from_content",
         bytes: "paths",
     }.items()
     for name in names.split()

@@ -122,7 +122,7 @@ class TableMemory:
             store.record(
                 self.identity,
                 (
-                    replace(new, kind=old.kind, why=old.why)
+                    replace(new, kind=old.kind, why=old.why, from_content=old.from_content)
                     if (old := known.get(new.path)) and old.kind != UNREADABLE
                     else new
                     for new in some
@@ -167,11 +167,19 @@ class TableMemory:
         if found := [path for path, file in known.items() if is_meant(file)]:
             self.forget_findings(found)
 
-    def remember_verified(self, problems: Mapping[str, tuple[str, str]], found: int, referenced: Set[str]) -> None:
-        """Record a ``verify`` that found ``found`` problems: path → kind and sentence; it replaces earlier findings.
+    def remember_verified(
+        self,
+        problems: Mapping[str, tuple[str, str, bool]],
+        found: int,
+        referenced: Set[str],
+        read: Set[str] = frozenset(),
+    ) -> None:
+        """Record a ``verify`` that found ``found`` problems: path → kind, sentence, and whether the file's content has
+        shown it; it replaces earlier findings.
 
-        ``referenced``: the files that the table's snapshots reference, all of them if there is no problem.  ``verify``
-        reads no rows, so what a pass could not decode stays a finding as long as the file is referenced.
+        ``referenced``: the files that the table's snapshots reference, all of them if there is no problem.  ``read``:
+        the files whose content ``verify`` has read.  What the content of other files has shown stays a finding as long
+        as the file is referenced.
 
         Raises:
             StorageError: the state cannot be read or written.
@@ -180,13 +188,13 @@ class TableMemory:
         known = store.of_table(self.identity)
         new: dict[str, FileFinding] = {}
         short = ((path, problem) for path, problem in problems.items() if len(path) <= _LONGEST_PATH)
-        for path, (kind, why) in islice(short, MOST_PROBLEMS):
+        for path, (kind, why, from_content) in islice(short, MOST_PROBLEMS):
             earlier = known.get(path) or FileFinding(path=path, why="", tried_ms=now_ms)
-            new[path] = replace(earlier, kind=kind, why=why[:_LONGEST_REASON])
+            new[path] = replace(earlier, kind=kind, why=why[:_LONGEST_REASON], from_content=from_content)
         kept = {
             path
             for path, file in known.items()
-            if file.kind == UNREADABLE and (found or (path in referenced and GONE not in file.why))
+            if file.from_content and path not in read and (found or (path in referenced and GONE not in file.why))
         }
         store.record(self.identity, new.values())
         store.forget(self.identity, sorted(known.keys() - new.keys() - kept))

@@ -46,6 +46,15 @@ class ProblemKind(StrEnum):
         "delete_scope",
         "Iceberg after 1.11 refuses to read the table; `rewrite_position_deletes` moves the delete",
     )
+    UNREADABLE_DATA = (
+        "unreadable_data",
+        "its rows cannot be read: restore the object, else delete the file's rows and load them again",
+    )
+    WRONG_METRICS = "wrong_metrics", "queries may skip rows or count wrongly; data is not affected"
+    WRONG_PARTITION = (
+        "wrong_partition",
+        "queries by partition miss these rows; delete them by their values, and insert them again",
+    )
     STATISTICS = "statistics", "readers may plan badly, data is not affected; compute the statistics anew"
     NOT_ALLOWED = (
         "not_allowed",
@@ -61,6 +70,8 @@ class Problem:
     kind: ProblemKind
     path: str
     detail: str
+    by_reading: bool = False
+    """Whether only reading the content of data and delete files shows it (``--deep``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +85,23 @@ class Verification:
     """The files that its metadata references."""
     superseded: tuple[Problem, ...] = ()
     """Problems that only snapshots from before a repair or rollback have; they end when these snapshots expire."""
+    read: Set[str] = field(default=frozenset(), repr=False, compare=False)
+    """The data and delete files whose content was read."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """The files that should have been read, but the store failed or refused: path → why."""
 
     @property
-    def by_file(self) -> dict[str, tuple[str, str]]:
-        """The first problem of each file: path → kind, and a sentence that says what to do."""
-        found: dict[str, tuple[str, str]] = {}
+    def by_file(self) -> dict[str, tuple[str, str, bool]]:
+        """The first problem of each file: path → kind, a sentence that says what to do, :attr:`Problem.by_reading`."""
+        found: dict[str, tuple[str, str, bool]] = {}
         for problem in self.problems:
             sentence = f"{problem.path}: {problem.detail}; {problem.kind.remedy}"
-            found.setdefault(problem.path, (problem.kind.value, sentence))
+            found.setdefault(problem.path, (problem.kind.value, sentence, problem.by_reading))
         return found
 
     @property
     def ok(self) -> bool:
-        return not self.problems
+        return not self.problems and not self.unread
 
     def confirming(self, earlier: Verification) -> Verification:
         """This result without problems that an earlier one, of an older head, lacks: an expiry may delete files while
@@ -94,6 +109,12 @@ class Verification:
         known = {(p.kind, text) for p in earlier.problems for text in (p.path, p.detail)}
         kept = (p for p in self.problems if not known.isdisjoint({(p.kind, p.path), (p.kind, p.detail)}))
         return replace(self, problems=tuple(kept))
+
+    def still_referenced(self, referenced: Set[str]) -> Verification:
+        """This result without what it read in files that the table, which has a newer head, needs no more."""
+        kept = (p for p in self.problems if not p.by_reading or p.path in referenced)
+        unread = {path: why for path, why in self.unread.items() if path in referenced}
+        return replace(self, problems=tuple(kept), unread=unread)
 
     def to_json(self) -> dict[str, Any]:
         """The document of ``verify --json``."""
@@ -104,7 +125,8 @@ class Verification:
             "problems": [{"kind": p.kind.value, "path": p.path, "detail": p.detail} for p in self.problems],
             "checked": dict(self.checked),
             "superseded": len(self.superseded),
-            **({} if self.ok else {"remedies": {kind.value: kind.remedy for kind in kinds}}),
+            **({"unread": dict(self.unread)} if self.unread else {}),
+            **({"remedies": {kind.value: kind.remedy for kind in kinds}} if kinds else {}),
         }
 
 
