@@ -476,7 +476,9 @@ def test_verify_replaces_its_findings_and_keeps_what_a_pass_could_not_decode(ope
     """A restored file and a file that no snapshot references any more are forgotten."""
     memory = TableMemory(open_store(), IDENTITY, lambda: 7)
     gone, torn, old, count = (f"s3://b/t/{name}" for name in ("gone", "torn", "old", "count"))
-    memory.remember_verified({gone: ("missing_file", "g"), count: ("wrong_count", "c")}, 3, {gone, torn, old, count})
+    memory.remember_verified(
+        {gone: ("missing_file", "g", False), count: ("wrong_count", "c", False)}, 3, {gone, torn, old, count}
+    )
     assert open_store().glance(IDENTITY, now_ms=0).verified == Verified(at_ms=7, problems=3)
     memory.remember_unreadable({gone: f"{gone} does not exist", torn: "t", old: "o"}, "d")
     found = memory.store.findings.of_table(IDENTITY)
@@ -494,10 +496,24 @@ def test_verify_replaces_its_findings_and_keeps_what_a_pass_could_not_decode(ope
     assert open_store().glance(IDENTITY, now_ms=0).findings == {}
 
 
+def test_what_content_has_shown_stays_until_the_content_is_read_again(open_store: OpenStore) -> None:
+    memory = TableMemory(open_store(), IDENTITY, lambda: 7)
+    bounds, vector = (f"s3://b/t/{name}" for name in ("bounds", "vector"))
+    referenced, read = {bounds, vector}, {bounds, vector}
+    found = {bounds: ("wrong_metrics", "b", True), vector: ("deletion_vector", "v", True)}
+    memory.remember_verified(found, 2, referenced, read)
+    memory.remember_verified({}, 0, referenced)
+    assert set(memory.store.findings.of_table(IDENTITY)) == {bounds, vector}
+    memory.remember_verified({}, 0, referenced, {vector})
+    assert set(memory.store.findings.of_table(IDENTITY)) == {bounds}
+    memory.remember_verified({}, 0, {vector})
+    assert memory.store.findings.of_table(IDENTITY) == {}
+
+
 def test_findings_of_a_verify_are_bounded_in_number_and_length(open_store: OpenStore) -> None:
     memory = TableMemory(open_store(), IDENTITY, lambda: 7)
-    problems = {f"s3://b/t/{number:04d}": ("missing_file", "w" * 2_000) for number in range(MOST_PROBLEMS + 5)}
-    memory.remember_verified({"p" * 5_000: ("missing_file", "w"), **problems}, 1_006, set())
+    problems = {f"s3://b/t/{number:04d}": ("missing_file", "w" * 2_000, False) for number in range(MOST_PROBLEMS + 5)}
+    memory.remember_verified({"p" * 5_000: ("missing_file", "w", False), **problems}, 1_006, set())
     found = memory.store.findings.of_table(IDENTITY)
     assert list(found) == list(problems)[:MOST_PROBLEMS]
     assert {len(file.why) for file in found.values()} == {1_000}

@@ -76,7 +76,9 @@ def stated(**values: Any) -> Callable[[MaintainedTable], str]:
     """The entry of the file in us states these values; mappings are added to its own."""
 
     def alter(file: DataFile) -> DataFile:
-        found = {key: {**(getattr(file, key) or {}), **v} if isinstance(v, Mapping) else v for key, v in values.items()}
+        found: dict[str, Any] = {
+            key: {**(getattr(file, key) or {}), **v} if isinstance(v, Mapping) else v for key, v in values.items()
+        }
         return replace(file, **found)
 
     return lambda table: change(table, file_of(table, 0), alter)
@@ -105,7 +107,12 @@ def rewritten(content: pa.Table, **options: Any) -> Callable[[MaintainedTable], 
     def damage(table: MaintainedTable) -> str:
         path = file_of(table, 0)
         size = put(path, content, **options)
-        bare = {"lower_bounds": None, "upper_bounds": None, "null_value_counts": None, "split_offsets": None}
+        bare: dict[str, Any] = {
+            "lower_bounds": None,
+            "upper_bounds": None,
+            "null_value_counts": None,
+            "split_offsets": None,
+        }
         return change(table, path, lambda file: replace(file, file_size_in_bytes=size, **bare))
 
     return damage

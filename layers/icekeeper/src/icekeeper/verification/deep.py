@@ -27,7 +27,7 @@ from icekeeper.rows.arrow_schema import arrow_type
 from icekeeper.rows.file_rows import why_unreadable
 from icekeeper.rows.read_task import make_read_task, with_lineage
 from icekeeper.storage.storage import Storage
-from icekeeper.verification.checks import Problem, ProblemKind, Verification
+from icekeeper.verification.checks import Problem, ProblemKind, Verification, superseded_snapshots
 from icekeeper.verification.read_files import FilesToRead, ReadFile, read_files
 
 _File: TypeAlias = tuple[ManifestFile, ManifestEntry, tuple[ManifestEntry, ...]]
@@ -145,11 +145,13 @@ class _DeepVerification:
         )
 
     def _heads(self) -> dict[int, list[ManifestFile]]:
-        """The manifests of the heads of all refs; ``verify`` has reported those that cannot be read."""
+        """The manifests of the heads of all refs, except tags on a head from before a repair; ``verify`` has reported
+        those that cannot be read."""
         heads: dict[int, list[ManifestFile]] = {}
+        old = superseded_snapshots(self._metadata)
         named = [self._metadata.snapshots.get(ref.snapshot_id) for ref in self._metadata.refs.values()]
         for snapshot in (self._metadata.current_snapshot, *named):
-            if snapshot is not None and snapshot.snapshot_id not in heads:
+            if snapshot is not None and snapshot.snapshot_id not in heads and snapshot.snapshot_id not in old:
                 with suppress(MetadataUnreadable):
                     heads[snapshot.snapshot_id] = self._reader.manifests(snapshot)
         return heads
