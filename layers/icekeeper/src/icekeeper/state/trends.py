@@ -89,7 +89,7 @@ class TrendStore(Records):
     ) -> Mapping[TableIdentity, Sequence[TrendRow]]:
         """The first row of each day, or of each week if ``since_ms`` is over 60 days before ``now_ms``, oldest first.
 
-        A query per day or week, whatever the number of tables.  Tables without such a row are left out; their newest
+        A query per ten days or weeks, whatever the number of tables.  Tables without such a row are left out; their newest
         state is in the lake stats.
         """
         ring = "d" if now_ms - since_ms < _RINGS["d"][0] * _RINGS["d"][1] else "w"
@@ -101,8 +101,8 @@ class TrendStore(Records):
             known[_partition(identity)][_name(identity)] = identity
         found: dict[TableIdentity, list[Item]] = defaultdict(list)
         for partition, names in known.items():
-            for slot in slots:
-                for item in self.table.query(partition, f"{ring}{slot:03d}#"):
+            for ten in sorted({slot // 10 for slot in slots}):  # rows of other slots are older than since_ms
+                for item in self.table.query(partition, f"{ring}{ten:02d}"):
                     if (owner := names.get(item["sk"].partition("#")[2])) is not None:
                         found[owner].append(item)
         rows = {identity: _ordered(items, since_ms) for identity, items in found.items()}
