@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from rich.console import Console
 
-from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.machine.clock import HOUR_MS, system_clock
-from icekeeper.pipeline import glue_job
 from icekeeper.pipeline.control_bucket import ControlBucket
 from icekeeper.state.leases import end_live_run, is_scheduled, note_live_run
 from icekeeper.state.requests import MaintenanceRequest
 from local_stack.executions import Execution
 from local_stack.functions import Killed
-from local_stack.pipeline_run import run as pipeline_run
-from local_stack.pipeline_run.expected import surprises
-from local_stack.pipeline_run.run import run_pipeline
-from local_stack.stack import LocalStack, deployed
+from local_stack.stack import LocalStack
 from support.local_lake import POLICY_FILE, LocalLake
-from support.rights_fleet import jobs_in_this_process
 
 ALL = ("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests")
 
@@ -251,55 +240,3 @@ def test_a_run_does_not_begin_with_a_wrong_input_and_warns_of_a_pattern_without_
     detection = lake.stack.control("runs/hourly-2/detection.json")
     assert detection["warnings"] == ["no table matches 'shop.*'", "no table matches 'ns.none'"]
     assert all(untouched(lake, name) for name in ("ns.t", "ns.orders_1", "ns.events"))
-
-
-# ``make pipeline``: the only test that runs a Glue job as a separate process.
-
-
-@contextmanager
-def deployed_with_one_real_job(*arguments: Any, **options: Any) -> Iterator[LocalStack]:
-    """The wave is a process; the other jobs run here, because only their names differ."""
-    with deployed(*arguments, **options) as stack:
-        jobs = jobs_in_this_process(stack)
-        stack.stand_in({}, {name: jobs[name] for name in ("expire_snapshots", "rewrite_manifests")})
-        yield stack
-
-
-@pytest.mark.slow
-@pytest.mark.seaweedfs
-def test_one_failed_compaction_stops_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))
-    monkeypatch.setattr(pipeline_run, "deployed", deployed_with_one_real_job)
-    text = io.StringIO()
-    run = run_pipeline(tmp_path, Console(file=text, width=120, highlight=False))
-    logs = [job.log for jobs in run.jobs.values() for job in jobs if job.state != "SUCCEEDED"]
-    assert (list(surprises(run)), logs) == ([], [])
-    shown = text.getvalue()
-    for expected in (
-        r"\n +\d+\.\d s +shop\.orders +CompactSmall +failed 1 file group\(s\) failed",
-        r"\n  PlanTables +\d+\.\d s\n",
-        r"\n  CompactDataFiles +\d+\.\d s *\n +shop\.clicks +compact +succeeded compacted 60 files into 1",
-        r"\n +RewriteManifests +\d+\.\d s succeeded rewrote 2 manifests into 1 \(1 entries\)",
-        r"journal, from DynamoDB\n(.*\n)*  shop\.orders: partial\n     compact: 1 file group\(s\) failed",
-        r"PassesPartial 1, PassesSucceeded 3",
-        r"\n  files merged +60 +8 +40 +0 *\n",
-        r"\nshop\.clicks +60 → 1 ",
-        r"\nshop\.events @ quarter-close +10000 +\w+ +same *\n",
-    ):
-        assert re.search(expected, shown), f"{expected} is not in\n{shown}"
-    assert max(map(len, shown.splitlines())) <= 120 + len("refused on purpose: ") + 60  # an address is never cut
-    assert "\x1b" not in shown  # colours are for terminals
-    # ``surprises`` reports a deviation in any part of the run.
-    for other in (
-        replace(run, report={**run.report, "status": "succeeded"}),
-        replace(run, journal={}),
-        replace(run, passes={}),
-        replace(run, metrics=tuple(metric for metric in run.metrics if metric.name != "PassesPartial")),
-        replace(run, jobs={}),
-        replace(run, leases=("fleet",)),
-        replace(run, asked_lake=frozenset()),
-        replace(run, denied=()),
-        replace(run, figures={name: (before, before) for name, (before, _) in run.figures.items()}),
-        replace(run, rows={**run.rows, "shop.events": (run.rows["shop.events"][0], run.rows["shop.clicks"][0])}),
-    ):
-        assert list(surprises(other)) != []

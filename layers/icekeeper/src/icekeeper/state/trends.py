@@ -89,8 +89,8 @@ class TrendStore(Records):
     ) -> Mapping[TableIdentity, Sequence[TrendRow]]:
         """The first row of each day, or of each week if ``since_ms`` is over 60 days before ``now_ms``, oldest first.
 
-        A query per ten days or weeks, whatever the number of tables.  Tables without such a row are left out; their newest
-        state is in the lake stats.
+        A query per ten days or weeks, whatever the number of tables.  Tables without such a row are left out; their
+        newest state is in the lake stats.
         """
         ring = "d" if now_ms - since_ms < _RINGS["d"][0] * _RINGS["d"][1] else "w"
         length_ms, count = _RINGS[ring]
