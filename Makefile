@@ -78,6 +78,7 @@ NIGHTLY_TOO := tests/contract/test_contention.py tests/interop/test_reader_matri
 nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000 histories under fire, planted faults, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly $(NIGHTLY_TOO)
 	PYTHONPATH=tests $(BIN)/python -m support.model --histories 2000 --record
+	PYTHONPATH=tests $(BIN)/python -m support.chaos --seconds 120
 	PYTHONPATH=tests $(BIN)/python -m support.hostile.fuzz --again tests/hostile/findings --changes 2000
 	$(BIN)/python -m planted
 

@@ -1,4 +1,7 @@
-"""Writers commit while passes are killed: a short ``make chaos``, with another seed in every run."""
+"""Writers commit while passes are killed: a short ``make chaos``, with another seed in every run.
+
+``make nightly`` also kills SeaweedFS and restarts it, behind a proxy that cuts and doubles requests.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,10 @@ SECONDS = 2.5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("store", "version"), [("sql", 3), ("seaweedfs", 2)])
-def test_the_table_holds_exactly_the_acknowledged_rows(store: str, version: int, tmp_path: Path) -> None:
+def test_the_table_holds_exactly_the_acknowledged_rows(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10**6)
-    print(f"python -m support.chaos --store {store} --version {version} --seed {seed}")  # shown if the test fails
-    with chaos(tmp_path, store, version, seed) as run:
+    print(f"python -m support.chaos --store sql --version 3 --seed {seed}")  # shown if the test fails
+    with chaos(tmp_path, "sql", 3, seed) as run:
         figures = run.run(SECONDS)
     assert figures.commits.total() >= 5
     assert figures.passes.total() >= 2
-    assert figures.troubles["restarts"] == (store == "seaweedfs")
