@@ -20,7 +20,18 @@ codes = [main(call) for call in json.loads(sys.argv[1])]
 print("", json.dumps({"codes": codes, "modules": sorted(sys.modules)}), sep="\\n")
 """
 # Typer needs pydantic for the arguments of a command.
-LIBRARIES = ("boto3", "fastavro", "numpy", "pandas", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy", "strictyaml")
+LIBRARIES = (
+    "boto3",
+    "fastavro",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pyiceberg",
+    "pyspark",
+    "sqlalchemy",
+    "sqlglot",
+    "strictyaml",
+)
 NOT_FOR_A_POLICY = (
     "boto3",
     "fastavro",

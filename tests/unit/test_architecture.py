@@ -124,6 +124,7 @@ ALLOWED_IN: dict[str, frozenset[str]] = {
         {"aws", "catalogs", "storage", "state", "demo/seaweedfs.py", "pyiceberg_private", "pipeline/executions.py"}
     ),
     "sqlalchemy": frozenset({"catalogs", "pyiceberg_private"}),
+    "sqlglot": frozenset({"policy"}),
     "strictyaml": frozenset({"policy", "pyiceberg_private"}),
     "requests": frozenset({"catalogs", "pyiceberg_private"}),
     "thrift": frozenset({"row_group_copy"}),

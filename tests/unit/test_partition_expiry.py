@@ -134,7 +134,7 @@ def table(*fields: tuple[int, str]) -> TableMetadata:
         ([(2, "identity")], ("us",), "c2 is null", False),
         ([(1, "bucket[4]")], (None,), "c1 is null", True),
         ([(5, "day")], (None,), "c5 is null", True),
-        ([(3, "identity")], (math.nan,), "c3 is nan", True),
+        ([(3, "identity")], (math.nan,), "isnan(c3)", True),
         ([(1, "bucket[4]")], (1,), "bucket(4, c1) = 1", True),
         ([(1, "bucket[4]")], (2,), "bucket(4, c1) = 1", False),
         ([(1, "bucket[4]")], (None,), "bucket(4, c1) = 1", False),

@@ -18,7 +18,7 @@ from icekeeper.operations.compaction.plan.candidates import TableState
 from icekeeper.operations.compaction.plan.plan_groups import plan_compaction
 from icekeeper.operations.compaction.plan.where import file_scope
 from icekeeper.policy.partition_time import NO_TIME_FIELD, partition_times
-from icekeeper.policy.relative_time import end_by_pattern, parse_partition_time
+from icekeeper.policy.time_patterns import end_by_pattern, parse_partition_time
 from support.plans import HEAD_MS, MB, data_file, live_file, ms, partitioned, policy, spec, times
 
 # When partitions end: by time transforms, by calendar columns, by text with a pattern.

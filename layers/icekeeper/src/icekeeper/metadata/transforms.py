@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from icekeeper.errors import TableUnsupported
@@ -22,6 +23,10 @@ KEEPS_ORDER = frozenset({"identity", "truncate", *CALENDAR})
 """Transforms, without their number, that keep the order of values."""
 NO_BUCKETS = UNORDERED | FLOATS | {"boolean"}
 """Types, without their parameters, that ``bucket`` does not accept."""
+MICROS_PER_DAY = 86_400_000_000
+MICROS = {"day": MICROS_PER_DAY, "hour": MICROS_PER_DAY // 24}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MONTHS = {"month": 1, "year": 12}
 _RESULTS = {"bucket": "int", "year": "int", "month": "int", "hour": "int", "day": "date"}
 _TRUNCATED = ("int", "long", "string", "binary", "decimal")
 
@@ -73,3 +78,34 @@ def partition_type(table_schemas: Sequence[Mapping[str, Any]], field: Mapping[st
         if found is not None:
             return found
     raise TableUnsupported(f"partition field {field['name']} refers to column {field['source-id']}, which is unknown")
+
+
+def days_of(year: int, month: int) -> int:
+    """Days from 1970-01-01 to the first of a month of any year; month 13 is the next January."""
+    year, month = year + (month - 1) // 12, (month - 1) % 12 + 1
+    # Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that leap days come last.
+    year -= month <= 2
+    shifted = month - 3 if month > 2 else month + 9
+    return year * 365 + year // 4 - year // 100 + year // 400 + (153 * shifted + 2) // 5 - 719468
+
+
+def span_of(transform: str, value: int) -> tuple[int, int]:
+    """The first microsecond of unit ``value`` (year, month, day or hour) since 1970, and of the next unit."""
+    if transform in MICROS:
+        return value * MICROS[transform], (value + 1) * MICROS[transform]
+    months = MONTHS[transform]
+    return days_of(1970, value * months + 1) * MICROS_PER_DAY, days_of(1970, (value + 1) * months + 1) * MICROS_PER_DAY
+
+
+def unit_of(transform: str, micros: int) -> int:
+    """The unit (year, month, day or hour) since 1970 that contains a moment in microseconds since 1970."""
+    if transform in MICROS:
+        return micros // MICROS[transform]
+    found = _EPOCH + timedelta(microseconds=micros)
+    years = found.year - 1970
+    return years if transform == "year" else years * 12 + found.month - 1
+
+
+def floored(transform: str, micros: int) -> int:
+    """The first microsecond of the unit that contains a moment."""
+    return span_of(transform, unit_of(transform, micros))[0]

@@ -33,8 +33,8 @@ from icekeeper.operations.old_partitions import (
 )
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
+from icekeeper.policy.filters import depends_on_now
 from icekeeper.policy.partition_time import PartitionTimes, partition_times, unit_end_ms
-from icekeeper.policy.relative_time import parse_relative
 from icekeeper.report.outcome import OperationOutcome, skipped, succeeded
 
 _OPERATION = Operation.EXPIRE_PARTITIONS
@@ -103,7 +103,7 @@ def _moment_ms(context: OperationContext, loaded: LoadedTable) -> int:
         OperationRefused: the filter uses ``now()``, and our clock and the store's differ by more than an hour.
     """
     where = context.policy.where
-    if where is None or not parse_relative(where).times:
+    if where is None or not depends_on_now(where):
         return context.started_ms
     return min(context.started_ms, context.stores.trusted_now_ms(loaded, HOUR_MS, "the tolerance of where"))
 

@@ -14,8 +14,8 @@ from typing import TypeAlias
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.delete_scope import PartitionKey, named_file, partition_key
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
+from icekeeper.policy.filters import depends_on_now
 from icekeeper.policy.partition_time import PartitionTimes
-from icekeeper.policy.relative_time import parse_relative
 from icekeeper.policy.values import text_of
 
 NO_RETENTION = "no partition_retention_hours is set"
@@ -101,7 +101,7 @@ def chosen_partitions(
             f'every partition of the table matches where "{where}"; nothing was dropped: exclude a partition from the '
             "filter; a later filter can drop it alone"
         )
-    if not staying and parse_relative(where).times:
+    if not staying and depends_on_now(where):
         raise OperationRefused(
             f'the last partition of the table matches where "{where}", which depends on the current time; nothing was '
             "dropped: name its values to drop it"

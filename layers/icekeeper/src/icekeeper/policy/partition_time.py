@@ -14,11 +14,11 @@ from typing import Any
 from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.transforms import CALENDAR, partition_type
+from icekeeper.metadata.transforms import CALENDAR, days_of, partition_type
 from icekeeper.metadata.types import TIMESTAMPS, UNITS_PER_DAY
 from icekeeper.model import Nothing, PartitionValue
 from icekeeper.policy import Policy
-from icekeeper.policy.relative_time import DAY_MS, TimePattern, days_of, end_by_pattern, parse_partition_time
+from icekeeper.policy.time_patterns import DAY_MS, TimePattern, end_by_pattern, parse_partition_time
 
 NO_TIME_FIELD = "no partition field of this table has a time; set partition_time"
 _READ_BY_PATTERN = ("string", "int", "long")

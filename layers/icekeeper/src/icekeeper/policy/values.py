@@ -20,7 +20,8 @@ from pydantic import BeforeValidator, Field
 from icekeeper.machine.clock import iso_utc
 from icekeeper.metadata.transforms import CALENDAR, NUMBERED
 from icekeeper.operation_facts import ALL_OPERATIONS, Operation
-from icekeeper.policy.relative_time import parse_partition_time, parse_relative
+from icekeeper.policy.filters import parse_filter
+from icekeeper.policy.time_patterns import parse_partition_time
 
 
 class Strategy(StrEnum):
@@ -285,7 +286,7 @@ Switch: TypeAlias = Annotated[bool, BeforeValidator(_parse_switch)]
 OptionalText: TypeAlias = Annotated[str | None, BeforeValidator(_parse_optional)]
 SortOrderText: TypeAlias = Annotated[str | None, _text_passing(parse_sort_order)]
 PartitionTimeText: TypeAlias = Annotated[str | None, _text_passing(parse_partition_time)]
-WhereText: TypeAlias = Annotated[str | None, _text_passing(parse_relative)]
+WhereText: TypeAlias = Annotated[str | None, _text_passing(parse_filter)]
 OptionalMoment: TypeAlias = Annotated[str | None, BeforeValidator(parse_moment)]
 """A time as :func:`.iso_utc` writes it, so that texts compare as times do."""
 OptionalCount: TypeAlias = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_parse_optional)]

@@ -8,54 +8,39 @@ row.  So the results "no row matches" and "every row matches" are both certain
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial, reduce
 from typing import Any, TypeAlias
 
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    LiteralPredicate,
-    Not,
-    NotEqualTo,
-    NotIn,
-    NotNaN,
-    NotNull,
-    NotStartsWith,
-    Or,
-    SetPredicate,
-    StartsWith,
-    UnaryPredicate,
-)
-from pyiceberg.expressions.literals import Literal, StringLiteral
+from pyiceberg.expressions.literals import StringLiteral
 from pyiceberg.types import TimeType, UUIDType
 
-from icekeeper.metadata.transforms import CALENDAR
+from icekeeper.metadata.transforms import CALENDAR, MICROS_PER_DAY, span_of, unit_of
 from icekeeper.metadata.types import (
     FLOATS,
     UNITS_PER_DAY,
     comparable,
+    decimal_of,
     truncated_upper,
 )
 from icekeeper.operations.compaction.plan.value_ranges import Column, Values, has_buckets, may_hold, transformed
-from icekeeper.policy.relative_time import (
-    MICROS_PER_DAY,
-    RelativeFilter,
-    TransformedColumn,
+from icekeeper.policy.filters import (
+    And,
+    Comparison,
+    Condition,
+    Constant,
+    IsTrue,
+    Literal,
+    Moment,
+    Not,
+    Or,
+    Term,
     parse_moment,
-    span_of,
 )
 from icekeeper.policy.values import did_you_mean
 
@@ -75,6 +60,8 @@ Truth: TypeAlias = Callable[[ValuesOf], int]
 _Key: TypeAlias = Callable[[Any], Any]
 _Comparison: TypeAlias = Callable[[Values, _Key, Sequence[Any]], int]
 _NANOS_PER_DAY = 86_400 * 10**9
+# A decimal of so many digits and its double determine each other.
+_EXACT_DIGITS = 15
 
 
 def _not(truth: Truth) -> Truth:
@@ -99,151 +86,148 @@ def _and(left: Truth, right: Truth) -> Truth:
     return both
 
 
+def _is_true(truth: Truth) -> Truth:
+    def known(values_of: ValuesOf) -> int:
+        truths = truth(values_of)
+        return (truths & (TRUE | FALSE)) | (FALSE if truths & NULL else 0)
+
+    return known
+
+
 def _or(left: Truth, right: Truth) -> Truth:
     return _not(_and(_not(left), _not(right)))
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """The columns and times that a filter names."""
+    """The columns that a filter may name, and the time of ``now()``."""
 
     columns: Mapping[str, Column]
-    relative: RelativeFilter
     now_ms: int
-    """Epoch milliseconds of ``now()``."""
+    """Epoch milliseconds."""
 
-    def truth(self, expression: BooleanExpression) -> Truth:
-        """The truth values of ``expression``, parsed from ``relative.text``.
+    def truth(self, condition: Condition) -> Truth:
+        """The truth values of a condition.
 
         Raises:
             ValueError: a column is missing, or a literal or transform does not fit its column.
         """
-        match expression:
-            case AlwaysTrue():
-                return lambda values_of: TRUE
-            case AlwaysFalse():
-                return lambda values_of: FALSE
+        match condition:
+            case Constant():
+                truths = NULL if condition.truth is None else TRUE if condition.truth else FALSE
+                return lambda values_of: truths
             case And():
-                return _and(self.truth(expression.left), self.truth(expression.right))
+                return _and(self.truth(condition.left), self.truth(condition.right))
             case Or():
-                return _or(self.truth(expression.left), self.truth(expression.right))
+                return _or(self.truth(condition.left), self.truth(condition.right))
             case Not():
-                return _not(self.truth(expression.child))
-            case UnaryPredicate():
-                return self._unary(expression)
-            case SetPredicate():
-                return self._one_of(expression)
-            case LiteralPredicate():
-                return self._compared(type(expression), expression.term, expression.literal)
-            case _:
-                raise ValueError("'true' and 'false' cannot be combined with other conditions")
+                return _not(self.truth(condition.child))
+            case IsTrue():
+                return _is_true(self.truth(condition.child))
+            case Comparison():
+                return self._tested(condition)
 
-    def _column(self, term: Any) -> tuple[Column, TransformedColumn | None]:
-        found = self.relative.columns.get(term.name)
-        name = term.name if found is None else found.column
-        if name not in self.columns:
-            raise ValueError(f"the table has no column '{name}'{did_you_mean(name, self.columns)}")
-        return self.columns[name], found
+    def _tested(self, test: Comparison) -> Truth:
+        term = test.term
+        if term.column not in self.columns:
+            raise ValueError(f"the table has no column '{term.column}'{did_you_mean(term.column, self.columns)}")
+        column = self.columns[term.column]
+        if test.kind == "null":
+            return _null_test(column)
+        if test.kind == "nan":
+            return _nan_test(column)
+        if test.kind == "in":
+            return self._one_of(column, test)
+        (literal,) = test.literals
+        if term.transform in CALENDAR:
+            return self._compared_by_calendar(column, test, literal)
+        if _is_nan(column, literal) and test.kind == "=":
+            return _nan_test(column)
+        if test.kind == "begins" and column.kind != "string":
+            raise ValueError(f"LIKE and startswith need text, but column {column.name} is {column.kind}")
+        return _value_test(column, term, _COMPARISONS[test.kind], [self._value(column, term, literal)])
 
-    def _unary(self, expression: UnaryPredicate) -> Truth:
-        column, _ = self._column(expression.term)
-        if isinstance(expression, IsNull | NotNull):
-            truth = _null_test(column)
-        elif column.kind in FLOATS:
-            truth = _nan_test(column)
-        else:
-            raise ValueError(f"only a float or double is NaN, but column {column.name} is {column.kind}")
-        return _not(truth) if isinstance(expression, NotNull | NotNaN) else truth
+    def _one_of(self, column: Column, test: Comparison) -> Truth:
+        if test.term.transform in CALENDAR:
+            each = [self._tested(replace(test, kind="=", literals=(literal,))) for literal in test.literals]
+            return reduce(_or, each)
+        for literal in test.literals:
+            is_whole = column.kind in ("int", "long") and re.fullmatch(r"0|-?[1-9]\d*", str(literal)) is not None
+            if isinstance(literal, str) and _is_number(column.kind) and not is_whole:
+                raise ValueError(f"in a list, Spark compares the text '{literal}' as text; write a number")
+        values = [self._value(column, test.term, literal) for literal in test.literals]
+        return _value_test(column, test.term, _is_one_of, values)
 
-    def _one_of(self, expression: SetPredicate) -> Truth:
-        column, found = self._column(expression.term)
-        literals = sorted(expression.literals, key=lambda literal: str(literal.value))
-        if found is not None and found.transform in CALENDAR:
-            each = [self._compared(EqualTo, expression.term, literal) for literal in literals]
-            truth = reduce(_or, each)
-        else:
-            values = [self._value(column, found, literal.value) for literal in literals]
-            truth = _value_test(column, found, _is_one_of, values)
-        return _not(truth) if isinstance(expression, NotIn) else truth
-
-    def _compared(self, kind: type[LiteralPredicate], term: Any, literal: Literal[Any]) -> Truth:
-        column, found = self._column(term)
-        if found is not None and found.transform in CALENDAR:
-            return self._compared_by_calendar(kind, column, found, literal.value)
-        comparison, is_opposite = _COMPARISONS[kind]
-        value = self._value(column, found, literal.value)
-        if comparison is _begins and column.kind != "string":
-            raise ValueError(f"LIKE needs text, but column {column.name} is {column.kind}")
-        truth = _value_test(column, found, comparison, [value])
-        return _not(truth) if is_opposite else truth
-
-    def _value(self, column: Column, found: TransformedColumn | None, literal: Any) -> Any:
+    def _value(self, column: Column, term: Term, literal: Literal) -> Any:
         """A literal as a raw value of the column, its bucket or its truncation."""
-        if found is not None and found.transform.startswith("bucket"):
+        if term.transform is not None and term.transform.startswith("bucket"):
             if not has_buckets(column.kind):
-                raise ValueError(f"{found.text} is not possible: column {column.name} is {column.kind}")
-            if not isinstance(literal, int):
-                raise ValueError(f"{found.text} must be compared with a whole number")
+                raise ValueError(f"{term.text} is not possible: column {column.name} is {column.kind}")
+            if not isinstance(literal, int) or isinstance(literal, bool):
+                raise ValueError(f"{term.text} must be compared with a whole number")
             return literal
-        if found is not None and not (column.kind in ("int", "long", "string") or column.kind.startswith("decimal")):
-            raise ValueError(f"{found.text} is not possible: column {column.name} is {column.kind}")
+        if (
+            term.transform is not None
+            and column.kind not in ("int", "long", "string")
+            and decimal_of(column.kind) is None
+        ):
+            raise ValueError(f"{term.text} is not possible: column {column.name} is {column.kind}")
         if column.kind in UNITS_PER_DAY:
-            micros = self._micros(column, f"column {column.name}", literal)
-            return _whole(micros * UNITS_PER_DAY[column.kind] / MICROS_PER_DAY)
-        time, typed = self.relative.times.get(str(literal)), self.relative.typed.get(str(literal))
-        if time is not None or typed is not None:
-            subject = typed[0] if typed is not None else self.relative.as_written(str(literal))
-            raise ValueError(f"{subject} needs a date or timestamp, but column {column.name} is {column.kind}")
+            return _whole(self._micros(column, term, literal) * UNITS_PER_DAY[column.kind] / MICROS_PER_DAY)
+        if isinstance(literal, Moment):
+            raise ValueError(f"{literal.text} needs a date or timestamp, but column {column.name} is {column.kind}")
         return _raw(column, literal)
 
-    def _compared_by_calendar(
-        self, kind: type[LiteralPredicate], column: Column, found: TransformedColumn, literal: Any
-    ) -> Truth:
+    def _compared_by_calendar(self, column: Column, test: Comparison, literal: Literal) -> Truth:
+        term, unit = test.term, str(test.term.transform)
         if column.kind not in UNITS_PER_DAY:
-            raise ValueError(f"{found.text} needs a date or timestamp, but column {column.name} is {column.kind}")
-        if found.transform == "hour" and column.kind == "date":
+            raise ValueError(f"{term.text} needs a date or timestamp, but column {column.name} is {column.kind}")
+        if unit == "hour" and column.kind == "date":
             raise ValueError(f"column {column.name} is a date, which has no hour; write day({column.name})")
-        if found.counts and isinstance(literal, int):
-            if found.transform == "year" and literal >= 1970:
-                raise ValueError(f"{found.text} counts from 1970, as in Spark: {literal} is {literal - 1970}")
-            first, after = span_of(found.transform, literal)
+        if test.kind not in ("=", "<", "<="):
+            raise ValueError(f"{term.text} can only be compared by <, <=, =, !=, >=, >, BETWEEN and IN")
+        if isinstance(literal, int) and (term.counts or (unit == "year" and not term.is_start)):
+            if term.counts and unit == "year" and literal >= 1970:
+                raise ValueError(f"{term.text} counts from 1970, as in Spark: {literal} is {literal - 1970}")
+            first, after = span_of(unit, literal if term.counts else literal - 1970)
         else:
-            first, after = found.span(self._micros(column, found.text, literal).__floor__())
+            micros = self._micros(column, term, literal)
+            first, after = span_of(unit, unit_of(unit, micros.__floor__()))
+            if term.is_start and micros != first:
+                raise ValueError(f"{term.text} is the start of a {unit}; compare it with the start of a {unit}")
         units = UNITS_PER_DAY[column.kind]
         before, through = (
             _value_test(column, None, _less, [Fraction(end * units, MICROS_PER_DAY)]) for end in (first, after)
         )
-        truths = {
-            LessThan: before,
-            LessThanOrEqual: through,
-            GreaterThan: _not(through),
-            GreaterThanOrEqual: _not(before),
-            EqualTo: _and(_not(before), through),
-            NotEqualTo: _or(before, _not(through)),
-        }
-        if kind not in truths:
-            raise ValueError(f"{found.text} can only be compared by <, <=, =, !=, >=, >, BETWEEN and IN")
-        return truths[kind]
+        return {"<": before, "<=": through, "=": _and(_not(before), through)}[test.kind]
 
-    def _micros(self, column: Column, subject: str, literal: Any) -> Fraction:
+    def _micros(self, column: Column, term: Term, literal: Literal) -> Fraction:
         """The moment of a literal, in microseconds since 1970."""
-        time = self.relative.times.get(str(literal))
-        if time is not None:
-            return Fraction(time.at(self.now_ms))
-        if not isinstance(literal, str):
+        subject = f"column {column.name}" if term.transform is None else term.text
+        if isinstance(literal, Moment):
+            nanos, has_zone, text = literal.at(self.now_ms), literal.has_zone, literal.text
+        elif isinstance(literal, str):
+            (nanos, has_zone), text = parse_moment(literal), f"'{literal}'"
+        else:
             raise ValueError(
                 f"{subject} must be compared with a date or time, for example '2026-01-31' or current_date"
             )
-        typed = self.relative.typed.get(literal)
-        nanos, has_zone = parse_moment(literal) if typed is None else typed[1]
         if has_zone and not column.kind.startswith("timestamptz"):
-            raise ValueError(f"{subject} is {column.kind}, which has no time zone: leave the zone of '{literal}' out")
-        if column.kind == "date" and typed is None and nanos % _NANOS_PER_DAY:
-            raise ValueError(f"{subject} is date; write timestamp '{literal}' to compare its midnight")
+            raise ValueError(f"{subject} is {column.kind}, which has no time zone: leave the zone of {text} out")
+        if column.kind == "date" and isinstance(literal, str) and nanos % _NANOS_PER_DAY:
+            raise ValueError(f"{subject} is date; write timestamp {text} to compare its midnight")
         return Fraction(nanos, 1000)
 
 
-def _raw(column: Column, literal: Any) -> Any:
+def _is_number(kind: str) -> bool:
+    return kind in ("int", "long", *FLOATS) or decimal_of(kind) is not None
+
+
+def _is_nan(column: Column, literal: Literal) -> bool:
+    return column.kind in FLOATS and isinstance(literal, str) and literal.strip().lower() == "nan"
+
+
+def _raw(column: Column, literal: Literal) -> Any:
     """A literal that is not a time, as a raw value; a fraction if an integer or decimal cannot hold it."""
     kind = column.kind
     try:
@@ -251,20 +235,39 @@ def _raw(column: Column, literal: Any) -> Any:
             return literal
         if kind == "boolean" and str(literal).lower() in ("true", "false"):
             return str(literal).lower() == "true"
-        if isinstance(literal, bool):
+        if isinstance(literal, bytes) and (kind == "binary" or kind.startswith("fixed")):
+            return literal
+        if isinstance(literal, bool | bytes):
             raise ValueError
-        if kind in FLOATS and not math.isnan(float(literal)):
-            return float(literal)
-        if kind in ("int", "long") or kind.startswith("decimal"):
-            scale = 0 if kind in ("int", "long") else int(kind.partition(",")[2].strip(" )"))
-            return _whole(Fraction(Decimal(literal)) * 10**scale)
-        if kind == "uuid":
+        if kind in FLOATS and not math.isnan(float(literal)):  # type: ignore[arg-type]  # text or a number
+            return float(literal)  # type: ignore[arg-type]
+        if _is_number(kind):
+            return _exact(kind, literal)
+        if kind == "uuid" and isinstance(literal, str):
             return StringLiteral(literal).to(UUIDType()).value
-        if kind == "time":
+        if kind == "time" and isinstance(literal, str):
             return StringLiteral(literal).to(TimeType()).value
     except (ValueError, ArithmeticError, TypeError):
         pass
-    raise ValueError(f"Could not convert {literal} into a {kind}, which column {column.name} is")
+    raise ValueError(f"Could not convert {literal!r} into a {kind}, which column {column.name} is")
+
+
+def _exact(kind: str, literal: Any) -> int | Fraction:
+    """A literal as an unscaled integer, or as a fraction of one.
+
+    Spark compares a column with a double as doubles.  Where several values of the column may be the same double, the
+    result would differ from an exact comparison.
+
+    Raises:
+        ValueError: the literal is such a double, or not a number.
+    """
+    precision, scale = decimal_of(kind) or (0, 0)
+    if isinstance(literal, float):
+        digits = Decimal(repr(literal)).normalize().as_tuple().digits
+        if abs(literal) >= 2**53 or max(precision, len(digits) if scale else 0) > _EXACT_DIGITS:
+            raise ValueError
+        literal = Decimal(repr(literal)) if scale else Decimal(literal)
+    return _whole(Fraction(Decimal(literal)) * 10**scale)
 
 
 def _whole(value: Fraction) -> int | Fraction:
@@ -314,18 +317,17 @@ def _nan_test(column: Column) -> Truth:
     return test
 
 
-def _value_test(
-    column: Column, found: TransformedColumn | None, comparison: _Comparison, literals: Sequence[Any]
-) -> Truth:
+def _value_test(column: Column, term: Term | None, comparison: _Comparison, literals: Sequence[Any]) -> Truth:
     """Compare a column, its bucket or its truncation in every way in which engines do."""
+    transform = None if term is None else term.transform
     if comparison is _is_one_of:
         literals = [literal for literal in literals if not isinstance(literal, Fraction)]  # no value is a fraction
-    readings = [(_same, literals)] if found is not None else _readings(column.kind, literals)
-    is_in_buckets = found is None and comparison is _is_one_of and has_buckets(column.kind)
+    readings = [(_same, literals)] if transform is not None else _readings(column.kind, literals)
+    is_in_buckets = transform is None and comparison is _is_one_of and has_buckets(column.kind)
 
     def test(values_of: ValuesOf) -> int:
         values = values_of(column)
-        compared = values if found is None else transformed(values, column.kind, found.transform)
+        compared = values if transform is None else transformed(values, column.kind, transform)
         truths = (NULL if values.has_nulls else 0) | (TRUE | FALSE if values.has_nans else 0)
         if not compared.has_values:
             return truths
@@ -374,13 +376,4 @@ def _begins(values: Values, key: _Key, literals: Sequence[Any]) -> int:
     return TRUE if within == values else TRUE | FALSE
 
 
-_COMPARISONS: Mapping[Any, tuple[_Comparison, bool]] = {
-    LessThan: (_less, False),
-    LessThanOrEqual: (_less_or_equal, False),
-    GreaterThan: (_less_or_equal, True),
-    GreaterThanOrEqual: (_less, True),
-    EqualTo: (_is_one_of, False),
-    NotEqualTo: (_is_one_of, True),
-    StartsWith: (_begins, False),
-    NotStartsWith: (_begins, True),
-}
+_COMPARISONS: Mapping[str, _Comparison] = {"=": _is_one_of, "<": _less, "<=": _less_or_equal, "begins": _begins}

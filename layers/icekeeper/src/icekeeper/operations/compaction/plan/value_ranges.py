@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IcebergType
 
-from icekeeper.metadata.transforms import NO_BUCKETS, is_known
+from icekeeper.metadata.transforms import MICROS_PER_DAY, NO_BUCKETS, is_known, span_of
 from icekeeper.metadata.types import (
     FLOATS,
     INTEGER_BITS,
@@ -30,7 +30,6 @@ from icekeeper.metadata.types import (
     truncated_upper,
 )
 from icekeeper.model import DataFile, PartitionValue
-from icekeeper.policy.relative_time import MICROS_PER_DAY, span_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The scope of a rewrite: files of finished partitions that may hold rows matching ``where``.
 
-PyIceberg parses the filter ``where``.  It is evaluated on partition values and column bounds (specification, "Scan
+The filter ``where`` is evaluated on partition values and column bounds (specification, "Scan
 Planning").  A file that cannot be excluded may match, as in Java's ``rewrite_data_files``.  A file
 is judged by its partition under its own spec, not by the partition to which its rows may move.  Times relative to now
 refer to a single moment, the start of the pass.
@@ -17,8 +17,8 @@ from icekeeper.model import DataFile, Nothing, PartitionValue
 from icekeeper.operations.compaction.plan.predicates import TRUE, Binding, Truth
 from icekeeper.operations.compaction.plan.value_ranges import Column, Values, within_bounds, within_partition
 from icekeeper.policy import Policy
+from icekeeper.policy.filters import parse_filter
 from icekeeper.policy.partition_time import partition_times
-from icekeeper.policy.relative_time import RelativeFilter, parse_relative
 from icekeeper.rows.arrow_schema import stored_schema
 
 
@@ -94,32 +94,13 @@ def whole_partitions(
 
 def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> Truth:
     """The filter over the columns of the current schema; ``now_ms`` and errors are as for :func:`row_filter`."""
-    from pyiceberg.expressions.parser import parse  # importing it builds the grammar; few tables have a filter
-
-    relative = RelativeFilter(text)
     try:
-        relative = parse_relative(text)
         columns = {column.name: column for column in _columns(metadata.current_schema)}
-        return Binding(columns, relative, now_ms).truth(parse(relative.text))
-    except Exception as error:  # from pyparsing, or any error of a literal that does not fit its column
-        reason = relative.as_written(_what_is_wrong(relative, text, error))
+        return Binding(columns, now_ms).truth(parse_filter(text))
+    except (ValueError, OverflowError) as error:  # a literal may also be beyond the range of Python's dates
         raise PolicyError(
-            f"policy key where cannot be '{text}': {reason}; write for example \"day >= '2026-01-01' and id < 5\""
+            f"policy key where cannot be '{text}': {error}; write for example \"day >= '2026-01-01' and id < 5\""
         ) from None
-
-
-def _what_is_wrong(relative: RelativeFilter, text: str, error: Exception) -> str:
-    """A sentence with the place of the error; the parser's own message would be the whole expected grammar."""
-    from pyparsing import ParseBaseException
-
-    if isinstance(error, ParseBaseException):
-        rest = relative.as_written(error.pstr[error.loc :].strip())
-        if not rest:
-            return "it ends too early"
-        if not text.rstrip().endswith(rest):
-            return "it is not a condition"
-        return f"'{rest}' (from character {len(text.rstrip()) - len(rest) + 1} on) is not a condition"
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def _truths_in_partitions(truth: Truth, metadata: TableMetadata) -> Callable[[int, tuple[PartitionValue, ...]], int]:
