@@ -13,7 +13,8 @@ from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import PartitionValue
 from icekeeper.operations.compaction.plan.where import row_filter
-from icekeeper.policy.filters import Comparison, Moment, depends_on_now, parse_filter
+from icekeeper.policy.conditions import Comparison, Moment
+from icekeeper.policy.filters import depends_on_now, parse_filter
 from support.plans import data_file, partitioned_by
 from support.tables import new_document
 

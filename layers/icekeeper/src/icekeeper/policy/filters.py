@@ -1,7 +1,6 @@
-"""What a filter of rows says (policy key ``where``): Spark's SQL, parsed by sqlglot into a few kinds of conditions.
+"""Parse a filter of rows (policy key ``where``): Spark's SQL, by sqlglot, into conditions.
 
-A node of the syntax tree is read only if every part of it is understood; anything else is refused by name.  Everything
-is in UTC, even a time without a zone.
+A node of sqlglot's syntax tree is read only if every part of it is understood; anything else is refused by name.
 Source: Spark SQL reference, "Expressions", "Literals".
 """
 
@@ -11,124 +10,36 @@ import math
 import operator
 import re
 import struct
-from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import replace
 from decimal import Decimal
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from icekeeper.metadata.transforms import CALENDAR, MICROS, MICROS_PER_DAY, MONTHS, floored
+from icekeeper.metadata.transforms import CALENDAR, MICROS, MICROS_PER_DAY, MONTHS
+from icekeeper.policy.conditions import (
+    And,
+    Comparison,
+    Condition,
+    Constant,
+    IsTrue,
+    Literal,
+    Moment,
+    Not,
+    Or,
+    Term,
+    moments,
+    parse_moment,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlglot import exp
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _STEP_MICROS = {**MICROS, "second": 1_000_000, "minute": 60_000_000, "week": 7 * MICROS_PER_DAY}
 # More than any table needs, and within the range of Python's dates.
 _MOST_YEARS = 1000
-_MOMENT = re.compile(
-    r"(\d{4})-(\d\d?)-(\d\d?)"
-    r"(?:[T ](\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?\s*(Z|UTC|[+-]\d\d:?\d\d)?)?",
-    re.IGNORECASE,
-)
 _EXAMPLE = "write for example now() - interval '1 hour', or current_date - interval '7' day"
 _UNITS = "second, minute, hour, day, week, month or year"
 _TRUNCATED_TO = {"yy": "year", "yyyy": "year", "mm": "month", "mon": "month", "dd": "day"}
-
-
-@dataclass(frozen=True, slots=True)
-class Moment:
-    """A date or time: a literal, or ``now()`` or ``current_date``; and the steps that are taken from it."""
-
-    text: str
-    """As in the filter."""
-    nanos: int | None = None
-    """Nanoseconds since 1970 in UTC; ``None``: now."""
-    is_date: bool = False
-    has_zone: bool = False
-    steps: tuple[tuple[int, int] | str, ...] = ()
-    """Months and microseconds to add; or the unit (year, month, day, hour) to whose start to go back."""
-
-    def at(self, now_ms: int) -> int:
-        """Nanoseconds since 1970 in UTC, where ``now()`` is ``now_ms`` (epoch milliseconds)."""
-        micros, rest = divmod(now_ms * 10**6 if self.nanos is None else self.nanos, 1000)
-        for step in self.steps:
-            if isinstance(step, str):
-                micros, rest = floored(step, micros), 0
-            else:
-                micros = _with_months(micros, step[0]) + step[1]
-        return micros * 1000 + rest
-
-
-Literal: TypeAlias = bool | int | Decimal | float | str | bytes | Moment | None
-"""``float``: one of Spark's doubles, such as ``1e3`` or ``1.5D``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A column, or a transform or function of a column."""
-
-    text: str
-    """As in the filter."""
-    column: str
-    """The name; a field of a struct is ``struct.field``."""
-    transform: str | None = None
-    """``day``, ``bucket[4]``, …"""
-    counts: bool = False
-    """Written as Spark's function that counts whole units since 1970, like ``hours(ts)``."""
-    is_start: bool = False
-    """The start of the unit, like ``date(ts)``; otherwise both sides of a comparison are taken by the unit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """A comparison of a term with literals: ``=``, ``<``, ``<=``, ``in``, ``begins``, ``null`` or ``nan``."""
-
-    term: Term
-    kind: str
-    literals: tuple[Literal, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class And:
-    """SQL's ``AND`` of two conditions."""
-
-    left: Condition
-    right: Condition
-
-
-@dataclass(frozen=True, slots=True)
-class Or:
-    """SQL's ``OR`` of two conditions."""
-
-    left: Condition
-    right: Condition
-
-
-@dataclass(frozen=True, slots=True)
-class Not:
-    """SQL's ``NOT``: null where the child is null."""
-
-    child: Condition
-
-
-@dataclass(frozen=True, slots=True)
-class IsTrue:
-    """Whether the child is true: false where it is null."""
-
-    child: Condition
-
-
-@dataclass(frozen=True, slots=True)
-class Constant:
-    """``true``, ``false`` or null."""
-
-    truth: bool | None
-
-
-Condition: TypeAlias = Comparison | And | Or | Not | IsTrue | Constant
 
 
 @lru_cache(maxsize=256)
@@ -156,42 +67,7 @@ def parse_filter(text: str) -> Condition:
 
 def depends_on_now(text: str) -> bool:
     """Whether a filter names ``now()`` or ``current_date``."""
-
-    def moments(condition: Condition) -> Iterator[Moment]:
-        match condition:
-            case Comparison():
-                yield from (literal for literal in condition.literals if isinstance(literal, Moment))
-            case And() | Or():
-                yield from moments(condition.left)
-                yield from moments(condition.right)
-            case Not() | IsTrue():
-                yield from moments(condition.child)
-
     return any(moment.nanos is None for moment in moments(parse_filter(text)))
-
-
-def parse_moment(text: str) -> tuple[int, bool]:
-    """Parse ``2026-11-23``, ``2026-11-23 06:30``, ``2026-11-23T06:30:00.5+01:00``: nanoseconds since 1970, in UTC if it
-    has no zone; and whether it has a zone.
-
-    Raises:
-        ValueError: the text is not a date or time.
-    """
-    found = _MOMENT.fullmatch(text.strip())
-    try:
-        if found is None:
-            raise ValueError
-        year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
-        seconds = (datetime(year, month, day, hour, minute, second, tzinfo=UTC) - _EPOCH) // timedelta(seconds=1)
-    except ValueError:
-        example = "write for example '2026-01-31' or '2026-01-31 06:30:00'"
-        raise ValueError(f"'{text}' is not a date or time; {example}") from None
-    zone = (found[8] or "").upper()
-    if zone[:1] in ("+", "-"):
-        digits = zone[1:].replace(":", "")
-        ahead = (int(digits[:2]) * 60 + int(digits[2:])) * 60
-        seconds += ahead if zone[0] == "-" else -ahead
-    return seconds * 10**9 + int((found[7] or "").ljust(9, "0")), bool(zone)
 
 
 def _what_is_wrong(errors: list[dict[str, Any]]) -> str:
@@ -407,7 +283,7 @@ class _Reader:
             moment = Moment(_text(node), nanos, kind == "DATE", has_zone)
             return replace(moment, steps=("day",)) if kind == "DATE" else moment
         if isinstance(value, Moment) and kind == "DATE":
-            return replace(moment_of(value, "day"), text=_text(node), is_date=True)
+            return replace(value.start_of("day"), text=_text(node), is_date=True)
         bits = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}.get(kind)
         if bits is not None and isinstance(value, int) and -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
             return value
@@ -474,7 +350,7 @@ class _Reader:
                 value, unit = _parts(node, "this", "unit")
                 found = self.literal(value)
                 if isinstance(found, Moment):
-                    return replace(moment_of(found, _unit(node, unit)), text=_text(node))
+                    return replace(found.start_of(_unit(node, unit)), text=_text(node))
             case exp.Interval():
                 raise ValueError(f"{_text(node)} must follow a date or time: {_EXAMPLE}")
         raise _undecidable(node)
@@ -486,7 +362,7 @@ class _Reader:
             value = Moment(_text(node), parse_moment(value)[0])
         if not isinstance(value, Moment):
             raise ValueError(f"{_text(node)} is not a date or time")
-        return replace(moment_of(value, "day"), is_date=True)
+        return replace(value.start_of("day"), is_date=True)
 
     def _interval(self, node: exp.Expression) -> list[tuple[int, int]]:
         """The months and microseconds of each part."""
@@ -548,11 +424,6 @@ def _unit(node: exp.Expression, unit: exp.Expression) -> str:
     return name
 
 
-def moment_of(moment: Moment, unit: str) -> Moment:
-    """The start of the unit that contains a moment."""
-    return replace(moment, steps=(*moment.steps, unit))
-
-
 def _stepped(base: Moment, steps: list[tuple[int, int]], node: exp.Expression) -> Moment:
     taken = (*base.steps, *steps)
     pairs = [step for step in taken if isinstance(step, tuple)]
@@ -561,15 +432,3 @@ def _stepped(base: Moment, steps: list[tuple[int, int]], node: exp.Expression) -
         raise ValueError(f"{_text(node)} is more than {_MOST_YEARS} years from its start")
     is_date = base.is_date and all(micros % MICROS_PER_DAY == 0 for _, micros in steps)
     return replace(base, text=_text(node), is_date=is_date, steps=taken)
-
-
-def _with_months(micros: int, months: int) -> int:
-    """The moment that many months later; as in SQL, a day that the month lacks becomes its last day."""
-    if not months:
-        return micros
-    day = (_EPOCH + timedelta(microseconds=micros)).date()
-    number = day.year * 12 + day.month - 1 + months
-    year, month = number // 12, number % 12 + 1
-    last = date(year + month // 12, month % 12 + 1, 1) - timedelta(days=1)
-    moved = date(year, month, min(day.day, last.day))
-    return micros + (moved - day).days * MICROS_PER_DAY

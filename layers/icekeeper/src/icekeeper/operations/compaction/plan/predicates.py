@@ -29,7 +29,7 @@ from icekeeper.metadata.types import (
     truncated_upper,
 )
 from icekeeper.operations.compaction.plan.value_ranges import Column, Values, has_buckets, may_hold, transformed
-from icekeeper.policy.filters import (
+from icekeeper.policy.conditions import (
     And,
     Comparison,
     Condition,
