@@ -284,7 +284,7 @@ def ending(answer: Answer, command: Command) -> str:
         (r"\[[0-9a-f.]+\]", "[MARK]"),
     ):
         text = re.sub(pattern, word, text)
-    return f"{answer.code} | {text}"
+    return f"{answer.code} | {text.removeprefix('error: ')}"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CONTRIBUTING = ROOT / "docs" / "contributing"
 PAGES = {"rule": CONTRIBUTING / "rules.md", "platform": CONTRIBUTING / "platform.md"}
-THREATS = ROOT / "docs" / "threat-model.md"
+THREATS, TESTS = ROOT / "docs" / "threat-model.md", ROOT / "tests"
 SOURCE = ("layers", "functions", "glue_jobs", "benchmarks", "template.yaml", "Makefile", "pyproject.toml", ".github")
 OTHERS = (
     "artifacts",
@@ -114,8 +114,10 @@ def test_every_boundary_of_the_threat_model_names_tests_that_exist() -> None:
     rows = re.findall(r"^\| (.+) \|$", section_of(page, "Boundaries"), re.MULTILINE)[2:]
     lost = []
     for cells in (row.split(" | ") for row in rows):
-        named = re.findall(r"`(tests/[\w/]+\.py)(?:::([\w:]+))?`", cells[-1])
-        found = [path for path, test in named if (ROOT / path).is_file() and test in {"", *names_of_tests(ROOT / path)}]
+        named = re.findall(r"`([\w/]+\.py)(?:::([\w:]+))?`", cells[-1])
+        found = [
+            path for path, test in named if (TESTS / path).is_file() and test in {"", *names_of_tests(TESTS / path)}
+        ]
         if len(cells) != 4 or not named or len(found) != len(named):
             lost.append(cells)
     assert lost == []
