@@ -81,6 +81,7 @@ def test_verify_prints_each_problem_as_json(command: Command) -> None:
         "ok": True,
         "problems": [],
         "checked": {"snapshots": 3, "manifests": 3, "files": 3},
+        "superseded": 0,
         "catalog": "C",
         "status": "succeeded",
     }
@@ -98,7 +99,8 @@ def test_verify_prints_each_problem_as_json(command: Command) -> None:
     assert answer.err.splitlines() == [
         "ns.t: damaged (3 snapshots, 3 manifests, 3 files)",
         f"  missing_file {path}: it is referenced but does not exist",
-        "what to do about missing_file: restore the object; else roll back to a snapshot without it",
+        "what to do about missing_file: `icekeeper repair` looks for a copy; else restore the object, "
+        "roll back to a snapshot without it, or repair with `--drop-missing`",
         "error: ns.t is damaged: 1 problem found; the lines above say what to do",
     ]
     for metadata_file in command.warehouse.rglob("*.metadata.json"):

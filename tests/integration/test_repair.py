@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from support.command import LOCAL, Answer, Command, local_path, rows
-from support.damaged_table import Damaged, Record, read_avro
+from support.damaged_table import Damaged, Record, entry, read_avro
 
 
 @pytest.fixture
@@ -119,3 +121,107 @@ def test_entries_of_a_copied_table_get_the_paths_of_its_files(command: Command, 
     passed = command("maintain", "ns.t", "--operations", "all", *LOCAL, "--json")
     assert passed.code == 0, passed
     assert rows(command) == before
+
+
+Change = Callable[[Record], object]
+
+
+def described(**values: Any) -> Change:
+    """The entry states these values of its file."""
+    return lambda file: file.update(values)
+
+
+def of_first_column(name: str, value: Any) -> Change:
+    """The entry states this value in a map keyed by field ids, for the first column."""
+
+    def change(file: Record) -> None:
+        first = min(file[name], key=lambda pair: pair["key"])
+        first["value"] = value if isinstance(value, bytes) else first["value"] + value
+
+    return change
+
+
+WRONG = [
+    (described(record_count=7), "overwrite"),
+    (described(file_size_in_bytes=100), "replace"),
+    (described(split_offsets=[4, 10**9]), "replace"),
+    (of_first_column("null_value_counts", 2), "replace"),
+    (of_first_column("value_counts", -1), "replace"),
+    (of_first_column("lower_bounds", (10**6).to_bytes(8, "little")), "replace"),
+    (of_first_column("upper_bounds", (-(10**6)).to_bytes(8, "little", signed=True)), "replace"),
+]
+
+
+def stated(manifest: str) -> list[Record]:
+    """What the entries of a manifest say about their files."""
+    files = [entry["data_file"] for entry in read_avro(local_path(manifest))]
+    for file in files:
+        for name in ("column_sizes", "value_counts", "null_value_counts", "lower_bounds", "upper_bounds"):
+            file[name] = {pair["key"]: pair["value"] for pair in file[name]}
+    return [{name: value for name, value in file.items() if value is not None} for file in files]
+
+
+@pytest.mark.parametrize(("change", "operation"), WRONG)
+def test_an_entry_is_corrected_by_its_file(command: Command, damaged: Damaged, change: Change, operation: str) -> None:
+    """All that a healthy entry stated is back."""
+    before = stated(damaged.manifests[0])
+    damaged.edit_manifest(lambda records: change(records[0]["data_file"]))
+    answer = repair(command, "--repair-file-metrics", "--yes")
+    assert (answer.code, answer.json["operation"], answer.json["repaired_entry_count"]) == (0, operation, 1), answer
+    snapshot = command.catalog.load_table("ns.t").current_snapshot()
+    assert snapshot is not None
+    after = [file for m in snapshot.manifests(damaged.table.io) for file in stated(m.manifest_path)]
+    assert before[0] in after
+    assert verified(command)[:2] == (True, [])
+
+
+def test_a_wrong_size_is_reported_without_the_option(command: Command, damaged: Damaged) -> None:
+    damaged.edit_manifest(lambda records: records[0]["data_file"].update(file_size_in_bytes=100))
+    answer = repair(command, "--yes")
+    assert (answer.code, answer.json["snapshot_id"]) == (1, None)
+    assert [left["option"] for left in answer.json["unmended"]] == ["--repair-file-metrics"]
+
+
+def test_a_manifest_that_its_list_hides_is_listed_anew(command: Command, damaged: Damaged) -> None:
+    """Readers skip a manifest whose counts say that it has no live files, and the next commit would drop it."""
+    before = rows(command)
+    zero = dict.fromkeys(("added_files_count", "existing_files_count", "added_rows_count", "existing_rows_count"), 0)
+    damaged.edit_list(lambda records: entry(records, damaged.manifests[0]).update(zero))
+    answer = repair(command, "--yes")
+    assert (answer.code, answer.json["operation"], answer.json["mends"][0]["kind"]) == (
+        0,
+        "overwrite",
+        "manifest_counts",
+    )
+    assert rows(command) == before
+    assert verified(command)[:2] == (True, [])
+
+
+def test_a_paused_table_is_not_repaired(command: Command, damaged: Damaged) -> None:
+    damaged.edit_manifest(lambda records: records.append(records[0]))
+    assert command("pause", "ns.t", "--until", "1h").code == 0
+    answer = repair(command, "--yes")
+    assert answer.code == 1
+    assert answer.json["error"]["type"] == "OperationRefused"
+    assert "the table is paused until" in answer.json["error"]["message"]
+
+
+def test_a_saved_repair_does_what_was_reviewed_or_nothing(command: Command, damaged: Damaged) -> None:
+    """An append in between changes no mend; another damage does."""
+    before, path = rows(command), command.folder / "repair.json"
+    damaged.edit_manifest(lambda records: records.append(records[0]))
+    assert repair(command, "--save", str(path)).code == 0
+    assert len(rows(command)) > len(before)
+    damaged.table.append(damaged.table.scan(limit=1).to_arrow())
+    with_append = command.contents()
+    (saved,) = json.loads(path.read_text())["repairs"]
+    assert "is listed 2 times" in saved["mends"][0]
+    applied = command("apply", str(path), "--json", catalog=None)
+    assert (applied.code, applied.json["repairs"][0]["repaired_entry_count"]) == (0, 1), applied
+    assert len(rows(command)) == len(before) + 1
+    again = command("apply", str(path), "--json", catalog=None)
+    assert again.code == 1
+    assert again.json["repairs"][0]["error"]["type"] == "PlanStale"
+    assert command.contents().keys() > with_append.keys()
+    (passed, *_) = command("history", "ns.t", "--json").json["passes"]
+    assert passed["metrics"] == {"repair.repaired_manifests": 1, "repair.repaired_entry_count": 1}

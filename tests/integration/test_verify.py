@@ -173,7 +173,8 @@ def test_a_damaged_table_comes_first_everywhere_until_it_is_repaired(command: Co
     assert command("verify", "ns.t").code == 1
     sentence = (
         f"verify found damage in 1 file: missing_file: {table.data_files[0]}: it is referenced but does not exist; "
-        "restore the object; else roll back to a snapshot without it"
+        "`icekeeper repair` looks for a copy; else restore the object, "
+        "roll back to a snapshot without it, or repair with `--drop-missing`"
     )
     for _ in range(2):
         assert states(command) == [("ns.t", "damaged"), ("ns.sound", "well")]

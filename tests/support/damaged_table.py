@@ -35,10 +35,10 @@ class Damaged:
         change(document)
         self.metadata_path.write_text(json.dumps(document))
 
-    def edit_list(self, change: Callable[[list[Record]], None]) -> None:
+    def edit_list(self, change: Callable[[list[Record]], object]) -> None:
         edit_avro(local_path(self.manifest_list), change)
 
-    def edit_manifest(self, change: Callable[[list[Record]], None]) -> None:
+    def edit_manifest(self, change: Callable[[list[Record]], object]) -> None:
         """Change the newest manifest, and update its length in the manifest list."""
         path = local_path(self.manifests[0])
         edit_avro(path, change)
@@ -46,7 +46,7 @@ class Damaged:
         self.edit_list(lambda listed: state_length(listed, self.manifests[0]))
 
 
-def edit_avro(path: Path, change: Callable[[list[Record]], None]) -> None:
+def edit_avro(path: Path, change: Callable[[list[Record]], object]) -> None:
     with path.open("rb") as source:
         reader = fastavro.reader(source)
         records: list[Any] = list(reader)

@@ -325,6 +325,8 @@ def print_problems(console: Console, report: Mapping[str, Any]) -> None:
         console.print(line, soft_wrap=True)
     for why in report.get("unread", {}).values():
         console.print(Text.assemble("  ", ("not read", "yellow"), f": {why}"), soft_wrap=True)
+    if old := report["superseded"]:
+        console.print(f"  {counted(old, 'problem')} of snapshots from before a repair alone", soft_wrap=True)
     for kind, remedy in report.get("remedies", {}).items():
         console.print(Text.assemble("what to do about ", (kind, "red"), f": {remedy}"), soft_wrap=True)
 

@@ -28,10 +28,18 @@ class ProblemKind(StrEnum):
         self._value_, self.remedy = value, remedy
         return self
 
-    MISSING_FILE = "missing_file", "restore the object; else roll back to a snapshot without it"
+    MISSING_FILE = (
+        "missing_file",
+        "`icekeeper repair` looks for a copy; else restore the object, roll back to a snapshot without it, or repair "
+        "with `--drop-missing`",
+    )
     UNREADABLE_METADATA = "unreadable_metadata", "restore the object; else roll back"
-    WRONG_SIZE = "wrong_size", "readers may fail; restore or rewrite it"
-    WRONG_COUNT = "wrong_count", "queries by metadata are wrong; rewrite the manifests"
+    WRONG_SIZE = (
+        "wrong_size",
+        "readers may fail; `icekeeper repair --repair-file-metrics` corrects the entry of a whole file; else restore "
+        "the file",
+    )
+    WRONG_COUNT = "wrong_count", "queries by metadata are wrong; `icekeeper repair`"
     DUPLICATE_FILE = (
         "duplicate_file",
         "rows count twice; `icekeeper repair` drops an entry. Never remove the file and add it again: its new sequence "
