@@ -45,7 +45,7 @@ _EXPIRY = (
     Fault(
         "expiry overlooks pins",
         "operations/expiry/retention.py",
-        "    keep |= _behind_pins(metadata, pinned)\n    for_writers",
+        "    keep |= metadata.behind(pinned)\n    for_writers",
         "    for_writers",
         ("tests/unit/test_expiry.py", "tests/property/test_snapshot_retention.py"),
     ),

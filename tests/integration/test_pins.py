@@ -221,9 +221,10 @@ def test_a_snapshot_that_expires_while_it_is_pinned_is_not_pinned(table: Maintai
 
 
 def test_an_expiry_that_read_the_pins_too_early_keeps_pinned_files(table: MaintainedTable) -> None:
-    """Pinned between plan and commit, the snapshot leaves the table but remains in its pinned metadata file."""
-    first = next(iter(table.metadata.snapshots))
-    rows = canonical(pyiceberg_rows(table.loaded.metadata_location, first))
+    """Pinned between plan and commit, the snapshot and all newer ones leave the table, but remain in the pinned
+    metadata file (rule: pin-is-a-horizon)."""
+    first, *newer = table.metadata.snapshots
+    rows = {i: canonical(pyiceberg_rows(table.loaded.metadata_location, i)) for i in (first, *newer)}
     pins: list[Pin] = []
 
     def pin() -> None:
@@ -234,11 +235,11 @@ def test_an_expiry_that_read_the_pins_too_early_keeps_pinned_files(table: Mainta
         outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
     assert outcome.status is Status.SUCCEEDED
     assert list(table.metadata.snapshots) == [table.metadata.refs["main"].snapshot_id]
-    assert canonical(duckdb_rows(pins[0].metadata_location, first)) == rows
+    assert {i: canonical(duckdb_rows(pins[0].metadata_location, i)) for i in rows} == rows
     assert table.unreferenced() != set()
     assert table.run(Operation.REMOVE_ORPHANS, dry_run=True).files_planned == ()
     table.run(Operation.REMOVE_ORPHANS)
-    assert canonical(duckdb_rows(pins[0].metadata_location, first)) == rows
+    assert {i: canonical(duckdb_rows(pins[0].metadata_location, i)) for i in rows} == rows
     remove_pin(handle_of(table), pins[0].name)
     table.run(Operation.REMOVE_ORPHANS)
     assert table.unreferenced() == set()
@@ -257,6 +258,17 @@ def test_a_pinned_snapshot_with_unreadable_references_stops_every_deletion(table
     assert outcome.reason.startswith(f"the files that pin '{pin.name}' holds cannot be determined: ")
     assert "; nothing was deleted; " in outcome.reason
     assert orphan in table.files()
+
+
+def test_a_pin_whose_metadata_file_another_engine_deleted_stops_nothing_while_the_table_has_its_snapshots(
+    table: MaintainedTable,
+) -> None:
+    first = next(iter(table.metadata.snapshots))
+    pin = add_pin(handle_of(table), snapshot=str(first), ttl_ms=HOUR_MS)
+    table.append(99)  # so that the pinned file is not the current one
+    orphan = table.plant("data/orphan.parquet")
+    Path(normalise(pin.metadata_location)).unlink()
+    assert list(map(normalise, table.run(Operation.REMOVE_ORPHANS).files_deleted)) == [orphan]
 
 
 @pytest.mark.parametrize("kind", [PinKind.READER, PinKind.JOB])

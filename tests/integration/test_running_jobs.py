@@ -504,7 +504,7 @@ def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
     beyond = table.plant(f"data/{stem}-a4.parquet", data)
     strangers = {table.plant(f"data/{stem}{name}.parquet", data) for name in ("", "-1-a0", "-a")}
     held = HeldFiles(table.handle.memory(table.loaded), table.storage.read)
-    held.look(table.metadata)
+    held.look_at_loads()
     assert [path for path in (first, *others, beyond) if not held.hold(path)] == []
     assert set(map(normalise, table.run(Operation.REMOVE_ORPHANS).files_deleted)) == strangers
     listed: list[str] = []

@@ -41,7 +41,7 @@ from icekeeper.pass_context.footprint import data_root
 from icekeeper.pass_context.metadata_files import listed_metadata, metadata_folders, read_listed_metadata
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.staging import LoadOrigin, StagedLoad
-from icekeeper.state.store import Pin
+from icekeeper.state.store import Pin, PinKind
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, any_spelling, is_under, may_be_under, normalise, planned_file
@@ -51,10 +51,10 @@ log = logging.getLogger(__name__)
 
 
 class HeldFiles:
-    """The files that pins and staged loads hold, as of the last :meth:`look`.
+    """The files that pins and staged loads hold, as of the last :meth:`look_at_loads` and :meth:`look_at_pins`.
 
     A pin may be added after an expiry has read the pins and before it commits.  The expiry finds such a pin here
-    before it deletes a file.
+    before it deletes a file, with all snapshots that it expired behind the pin (rule: pin-is-a-horizon).
     """
 
     def __init__(self, memory: TableMemory, read: Callable[[str], bytes]) -> None:
@@ -63,24 +63,38 @@ class HeldFiles:
         self._loads: tuple[StagedLoad, ...] = ()
         self._staged = PathSet()
         self._pinned: set[str] = set()
+        self._documents: dict[str, TableMetadata] = {}
         self._followed: set[tuple[int, str]] = set()
 
-    def look(self, now: TableMetadata) -> None:
-        """Read the state store again.  ``now``: the table's newest state, whose snapshots are kept without a pin.
+    def look_at_loads(self) -> None:
+        """Read the staged loads again.
+
+        This comes before the head is loaded: a job forgets its load as soon as its commit has landed, so its files are
+        in these loads or in that head.
 
         Raises:
-            MetadataUnreadable: the references of a pinned snapshot cannot be read.
             StorageError: the state store cannot be read.
         """
         loads = self._memory.staged_loads()
         if loads != self._loads:
             self._loads, self._staged = loads, PathSet(self._memory.staged_paths_of(loads))
+
+    def look_at_pins(self, now: TableMetadata) -> None:
+        """Read the pins again.  ``now``: the table's newest state, whose snapshots are kept without a pin.
+
+        Raises:
+            MetadataUnreadable: the references of a pinned snapshot cannot be read.
+            StorageError: the state store cannot be read.
+        """
         for pin in self._memory.pins():
             self._pinned.add(any_spelling(pin.metadata_location))
-            key = (pin.snapshot_id, pin.metadata_location)
-            if pin.snapshot_id not in now.snapshots and key not in self._followed:
-                self._pinned.update(map(any_spelling, self._needed(pin)))
-                self._followed.add(key)
+            try:
+                self._pinned.update(map(any_spelling, self._needed(pin, now)))
+            except StorageError as error:
+                raise MetadataUnreadable(
+                    f"the files that pin '{pin.name}' holds cannot be determined: {error}; nothing was deleted; remove "
+                    "the pin if no reader needs it"
+                ) from error
 
     @property
     def pinned(self) -> Set[str]:
@@ -91,18 +105,36 @@ class HeldFiles:
         """Whether the file must not be deleted."""
         return any_spelling(path) in self._pinned or self._staged.may_contain(path)
 
-    def _needed(self, pin: Pin) -> Iterator[str]:
-        try:
-            metadata = parse_document(self._read(pin.metadata_location), pin.metadata_location)
-            snapshot = metadata.snapshots.get(pin.snapshot_id)
-            if snapshot is not None:
+    def _needed(self, pin: Pin, now: TableMetadata) -> Iterator[str]:
+        """The files of the pinned snapshots that the table no longer has, and that were not followed before."""
+        location, is_lost = pin.metadata_location, pin.snapshot_id not in now.snapshots
+        metadata = self._documents.get(location) or self._document(location, may_be_gone=not is_lost)
+        if metadata is None:
+            return
+        self._documents[location] = metadata
+        # A lost ref named a single snapshot.
+        behind = {pin.snapshot_id} if pin.kind is PinKind.LOST_REF else metadata.behind([pin.snapshot_id])
+        for snapshot_id in sorted(behind & metadata.snapshots.keys() - now.snapshots.keys()):
+            if (snapshot_id, location) in self._followed:
+                continue
+            try:
+                snapshot = metadata.snapshots[snapshot_id]
                 yield from statistics_files(metadata)
                 yield from References().follow(TableReader(metadata, self._read), [snapshot])
+            except MetadataUnreadable as error:
+                if snapshot_id == pin.snapshot_id or not is_gone(error):
+                    raise
+                # Another engine, which does not know pins, has expired it with its files.
+            self._followed.add((snapshot_id, location))
+
+    def _document(self, location: str, *, may_be_gone: bool) -> TableMetadata | None:
+        """A pin's metadata; ``None`` if its file is gone (only if it ``may_be_gone``, as after other engines)."""
+        try:
+            return parse_document(self._read(location), location)
         except StorageError as error:
-            raise MetadataUnreadable(
-                f"the files that pin '{pin.name}' holds cannot be determined: {error}; nothing was deleted; remove "
-                "the pin if no reader needs it"
-            ) from error
+            if may_be_gone and is_gone(error):
+                return None
+            raise
 
 
 def recorded_files(memory: TableMemory, load: StagedLoad) -> Iterator[str]:
@@ -284,8 +316,9 @@ class SharedReferences:
             if identity.uuid and followed.identity.copy == identity.copy:
                 followed.references = References(set(known.snapshots), set(known.manifests))
             with self._reading(followed):
+                followed.held.look_at_loads()
                 self._follow(followed)
-                followed.held.look(followed.table.metadata)
+                followed.held.look_at_pins(followed.table.metadata)
         for followed in _newest_entries(self._followed.values()):
             # The caller looks for newer metadata of the cleaned table itself.
             if followed.identity.copy != identity.copy:
@@ -348,6 +381,7 @@ class SharedReferences:
                 self._look_again(key, known)
 
     def _look_again(self, key: tuple[CatalogId, TableName], known: _Followed) -> None:
+        known.held.look_at_loads()
         try:
             now = known.newest()
         except MaintenanceError as error:
@@ -360,11 +394,12 @@ class SharedReferences:
         followed = known
         if now.metadata.uuid != known.table.metadata.uuid:
             followed = self._followed[key] = _Followed(self._context, known.found, now)
+            followed.held.look_at_loads()
         has_moved = now.metadata_location != known.table.metadata_location
         followed.table = now
         if has_moved:
             self._follow(followed)
-        followed.held.look(now.metadata)
+        followed.held.look_at_pins(now.metadata)
 
     def _look_beside(self, followed: _Followed) -> None:
         """Add the references of newer metadata that a table's catalog entry does not know; errors as above."""

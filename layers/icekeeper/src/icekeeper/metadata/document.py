@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,6 +54,11 @@ class Snapshot:
     @property
     def timestamp_ms(self) -> int:
         return int(self.raw["timestamp-ms"])
+
+    @property
+    def recency(self) -> tuple[int, int]:
+        """Orders snapshots by time; a child may have an earlier time than its parent."""
+        return self.timestamp_ms, self.sequence_number
 
     @property
     def summary(self) -> Mapping[str, str]:
@@ -275,6 +281,23 @@ class TableMetadata:
             seen.add(current)
             yield snapshot
             current = snapshot.parent_id
+
+    def behind(self, pinned: Iterable[int]) -> set[int]:
+        """The snapshots at or above the oldest of the ``pinned`` ids (rule: pin-is-a-horizon): the pinned snapshots,
+        those with a later time or an equal or higher sequence number, and all their descendants."""
+        snapshots, behind, found = self.snapshots, set[int](), list(pinned)
+        there = [snapshots[i] for i in found if i in snapshots]
+        if there:
+            since, sequence_number = min(s.recency for s in there), max(1, min(s.sequence_number for s in there))
+            found += (i for i, s in snapshots.items() if s.recency >= since or s.sequence_number >= sequence_number)
+        children: dict[int | None, list[int]] = defaultdict(list)
+        for child in snapshots.values():
+            children[child.parent_id].append(child.snapshot_id)
+        while found:
+            if (above := found.pop()) not in behind:
+                behind.add(above)
+                found += children[above]
+        return behind & snapshots.keys()
 
     @property
     def metadata_log(self) -> Sequence[Mapping[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat, takewhile
@@ -138,11 +137,14 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     keep = {ref.snapshot_id for ref in refs} | _kept_by_branches(metadata, refs, policy, now_ms)
     committed_last_first, retention_ms = metadata.in_commit_order[::-1], policy.snapshot_retention_ms
     # A child may have an earlier timestamp than its parent, so the newest snapshots by either order are kept.
-    for newest_first in committed_last_first, sorted(committed_last_first, key=_recency, reverse=True):
+    for newest_first in (
+        committed_last_first,
+        sorted(committed_last_first, key=lambda snapshot: snapshot.recency, reverse=True),
+    ):
         keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
         among_newest = newest_first[: policy.snapshot_retain_max]
         keep.update(s.snapshot_id for s in among_newest if _is_young(s, now_ms, retention_ms))
-    keep |= _behind_pins(metadata, pinned)
+    keep |= metadata.behind(pinned)
     for_writers: set[int] = set()
     if not keep.issuperset(metadata.snapshots):
         for_writers = writer_chains(metadata, refs, policy, now_ms).keys() - keep
@@ -219,7 +221,7 @@ def refuse_protected(metadata: TableMetadata, policy: Policy, pinned: Iterable[i
         OperationRefused: a named snapshot is at or above the oldest pin, or has become the head of a ref since the pass
             began.
     """
-    behind, heads = _behind_pins(metadata, pinned), {ref.snapshot_id: ref for ref in metadata.refs.values()}
+    behind, heads = metadata.behind(pinned), {ref.snapshot_id: ref for ref in metadata.refs.values()}
     key, named = policy.named_snapshots
     for snapshot_id in named:
         if snapshot_id in heads:
@@ -234,28 +236,10 @@ def refuse_protected(metadata: TableMetadata, policy: Policy, pinned: Iterable[i
 
 def _plan_named(metadata: TableMetadata, policy: Policy, now_ms: int, pinned: Iterable[int]) -> ExpiryPlan:
     refs = metadata.refs.values()
-    keep = _behind_pins(metadata, pinned) | {ref.snapshot_id for ref in refs}
+    keep = metadata.behind(pinned) | {ref.snapshot_id for ref in refs}
     keep |= writer_chains(metadata, refs, policy, now_ms).keys()
     wanted = set(policy.named_snapshots[1]) - keep
     return ExpiryPlan(tuple(s.snapshot_id for s in metadata.in_commit_order if s.snapshot_id in wanted), ())
-
-
-def _behind_pins(metadata: TableMetadata, pinned: Iterable[int]) -> set[int]:
-    """The snapshots at or above the oldest pinned snapshot: the pinned snapshots, those with a later time or an equal
-    or higher sequence number, and all their descendants."""
-    snapshots, behind, found = metadata.snapshots, set[int](), list(pinned)
-    there = [snapshots[i] for i in found if i in snapshots]
-    if there:
-        since, sequence_number = min(map(_recency, there)), max(1, min(s.sequence_number for s in there))
-        found += (i for i, s in snapshots.items() if _recency(s) >= since or s.sequence_number >= sequence_number)
-    children: dict[int | None, list[int]] = defaultdict(list)
-    for child in snapshots.values():
-        children[child.parent_id].append(child.snapshot_id)
-    while found:
-        if (above := found.pop()) not in behind:
-            behind.add(above)
-            found += children[above]
-    return behind & snapshots.keys()
 
 
 def _named(ref: Ref) -> str:
@@ -270,10 +254,6 @@ def _default_ref_age_ms(metadata: TableMetadata) -> int | None:
     if age_ms < 1:
         raise PolicyError(f"table property {MAX_REF_AGE} is '{age_ms}'; it must be a whole number of at least 1")
     return age_ms
-
-
-def _recency(snapshot: Snapshot) -> tuple[int, int]:
-    return snapshot.timestamp_ms, snapshot.sequence_number
 
 
 def _is_young(snapshot: Snapshot, now_ms: int, max_age_ms: float) -> bool:
