@@ -162,7 +162,7 @@ REPAIR = fields(
                 "",
                 {
                     **snapshot_id("the snapshot"),
-                    "state": one_of("whether it is mended, too", "mended", "unmended"),
+                    "state": one_of("whether it can be read or is mended, too", "mended", "unmended", "given up"),
                 },
             ),
         ),
@@ -735,6 +735,7 @@ DOCUMENTS: dict[str, Schema] = {
             "problems": each("what is wrong with the snapshot, none of which keeps it from being read", PROBLEM),
             "tag": or_null(text("the tag that keeps the old head for 30 days")),
             "no_tag": or_null(text("why no tag keeps the old head")),
+            "aside": or_null(text("the folder with copies of an old head's metadata that cannot all be read")),
         },
     ),
     "pin-add": fields(

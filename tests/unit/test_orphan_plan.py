@@ -24,6 +24,7 @@ from icekeeper.operations.orphans.orphan_rules import (
     find_candidates,
     plan_orphans,
     refuse_mass_deletion,
+    without_young_asides,
 )
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, normalise
@@ -66,6 +67,17 @@ def plan(
         other_tables=others,
         swept=swept,
     )
+
+
+def test_metadata_that_a_rollback_copied_aside_stays_for_a_time_of_its_own() -> None:
+    """Whatever its ending (rule: the-old-head-stays)."""
+    aside = [f"{LOCATION}/metadata/icekeeper-aside/7-1/{name}" for name in ("00001.metadata.json.copy", "m0.avro")]
+    month_ms = 30 * 24 * 3_600_000
+    elsewhere = f"{LOCATION}/data/icekeeper-aside/7-1/m0.avro"
+    listed = [found(path, 10) for path in (*aside, elsewhere)]
+    assert without_young_asides(table(), listed, 10 + month_ms) == [found(elsewhere, 10)]
+    assert without_young_asides(table(), listed, 11 + month_ms) == listed
+    assert without_young_asides(table(), [found(aside[0], None)], 11 + month_ms) == []
 
 
 def test_old_and_unreferenced_files_are_orphans_in_order_of_path() -> None:

@@ -406,7 +406,7 @@ class Runtime:
                 return found
             if shown is not None and found.head.snapshot_id != shown.head.snapshot_id:
                 raise PlanStale(f"branch '{found.branch}' of {table} has moved meanwhile; roll back again")
-            roll_back(self.table(table), loaded, found, lease.require)
+            found = roll_back(self.table(table), loaded, found, lease.require)
         self.look_again(table)
         return found
 

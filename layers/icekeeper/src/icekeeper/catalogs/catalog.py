@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from icekeeper.errors import MaintenanceError, TableNotFound
 from icekeeper.machine.clock import steady_s
@@ -104,6 +104,15 @@ class Catalog(Protocol):
             CommitStateUnknown: the request was sent and its outcome is not known.
             StorageError, PolicyError: any other error: the swap failed before it was sent.
         """
+        ...
+
+
+@runtime_checkable
+class MovesPointers(Protocol):
+    """A catalog that can name another existing metadata file for a table, if the table did not move."""
+
+    def point_to(self, base: LoadedTable, location: str) -> None:
+        """Name the metadata file ``location`` instead of that of ``base``; raises as :meth:`Catalog.commit` does."""
         ...
 
 

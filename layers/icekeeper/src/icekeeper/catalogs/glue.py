@@ -114,6 +114,14 @@ class GlueCatalog:
     def commit(
         self, base: LoadedTable, requirements: Sequence[Mapping[str, Any]], updates: Sequence[Mapping[str, Any]]
     ) -> LoadedTable:
+        swap = partial(self._swap, base, self._entry_at(base))
+        return commit_document(base, requirements, updates, swap=swap, storage=self._files.storage, load=self.load)
+
+    def point_to(self, base: LoadedTable, location: str) -> None:
+        self._swap(base, self._entry_at(base), location)
+
+    def _entry_at(self, base: LoadedTable) -> dict[str, Any]:
+        """The entry, with its version; raises CommitConflict if it is not at ``base``."""
         entry = self._entry(base.name)
         if entry.get("Parameters", {}).get(POINTER) != base.token:
             raise CommitConflict(f"{base.name} has changed: another writer committed first")
@@ -122,8 +130,7 @@ class GlueCatalog:
                 f"catalog {self.id} sends no version of {base.name}, so a commit could undo another writer's commit;"
                 " nothing was sent"
             )
-        swap = partial(self._swap, base, entry)
-        return commit_document(base, requirements, updates, swap=swap, storage=self._files.storage, load=self.load)
+        return entry
 
     def close(self) -> None:
         self._clients.close()

@@ -202,6 +202,9 @@ class SqlCatalog:
             conflict_is_proof=True,  # our own transaction saw no row at the base
         )
 
+    def point_to(self, base: LoadedTable, location: str) -> None:
+        self._swap(base, location)
+
     def _require_spelling(self) -> None:
         """Refuse a name that the database has only in another case, because the catalog would seem to be empty."""
         names: set[str] = set()

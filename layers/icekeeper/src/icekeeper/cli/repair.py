@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -16,6 +16,16 @@ from icekeeper.text import counted
 if TYPE_CHECKING:
     from icekeeper.repair.repair import RepairOutcome
     from icekeeper.verification.checks import Verification
+
+
+PointTo: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--point-to",
+        metavar="FILE",
+        help="only point the catalog at this newer metadata file, if nothing else continues the table's state",
+    ),
+]
 
 
 def repair(
@@ -36,6 +46,7 @@ def repair(
             "--keep", metavar="N", min=1, help="which entry stays of a file that is listed twice, differently"
         ),
     ] = None,
+    point_to: PointTo = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be mended, and change nothing")] = False,
     save: Annotated[
         Path | None,
@@ -57,7 +68,7 @@ def repair(
     from icekeeper.report.terminal import print_repair
     from icekeeper.runtime import Runtime
 
-    options = RepairOptions(file_metrics=file_metrics, drop_missing=drop_missing, keep=keep)
+    options = RepairOptions(file_metrics=file_metrics, drop_missing=drop_missing, keep=keep, point_to=point_to)
     runtime, name, console = Runtime.open(catalog), table_name(table), people(as_json=as_json)
     found, verified = runtime.plan_repair(name, options), None
     is_open = found.plan is not None and not found.plan.is_empty

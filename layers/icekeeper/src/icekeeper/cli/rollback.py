@@ -102,6 +102,8 @@ def _print_advice(console: Console, document: Mapping[str, Any], catalog: str) -
         console.print(f"tag {document['tag']} keeps the old head for 30 days; {back} undoes this", soft_wrap=True)
     else:
         console.print(f"no tag keeps the old head {head}: {document['no_tag']}", soft_wrap=True)
+    if document["aside"] is not None:
+        console.print(f"{document['aside']} keeps what can be read of it for 30 days", soft_wrap=True)
 
 
 def _count(rows: int | None) -> str:

@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterable
 
 from icekeeper.errors import OperationRefused
+from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import VERSION_HINT
+from icekeeper.storage.paths import is_under
 
 # Glue and Hive write ``ICEBERG``, Lance Namespace ``lance`` ("Apache Iceberg REST Catalog", "Table Definition").
 # People also use the property for their own purposes (``fact``), so operators may waive a value.
@@ -56,6 +58,16 @@ _OF_HIVE = re.compile(r"[0-9]{6,}_[0-9]+(?:_copy_[0-9]+)?")
 # Hadoop, ChecksumFileSystem.getChecksumFile: ``.NAME.crc``; ours, ``storage.local_files.write_whole``.
 _BESIDE = re.compile(r"\.(.+)(?:\.crc|\.[0-9a-f]{32}\.unfinished)", re.DOTALL)
 _LONGEST_ENDING = 12
+
+
+ASIDE_FOLDER = "icekeeper-aside"
+"""The folder beside a table's metadata in which a rollback keeps copies of metadata, in a folder of its own."""
+ASIDE_KEPT_MS = 30 * 24 * HOUR_MS
+
+
+def is_aside(path: str, metadata: TableMetadata) -> bool:
+    """Whether a file is a copy of metadata that a rollback keeps (rule: the-old-head-stays)."""
+    return is_under(path, f"{metadata.metadata_directory}/{ASIDE_FOLDER}")
 
 
 def is_of_iceberg(path: str, endings: Iterable[str] = ()) -> bool:

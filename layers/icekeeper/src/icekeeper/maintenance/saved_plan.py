@@ -97,7 +97,7 @@ class SavedRepair:
     catalog: str
     table: str
     uuid: str | None
-    options: Mapping[str, bool | int | None]
+    options: Mapping[str, bool | int | str | None]
     """The fields of :class:`icekeeper.repair.plan.RepairOptions`."""
     shown: str
     """The digest of the plan; applying makes the plan anew, and refuses another one."""

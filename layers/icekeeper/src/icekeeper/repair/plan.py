@@ -26,6 +26,8 @@ class RepairOptions:
     """Read the footers of all data files, and recompute what entries say about them."""
     drop_missing: bool = False
     """Drop entries whose files are gone and cannot be found elsewhere: their rows are lost."""
+    point_to: str | None = None
+    """The newer metadata file at which the catalog is to point; then nothing else is repaired."""
     keep: int | None = None
     """The sequence number of the entry to keep, of several entries of a file that differ."""
 
@@ -47,6 +49,10 @@ class MendKind(StrEnum):
     """The entry of a file that is gone goes."""
     MOVED_PATH = "moved_path"
     """An entry gets the path at which its file is."""
+    METADATA_FILE = "metadata_file"
+    """A manifest list or manifest that is gone is found again, or a list is rebuilt."""
+    POINTER = "pointer"
+    """The catalog points at a newer metadata file."""
 
 
 class Effect(IntEnum):
@@ -164,6 +170,43 @@ class ManifestMend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileMend:
+    """A manifest list or manifest that is gone, and its content: every snapshot that needs it can be read again."""
+
+    path: str
+    data: bytes = field(repr=False)
+    sentence: str
+    kind: MendKind = MendKind.METADATA_FILE
+    effect: Effect = Effect.NONE
+
+    def document(self) -> dict[str, Any]:
+        """An element of ``mends``."""
+        return _without_rows(self.kind, self.path, self.sentence)
+
+    def facts(self) -> dict[str, Any]:
+        """All that decides what the mend does, without the random marker between the blocks of an Avro file."""
+        return {**self.document(), "data": hashlib.sha256(self.data.replace(self.data[-16:], b"")).hexdigest()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PointerMend:
+    """The newer metadata file ``path`` at which the catalog points afterwards."""
+
+    path: str
+    sentence: str
+    kind: MendKind = MendKind.POINTER
+    effect: Effect = Effect.NONE
+
+    def document(self) -> dict[str, Any]:
+        """An element of ``mends``."""
+        return _without_rows(self.kind, self.path, self.sentence)
+
+
+def _without_rows(kind: MendKind, path: str, sentence: str) -> dict[str, Any]:
+    return {"kind": kind.value, "path": path, "detail": sentence, "rows_lost": 0, "rows_back": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unmended:
     """Damage that the plan leaves."""
 
@@ -173,7 +216,7 @@ class Unmended:
     sentence: str
     """What is wrong, and why it is not mended or what each choice means, for people."""
     option: str | None = None
-    """The option with which a repair mends it, such as ``--keep 7``; ``None``: no repair can."""
+    """The option with which a repair mends it, such as ``--keep 7``, or another command; ``None``: no repair can."""
 
     def document(self) -> dict[str, Any]:
         """An element of ``unmended``."""
@@ -218,16 +261,24 @@ class RepairPlan:
     branch: str
     mends: tuple[EntryMend, ...] = ()
     manifests: tuple[ManifestMend, ...] = ()
+    files: tuple[FileMend, ...] = ()
+    """Metadata that comes back; a plan with such files has no other mends, because these are planned on whole
+    metadata."""
+    pointer: PointerMend | None = None
+    """The only mend of the plan, if it is given."""
     unmended: tuple[Unmended, ...] = ()
+    states: tuple[tuple[int, str], ...] = ()
+    """The snapshots that lack metadata: id, and ``mended``, ``unmended`` or ``given up``."""
 
     @property
     def is_empty(self) -> bool:
-        return not self.mends and not self.manifests
+        return not self.every
 
     @property
-    def every(self) -> tuple[EntryMend | ManifestMend, ...]:
-        """The mends of entries, then those of manifests."""
-        return (*self.mends, *self.manifests)
+    def every(self) -> tuple[EntryMend | ManifestMend | FileMend | PointerMend, ...]:
+        """The mends of entries, then those of manifests, metadata and the catalog's entry."""
+        pointer = () if self.pointer is None else (self.pointer,)
+        return (*self.mends, *self.manifests, *self.files, *pointer)
 
     @property
     def affected(self) -> frozenset[str]:
@@ -261,7 +312,8 @@ class RepairPlan:
         """Equal for plans that do the same, also where other writers have merged the manifests meanwhile."""
         facts = sorted(json.dumps(mend.facts(), sort_keys=True) for mend in self.mends)
         counts = sorted(json.dumps(mend.document(), sort_keys=True) for mend in self.manifests)
-        return hashlib.sha256(json.dumps([self.branch, facts, counts]).encode()).hexdigest()
+        whole = [mend.facts() for mend in self.files] + ([] if self.pointer is None else [self.pointer.document()])
+        return hashlib.sha256(json.dumps([self.branch, facts, counts, whole]).encode()).hexdigest()
 
 
 def plan_of(head: Head, branch: str, found: Iterable[Found]) -> RepairPlan:

@@ -22,13 +22,15 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.repair.damage import duplicates, wrong_lists
 from icekeeper.repair.file_metrics import file_metrics
 from icekeeper.repair.lost_files import lost_files
-from icekeeper.repair.plan import Found, Head, RepairOptions, RepairPlan, Unmended, plan_of
+from icekeeper.repair.newer_metadata import move_pointer, newer_metadata_found, plan_pointer
+from icekeeper.repair.plan import Found, Head, RepairOptions, RepairPlan, plan_of
+from icekeeper.repair.unreadable import find_unreadable
 from icekeeper.repair.way_back import tag_of, tag_update, why_no_tag
 from icekeeper.state.store import PassRecord
 from icekeeper.storage.copies import copy_object, create_object
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
-from icekeeper.verification.checks import REPAIR, ProblemKind
+from icekeeper.verification.checks import REPAIR
 from icekeeper.verification.verify import sizes_of
 
 log = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ class RepairOutcome:
     plan: RepairPlan | None
     """``None``: the branch has no snapshot."""
     retained: tuple[tuple[int, str], ...] = ()
-    """The other retained snapshots with the same damage: id, and ``mended`` or ``unmended``."""
+    """The other retained snapshots with the same damage: id, and ``mended``, ``unmended`` or ``given up``."""
     snapshot_id: int | None = None
     """The snapshot that was committed."""
     tag: str | None = None
@@ -73,6 +75,11 @@ class RepairOutcome:
             parts.append(f"{does} {entries} in {manifests} ({plan.operation})")
         if copies:
             parts.append(f"{'would copy' if self.dry_run else 'copied'} {counted(copies, 'file')} back")
+        if plan.files:
+            does, files = "would bring" if self.dry_run else "brought", counted(len(plan.files), "metadata file")
+            parts.append(f"{does} {files} back; repair again afterwards: no entry was looked at")
+        if plan.pointer is not None:
+            parts.append(f"{'would be done' if self.dry_run else 'done'}: {plan.pointer.sentence}")
         if plan.unmended:
             parts.append(f"{counted(len(plan.unmended), 'finding')} left")
         if self.tag is not None:
@@ -91,7 +98,7 @@ class RepairOutcome:
             "run_id": self.run_id,
             "dry_run": self.dry_run,
             "summary": self.summary,
-            "operation": None if plan is None or plan.is_empty else plan.operation,
+            "operation": None if plan is None or not plan.needs_commit else plan.operation,
             "repaired_manifests": 0 if plan is None else len(plan.affected),
             "repaired_entry_count": 0 if plan is None else len(plan.mends),
             "mends": [] if plan is None else [mend.document() for mend in plan.every],
@@ -117,18 +124,20 @@ def plan_repair(context: OperationContext, loaded: LoadedTable, options: RepairO
     snapshot = branch_head(loaded.metadata, branch)
     if snapshot is None:
         return None
-    storage = context.stores.storage(loaded)
-    try:
-        reader = context.reader(loaded)
-        manifests = tuple(reader.manifests(snapshot))
-        entries = {m.manifest_path: tuple(found) for m, found in reader.entries(manifests)}
-    except MetadataUnreadable as error:
-        left = Unmended(
-            kind=ProblemKind.UNREADABLE_METADATA.value,
-            path=snapshot.manifest_list or loaded.metadata_location,
-            sentence=f"{error}; no entry can be mended before it is readable",
+    if options.point_to is not None:
+        pointer = plan_pointer(context, loaded, options.point_to)
+        return RepairPlan(snapshot_id=snapshot.snapshot_id, branch=branch, pointer=pointer)
+    storage, reader = context.stores.storage(loaded), context.reader(loaded)
+    lost = find_unreadable(
+        loaded, storage, reader.read, context.catalogs.own.id.name, context.policy.snapshot_give_up_ids
+    )
+    unmended = (*lost.unmended, *newer_metadata_found(context, loaded))
+    if lost.files or snapshot.snapshot_id in {number for number, _ in lost.states}:
+        return RepairPlan(
+            snapshot_id=snapshot.snapshot_id, branch=branch, files=lost.files, unmended=unmended, states=lost.states
         )
-        return RepairPlan(snapshot_id=snapshot.snapshot_id, branch=branch, unmended=(left,))
+    manifests = tuple(reader.manifests(snapshot))
+    entries = {m.manifest_path: tuple(found) for m, found in reader.entries(manifests)}
     paths = {e.file.file_path for found in entries.values() for e in found if e.is_live}
     head = Head(
         metadata=loaded.metadata,
@@ -139,7 +148,7 @@ def plan_repair(context: OperationContext, loaded: LoadedTable, options: RepairO
     )
     found = [finder(head, options) for finder in FINDERS]
     found += [finder(head, options, loaded, storage) for finder in READING_FINDERS]
-    return plan_of(head, branch, found)
+    return replace(plan_of(head, branch, [*found, Found(unmended=unmended)]), states=lost.states)
 
 
 def planned(context: OperationContext, loaded: LoadedTable, options: RepairOptions) -> RepairOutcome:
@@ -151,7 +160,7 @@ def planned(context: OperationContext, loaded: LoadedTable, options: RepairOptio
         run_id=context.run_id,
         dry_run=True,
         plan=plan,
-        retained=() if plan is None else tuple(_retained(context, loaded, plan)),
+        retained=() if plan is None else (*_retained(context, loaded, plan), *plan.states),
     )
 
 
@@ -160,12 +169,11 @@ def _retained(context: OperationContext, loaded: LoadedTable, plan: RepairPlan) 
     damaged = {*plan.affected, *(mend.manifest for mend in plan.mends)}
     reader = context.reader(loaded)
     for snapshot in loaded.metadata.snapshots.values():
-        if snapshot.snapshot_id == plan.snapshot_id or plan.is_empty:
+        if snapshot.snapshot_id == plan.snapshot_id or not damaged:
             continue
         try:
             listed = manifests_of(reader, [snapshot]).keys()
-        except MetadataUnreadable:
-            yield snapshot.snapshot_id, "unmended"
+        except MetadataUnreadable:  # one of ``states``
             continue
         if not damaged.isdisjoint(listed):
             yield snapshot.snapshot_id, "mended" if plan.affected.isdisjoint(listed) else "unmended"
@@ -185,6 +193,8 @@ def repair(context: OperationContext, loaded: LoadedTable, options: RepairOption
     _require_same(plan, shown)
     if plan is None or plan.is_empty:
         return outcome
+    if plan.pointer is not None:
+        move_pointer(context, loaded, plan.pointer.path)
     with _written_files(context, loaded, plan):
         outcome = _committed(context, loaded, options, outcome, plan)
     _journal(context, outcome, began_ms)
@@ -205,6 +215,9 @@ def _written_files(context: OperationContext, loaded: LoadedTable, plan: RepairP
     missing files.
     """
     storage, written = context.stores.storage(loaded), list[str]()
+    for file in plan.files:
+        context.limits.require_lease()
+        create_object(storage, file.path, file.data)
     for mend in plan.mends:
         if mend.becomes is None:
             continue

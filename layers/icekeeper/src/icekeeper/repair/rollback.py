@@ -21,7 +21,7 @@ from icekeeper.metadata.table_reader import TableReader
 from icekeeper.metadata.updates import ref_at, same_table
 from icekeeper.model import Nothing
 from icekeeper.pass_context.table_handle import TableHandle, user_name
-from icekeeper.repair.way_back import tag_of, tag_update, why_no_tag
+from icekeeper.repair.way_back import UNREADABLE, copy_aside, tag_of, tag_update, why_no_tag
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
 from icekeeper.verification.checks import Problem, ProblemKind
@@ -60,6 +60,8 @@ class Rollback:
     """What ``verify`` finds in the target, all :data:`READABLE_ALL_THE_SAME`."""
     no_tag: str | None = None
     """Why no tag keeps the old head."""
+    aside: str | None = None
+    """The folder with copies of the old head's metadata, if not all of it can be read."""
 
     @property
     def tag(self) -> str | None:
@@ -87,6 +89,7 @@ class Rollback:
             "problems": [{"kind": p.kind.value, "path": p.path, "detail": p.detail} for p in self.problems],
             "tag": self.tag,
             "no_tag": self.no_tag,
+            "aside": self.aside,
         }
 
 
@@ -191,17 +194,22 @@ def checked(loaded: LoadedTable, plan: Rollback) -> Rollback:
     return replace(plan, problems=problems, no_tag=why_no_tag(loaded.metadata, reader, plan.head))
 
 
-def roll_back(handle: TableHandle, loaded: LoadedTable, plan: Rollback, renew: Callable[[], None]) -> None:
+def roll_back(handle: TableHandle, loaded: LoadedTable, plan: Rollback, renew: Callable[[], None]) -> Rollback:
     """Swap the branch to the target, and write the journal; ``renew`` extends the lease just before the swap.
+
+    What can be read of an unreadable head is copied aside first.
 
     Raises:
         PlanStale: as :func:`rollback_commit`; nothing was changed.
         MaintenanceError: as :func:`.commit_with_retries`.
     """
-    now_ms = handle.clock()
-    memory = handle.memory(loaded)
+    now_ms, memory = handle.clock(), handle.memory(loaded)
+    if plan.no_tag is not None and plan.no_tag.startswith(UNREADABLE):
+        plan = replace(plan, aside=copy_aside(loaded, Storage(loaded.io_properties), plan.head, now_ms))
     handle.commit(loaded, memory, lambda head: rollback_commit(head.metadata, plan, now_ms), renew=renew)
-    handle.journal(loaded, f"rollback: {user_name()} set {plan.sentence}")
+    copies = "" if plan.aside is None else f"; {plan.aside} has copies of the old head's metadata"
+    handle.journal(loaded, f"rollback: {user_name()} set {plan.sentence}{copies}")
+    return plan
 
 
 def _only(metadata: TableMetadata, snapshot: Snapshot) -> TableMetadata:

@@ -30,7 +30,7 @@ from icekeeper.deletion.neighbours import (
 )
 from icekeeper.deletion.referenced_paths import Hashes, ReferencedPaths, UnlistedPaths, path_hash
 from icekeeper.deletion.shared_references import SharedReferences
-from icekeeper.deletion.sweep_permission import ending_of
+from icekeeper.deletion.sweep_permission import ending_of, is_aside
 from icekeeper.deletion.table_claims import known_data_roots
 from icekeeper.errors import OperationRefused, StorageError
 from icekeeper.machine.metering import WorkThreads
@@ -50,6 +50,7 @@ from icekeeper.operations.orphans.orphan_rules import (
     swept_folders,
     without_copies,
     without_referenced,
+    without_young_asides,
 )
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
@@ -127,7 +128,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
     candidates = without_referenced(candidates, needs.shared)
     plan = plan_orphans(
         table.metadata,
-        candidates.unreferenced,
+        without_young_asides(table.metadata, candidates.unreferenced, context.stores.aged_until_ms(table)),
         protected=protected,
         other_tables=left_alone,
         other_formats=candidates.other_formats,
@@ -135,7 +136,7 @@ def delete_orphans(context: OperationContext, found: TableCandidates) -> Operati
         elsewhere=elsewhere,
         since_ms=since_ms,
         is_needed=needs.need,
-        may_sweep=needs.may_sweep,
+        may_sweep=lambda path: is_aside(path, table.metadata) or needs.may_sweep(path),
     )
     _refuse_prefix_mismatches(context, table, candidates, needs.shared)
     strangers = [owner for owner in foreign if owner.path not in unparsed]

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from icekeeper.deletion.foreign_tables import WAIVER, other_format_at
 from icekeeper.deletion.referenced_paths import ReferencedPaths, UnlistedPaths
-from icekeeper.deletion.sweep_permission import is_of_iceberg
+from icekeeper.deletion.sweep_permission import ASIDE_KEPT_MS, is_aside, is_of_iceberg
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.machine.clock import CLOCKS_DIFFER_MS
 from icekeeper.metadata.document import TableMetadata
@@ -210,6 +210,19 @@ def plan_orphans(
             orphans.append(found)
     orphans.sort(key=lambda found: found.path)
     return OrphanPlan(tuple(orphans), left, of_other_tables, *(tuple(sorted(paths)) for paths in kept))
+
+
+def without_young_asides(
+    metadata: TableMetadata, unreferenced: Iterable[ListedObject], now_ms: int
+) -> list[ListedObject]:
+    """The files without the metadata that a rollback copied aside in the last 30 days
+    (rule: the-old-head-stays)."""
+    since_ms = now_ms - ASIDE_KEPT_MS
+    return [
+        found
+        for found in unreferenced
+        if not is_aside(found.path, metadata) or (found.modified_ms is not None and found.modified_ms < since_ms)
+    ]
 
 
 def kept_for_damaged(metadata: TableMetadata, damaged: Iterable[ListedObject]) -> tuple[list[str], int | None]:
