@@ -634,6 +634,66 @@ DOCUMENTS: dict[str, Schema] = {
         },
     ),
     "repair": REPAIR,
+    "erased": fields(
+        "The certificate of erased: what was looked at, and what still stores matching rows",
+        {
+            **ABOUT,
+            "answer": one_of("what was found", "gone", "present", "unknown"),
+            "statement": text("the answer as a sentence"),
+            "not_covered": each("what the answer says nothing about", text()),
+            "at": text("the time of the listing, in UTC"),
+            "uuid": or_null(text("the table's UUID")),
+            "metadata_location": text("the table's metadata file"),
+            "moved": whole("how often the table moved while it was read"),
+            "filter": fields(
+                "what must be gone",
+                {},
+                {
+                    "where": text("the filter"),
+                    "column": text("the column of the keys"),
+                    "keys": whole("how many keys"),
+                    "sha256": text("the digest of the file of keys"),
+                },
+            ),
+            "versions": by_key("versions of icekeeper and pyarrow", text()),
+            "rows_read": whole("rows and keys that were read"),
+            "rows_excluded": whole("rows in row groups that the footers of their files exclude"),
+            "places": each(
+                "what stores matching rows, or values of them",
+                fields(
+                    "",
+                    {
+                        "holder": text("why the objects are still there"),
+                        "name": text("the name of the ref, load or list; empty: it has none"),
+                        "what": text("what they store"),
+                        "rows": whole("matching rows or keys; 0: a value in metadata"),
+                        "objects": each("their paths", text()),
+                        "snapshot_ids": each("the snapshots that need them", whole()),
+                        "snapshot_ids_text": each("the same as text", text()),
+                        "gone_on": or_null(text("the day from which a pass by the policy removes them")),
+                        "sooner": each("commands that remove them sooner, in order", text()),
+                    },
+                ),
+            ),
+            "sooner": each("the commands of all places, in order", text()),
+            "unknown": each(
+                "objects that could not be read",
+                fields("", {"path": text("the object"), "reason": text("why, as a sentence")}),
+            ),
+            "objects": each(
+                "every object that was looked at",
+                fields(
+                    "",
+                    {
+                        "path": text("the object"),
+                        "size": whole("bytes"),
+                        "etag": text("its ETag, or the SHA-256 of a local file"),
+                    },
+                    {"version": text("the id of an older version")},
+                ),
+            ),
+        },
+    ),
     "history": fields(
         "Past passes of a table, or of several or all tables",
         {

@@ -20,7 +20,7 @@ from icekeeper.machine.foreign_bytes import MAX_UNPACKED_MB, FileLimits, most_un
 from icekeeper.metadata.avro_values import AvroTypes
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import parse_document
-from icekeeper.rows.read_task import _name_mapping
+from icekeeper.rows.read_task import name_mapping
 from icekeeper.storage.storage import Storage
 from support.hostile.avro import NULLS, avro_file, avro_long, deflated, gzipped, records_of
 from support.hostile.child import FAMILIES, MOST_SECONDS, tried
@@ -246,4 +246,4 @@ def test_a_deeply_nested_name_mapping_is_refused() -> None:
     """Writers of the table choose this property."""
     metadata = TableMetadata({**DOCUMENT, "properties": {"schema.name-mapping.default": "[" * 100_000}})
     with pytest.raises(StorageError, match="maximum recursion depth exceeded"):
-        _name_mapping(metadata)
+        name_mapping(metadata)

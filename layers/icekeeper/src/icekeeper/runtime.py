@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from icekeeper.detection.afresh import Afresh
     from icekeeper.detection.proposal import FleetReport
     from icekeeper.engines.engine import Engine
+    from icekeeper.erasure.places import Proof
+    from icekeeper.erasure.row_filter import Wanted
     from icekeeper.maintenance.run_pass import Turn
     from icekeeper.maintenance.saved_plan import SavedRepair, SavedTable
     from icekeeper.operations.expiry.ref_costs import TableCosts
@@ -619,3 +621,35 @@ class Runtime:
             context = replace(context, limits=PassLimits(lease=lease))
             outcome = repair(context, begin(context), options, shown)
         return outcome, None if outcome.plan is None or outcome.plan.is_empty else self.verify(table)
+
+    def erased(
+        self,
+        table: TableName,
+        wanted: Wanted,
+        engine: Engine,
+        *,
+        read_all: bool = False,
+        progress: Progress = silent,
+    ) -> Proof:
+        """Look at every object of a table for rows that match; changes nothing and takes no lease.
+
+        ``read_all``: footers exclude nothing.
+
+        Raises:
+            PolicyError: unknown table, or the filter or the keys do not fit it.
+            OperationRefused: the table was replaced meanwhile.
+            StorageError: the catalog, the state or the engine failed.
+        """
+        from icekeeper.erasure.prove import prove
+        from icekeeper.state.table_memory import TableMemory
+
+        return prove(
+            lambda: self.catalog.load(table),
+            wanted,
+            engine,
+            policy_of=lambda loaded: self.policy(loaded, {}).policy,
+            memory_of=lambda loaded: TableMemory(self.state, identity_of(self.catalog, loaded), self.clock),
+            catalog=self.catalog.id.name,
+            read_all=read_all,
+            progress=progress,
+        )

@@ -1,7 +1,8 @@
 """Commands, exit codes and errors of ``icekeeper``.
 
 Exit codes: 0 every operation succeeded or was skipped; 1 the pass is failed or partial, damage was found, or
-something cannot be reached or read; 2 the call is wrong; 3 with ``--exit-code``: a dry run found work; 130 Ctrl-C
+something cannot be reached or read; 2 the call is wrong; 3 with ``--exit-code``: a dry run found work; 4 it is
+unknown whether rows are gone; 130 Ctrl-C
 interrupted the command, 143 SIGTERM ended it.
 
 A command imports its modules when it runs, so that help and usage errors appear without delay.
@@ -49,6 +50,7 @@ from icekeeper.cli.console import (
 )
 from icekeeper.cli.docs import docs
 from icekeeper.cli.doctor import doctor
+from icekeeper.cli.erased import erased
 from icekeeper.cli.maintain import maintain
 from icekeeper.cli.metrics import metrics
 from icekeeper.cli.passes import history, orphans, plan, request_app, run, run_worker
@@ -104,6 +106,7 @@ app.command()(orphans)
 app.command()(history)
 app.command()(report)
 app.command()(repair)
+app.command()(erased)
 app.command()(docs)
 app.command()(doctor)
 app.command()(metrics)

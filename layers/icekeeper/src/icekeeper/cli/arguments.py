@@ -188,6 +188,7 @@ EXIT_CODES = (
     "1 failed or partial, unreachable, or damage found",
     "2 unknown table, catalog or key, or malformed value",
     "3 work is due (maintain --dry-run --exit-code)",
+    "4 unknown whether rows are gone (erased)",
     "130 interrupted (Ctrl-C); 143 ended by SIGTERM",
 )
 
@@ -203,6 +204,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "shop.orders --to 8744736658442914487 --catalog lake",
     ),
     "repair": ("Mend damage that verify found, from what is known", "shop.orders --catalog lake --dry-run"),
+    "erased": ("Prove that rows are gone from every object", "shop.orders --catalog lake --where 'user_id = 5'"),
     "history": ("What past passes did, over one table or all", "--since 24h --failed"),
     "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
     "run": ("Detect and maintain, every interval, without AWS", "--catalog lake --interval 1h"),

@@ -125,10 +125,7 @@ def _matched(rules: PolicyRules, catalogs: list[str]) -> list[list[tuple[str, st
                     matched[number].append((catalog.id.name, str(table)))
                 if found not in checked:
                     checked.add(found)
-                    try:
-                        resolve(layers_for({}, os.environ, {}, rules=[rules[number][1] for number in found]))
-                    except PolicyError as error:
-                        raise PolicyError(f"{catalog.id.name} {table}: {error}") from None
+                    resolve(layers_for({}, os.environ, {}, rules=[rules[number][1] for number in found]))
         except PartlyListed as error:
             notify(str(error))
     return [sorted(tables) for tables in matched]

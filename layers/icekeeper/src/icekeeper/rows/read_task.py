@@ -249,7 +249,7 @@ def make_read_task(
                 file_format=planned.file_format,
                 sequence_number=planned.sequence_number,
                 deletes=tuple(numbers[entry.file.key] for entry in planned.deletes),
-                identity_values=(values := _identity_values(metadata, planned)),
+                identity_values=(values := identity_values(metadata, planned.spec_id, planned.partition)),
                 # Iceberg-Java compares keys with the partition's value (platform: readers-disagree-on-identity).
                 must_agree=any(not values.keys().isdisjoint(e.file.equality_ids or ()) for e in planned.deletes),
                 first_row_id=planned.first_row_id,
@@ -260,7 +260,7 @@ def make_read_task(
             for planned in files
         ),
         schema=schema,
-        name_mapping=_name_mapping(metadata),
+        name_mapping=name_mapping(metadata),
         by_position=metadata.current_schema["fields"],
         deletes=tuple(
             DeleteFile(
@@ -281,7 +281,7 @@ def make_read_task(
     )
 
 
-def _name_mapping(metadata: TableMetadata) -> Sequence[Mapping[str, Any]] | None:
+def name_mapping(metadata: TableMetadata) -> Sequence[Mapping[str, Any]] | None:
     """The table's name mapping; ``None``: it has none.
 
     Raises:
@@ -311,11 +311,14 @@ def _require_mapped_fields(fields: Any) -> None:
         _require_mapped_fields(mapped.get("fields") or [])
 
 
-def _identity_values(metadata: TableMetadata, planned: PlannedInput) -> dict[int, PartitionValue]:
-    fields = metadata.specs[planned.spec_id]["fields"]
+def identity_values(
+    metadata: TableMetadata, spec_id: int, partition: Sequence[PartitionValue]
+) -> dict[int, PartitionValue]:
+    """Column id → raw partition value, for the identity fields of a partition spec."""
+    fields = metadata.specs[spec_id]["fields"]
     return {
         int(field["source-id"]): value
-        for field, value in zip(fields, planned.partition, strict=True)
+        for field, value in zip(fields, partition, strict=True)
         if field["transform"] == "identity"
     }
 

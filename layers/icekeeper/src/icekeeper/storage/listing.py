@@ -33,6 +33,9 @@ class ListedObject:
     path: str
     size: int
     modified_ms: int | None
+    etag: str | None = None
+    version: str = ""
+    """The id of an older version of the object; empty: the current version."""
 
 
 def known_ms(modified_ms: int) -> int | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -81,7 +82,29 @@ def s3_status(client: Any, path: str) -> ListedObject | None:
         if error.response["Error"].get("Code") in ("404", "NoSuchKey", "NotFound"):
             return None
         raise
-    return ListedObject(path, int(answer["ContentLength"]), _modified_ms(answer))
+    return ListedObject(path, int(answer["ContentLength"]), _modified_ms(answer), answer.get("ETag"))
+
+
+def older_versions_s3(client: Any, prefix: str) -> list[ListedObject] | None:
+    """The versions below a prefix that are not current, deleted objects included; ``None``: the store lists none.
+
+    Raises:
+        PaginationError: as :func:`list_s3`.
+    """
+    parts, found = split_path(prefix), list[ListedObject]()
+    pages = client.get_paginator("list_object_versions").paginate(
+        Bucket=parts.authority, Prefix=s3_directory(parts.key)
+    )
+    try:
+        for page in pages:
+            older = [entry for entry in page.get("Versions", ()) if not entry.get("IsLatest")]
+            for entry, listed in zip(older, _objects(prefix, {"Contents": older}), strict=True):
+                found.append(replace(listed, version=str(entry.get("VersionId") or "null")))
+    except ClientError as error:
+        if not is_refused(error):
+            raise
+        return None
+    return found
 
 
 def s3_directory(key: str) -> str:
@@ -96,7 +119,7 @@ def _objects(prefix: str, page: Mapping[str, Any]) -> Iterator[ListedObject]:
         if not 0 <= entry.get("Size", -1) <= _MOST_BYTES:
             raise PaginationError(message=f"{prefix}: the store lists {entry['Key']!a} without its size")
         if not entry["Key"].endswith("/"):
-            yield ListedObject(f"{root}/{entry['Key']}", int(entry["Size"]), _modified_ms(entry))
+            yield ListedObject(f"{root}/{entry['Key']}", int(entry["Size"]), _modified_ms(entry), entry.get("ETag"))
 
 
 def _require_below(prefix: str, directory: str, key: str | None, *, folder: bool = False) -> None:

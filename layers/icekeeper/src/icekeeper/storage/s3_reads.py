@@ -7,6 +7,7 @@ also shows whether an answer was truncated: such a read is repeated once, then f
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -155,3 +156,34 @@ def known_error(error: ClientError, path: str) -> Exception:
     if code in _MISSING:
         return FileNotFoundError(path)
     return PermissionError(path) if code in _FORBIDDEN else error
+
+
+class ObjectVersion(io.RawIOBase):
+    """An older version of an object, as a seekable file; each read is a request."""
+
+    def __init__(self, client: Any, path: str, version: str, size: int) -> None:
+        parts = split_path(path)
+        self._client, self._path, self._size, self._at = client, path, size, 0
+        self._object = {"Bucket": parts.authority, "Key": parts.key, "VersionId": version}
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self._size)[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes; raises ShortAnswer, or what boto3 raises."""
+        end = min(self._at + len(buffer), self._size)
+        if self._at >= end:
+            return 0
+        data = self._client.get_object(**self._object, Range=f"bytes={self._at}-{end - 1}")["Body"].read()
+        if len(data) != end - self._at:
+            raise ShortAnswer(f"the store answered with {len(data)} bytes of a version of {self._path}")
+        buffer[: len(data)] = data
+        self._at = end
+        return len(data)

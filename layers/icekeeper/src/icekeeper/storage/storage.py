@@ -11,6 +11,7 @@ refuse (platform: table-buckets-no-list-delete).
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import uuid
@@ -42,6 +43,7 @@ from icekeeper.storage.s3_objects import (
     few_s3,
     is_lakefs_s3,
     list_s3,
+    older_versions_s3,
     s3_directory,
     s3_level,
     s3_status,
@@ -50,12 +52,15 @@ from icekeeper.storage.s3_reads import (
     ONE_READ_BYTES,
     NoSuchObject,
     ObjectPart,
+    ObjectVersion,
     can_boto3_read,
     read_beginning,
     read_end,
     read_object,
 )
 from icekeeper.text import mask, remember_secrets
+
+_VERSION_BUFFER_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,21 @@ class Storage:
                 if len(found.data) == found.size:  # otherwise the object is larger than ``size``
                     return pa.BufferReader(found.data)
             return self._open(path)
+
+    def older_versions(self, location: str) -> Sequence[ListedObject] | None:
+        """The versions of objects under a location that are not current, also of deleted objects; ``None``: the store
+        does not list versions.  Local files have none."""
+        self._bound.require([location])
+        if not is_s3(location):
+            return () if is_local(location) else None
+        with self.translated(location):
+            return older_versions_s3(self.s3, location)
+
+    def open_version(self, listed: ListedObject) -> pa.NativeFile:
+        """A seekable stream of an older version; wrap later reads in :meth:`translated`."""
+        with self.translated(listed.path):
+            raw = ObjectVersion(self.s3_at(listed.path), listed.path, listed.version, listed.size)
+            return pa.PythonFile(io.BufferedReader(raw, _VERSION_BUFFER_BYTES), mode="r")
 
     def open_output(self, path: str) -> pa.NativeFile:
         """A stream, also a context manager, that creates the object when closed; wrap writes in :meth:`translated`."""

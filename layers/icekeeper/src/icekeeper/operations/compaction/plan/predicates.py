@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -64,7 +65,9 @@ _NANOS_PER_DAY = 86_400 * 10**9
 _EXACT_DIGITS = 15
 
 
-def _not(truth: Truth) -> Truth:
+def not_(truth: Truth) -> Truth:
+    """The opposite of a condition."""
+
     def negated(values_of: ValuesOf) -> int:
         truths = truth(values_of)
         return (truths & NULL) | (FALSE if truths & TRUE else 0) | (TRUE if truths & FALSE else 0)
@@ -72,7 +75,9 @@ def _not(truth: Truth) -> Truth:
     return negated
 
 
-def _and(left: Truth, right: Truth) -> Truth:
+def and_(left: Truth, right: Truth) -> Truth:
+    """Whether both conditions are true."""
+
     def both(values_of: ValuesOf) -> int:
         a = left(values_of)
         if a == FALSE:
@@ -86,7 +91,9 @@ def _and(left: Truth, right: Truth) -> Truth:
     return both
 
 
-def _is_true(truth: Truth) -> Truth:
+def is_true(truth: Truth) -> Truth:
+    """Whether a condition is true: false where it is null."""
+
     def known(values_of: ValuesOf) -> int:
         truths = truth(values_of)
         return (truths & (TRUE | FALSE)) | (FALSE if truths & NULL else 0)
@@ -95,7 +102,7 @@ def _is_true(truth: Truth) -> Truth:
 
 
 def _or(left: Truth, right: Truth) -> Truth:
-    return _not(_and(_not(left), _not(right)))
+    return not_(and_(not_(left), not_(right)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +124,13 @@ class Binding:
                 truths = NULL if condition.truth is None else TRUE if condition.truth else FALSE
                 return lambda values_of: truths
             case And():
-                return _and(self.truth(condition.left), self.truth(condition.right))
+                return and_(self.truth(condition.left), self.truth(condition.right))
             case Or():
                 return _or(self.truth(condition.left), self.truth(condition.right))
             case Not():
-                return _not(self.truth(condition.child))
+                return not_(self.truth(condition.child))
             case IsTrue():
-                return _is_true(self.truth(condition.child))
+                return is_true(self.truth(condition.child))
             case Comparison():
                 return self._tested(condition)
 
@@ -199,7 +206,7 @@ class Binding:
         before, through = (
             _value_test(column, None, _less, [Fraction(end * units, MICROS_PER_DAY)]) for end in (first, after)
         )
-        return {"<": before, "<=": through, "=": _and(_not(before), through)}[test.kind]
+        return {"<": before, "<=": through, "=": and_(not_(before), through)}[test.kind]
 
     def _micros(self, column: Column, term: Term, literal: Literal) -> Fraction:
         """The moment of a literal, in microseconds since 1970."""
@@ -322,7 +329,11 @@ def _value_test(column: Column, term: Term | None, comparison: _Comparison, lite
     transform = None if term is None else term.transform
     if comparison is _is_one_of:
         literals = [literal for literal in literals if not isinstance(literal, Fraction)]  # no value is a fraction
-    readings = [(_same, literals)] if transform is not None else _readings(column.kind, literals)
+    readings: Sequence[tuple[_Key, Sequence[Any]]] = [(_same, literals)]
+    if transform is None:
+        readings = _readings(column.kind, literals)
+    if comparison is _is_one_of:
+        readings = [(key, sorted(wanted, key=key)) for key, wanted in readings]
     is_in_buckets = transform is None and comparison is _is_one_of and has_buckets(column.kind)
 
     def test(values_of: ValuesOf) -> int:
@@ -355,16 +366,17 @@ def _less_or_equal(values: Values, key: _Key, literals: Sequence[Any]) -> int:
 
 
 def _is_one_of(values: Values, key: _Key, literals: Sequence[Any]) -> int:
-    wanted = [key(literal) for literal in literals]
-    if values.is_one:
-        return TRUE if key(values.low) in wanted else FALSE
+    """``literals`` ascend by ``key``: a filter may name thousands."""
     low = None if values.low is None else key(values.low)
+    start = 0 if low is None else bisect_left(literals, low, key=key)
+    if start == len(literals):
+        return FALSE
+    value = key(literals[start])
+    if values.is_one:
+        return TRUE if value == low else FALSE
     high = None if values.high is None else key(values.high)
-    for value in wanted:
-        reaches = high is None or (value < high if values.is_open else value <= high)
-        if reaches and (low is None or low <= value):
-            return TRUE | FALSE
-    return FALSE
+    reaches = high is None or (value < high if values.is_open else value <= high)
+    return TRUE | FALSE if reaches else FALSE
 
 
 def _begins(values: Values, key: _Key, literals: Sequence[Any]) -> int:

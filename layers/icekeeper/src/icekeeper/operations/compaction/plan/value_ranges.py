@@ -100,8 +100,8 @@ def within_bounds(column: Column, file: DataFile) -> Values:
     count = (file.value_counts or {}).get(field_id)
     nulls = (file.null_value_counts or {}).get(field_id)
     nans = (file.nan_value_counts or {}).get(field_id)
-    low = _bound(column.kind, (file.lower_bounds or {}).get(field_id))
-    high = _bound(column.kind, (file.upper_bounds or {}).get(field_id))
+    low = bound_value(column.kind, (file.lower_bounds or {}).get(field_id))
+    high = bound_value(column.kind, (file.upper_bounds or {}).get(field_id))
     if column.kind == "uuid" and low != high:
         low = high = None  # writers order uuids differently (platform: java-orders-uuids-signed)
     return Values(
@@ -190,7 +190,7 @@ def _truncated(value: Any, width: int) -> Any:
     return value - value % width if isinstance(value, int) else value[:width]
 
 
-def _bound(kind: str, bound: bytes | None) -> Any:
+def bound_value(kind: str, bound: bytes | None) -> Any:
     """A bound as a raw value; ``None`` if there is no bound or it cannot be decoded
     (rule: promoted-values-keep-old-width)."""
     if bound is None or (kind in TIMESTAMPS and len(bound) == 4):

@@ -17,6 +17,7 @@ from icekeeper.model import DataFile, Nothing, PartitionValue
 from icekeeper.operations.compaction.plan.predicates import TRUE, Binding, Truth
 from icekeeper.operations.compaction.plan.value_ranges import Column, Values, within_bounds, within_partition
 from icekeeper.policy import Policy
+from icekeeper.policy.conditions import Condition
 from icekeeper.policy.filters import parse_filter
 from icekeeper.policy.partition_time import partition_times
 from icekeeper.rows.arrow_schema import stored_schema
@@ -94,12 +95,23 @@ def whole_partitions(
 
 def bound_filter(text: str, metadata: TableMetadata, now_ms: int) -> Truth:
     """The filter over the columns of the current schema; ``now_ms`` and errors are as for :func:`row_filter`."""
+    return parsed_filter(text, metadata.current_schema, now_ms)[0]
+
+
+def parsed_filter(
+    text: str, schema: Mapping[str, Any], now_ms: int, setting: str = "policy key where"
+) -> tuple[Truth, Condition]:
+    """The filter over the columns of a schema, also as a condition.
+
+    Raises:
+        PolicyError: as :func:`row_filter`; ``setting`` names the filter in the message.
+    """
     try:
-        columns = {column.name: column for column in _columns(metadata.current_schema)}
-        return Binding(columns, now_ms).truth(parse_filter(text))
+        condition = parse_filter(text)
+        return Binding({column.name: column for column in columns_of(schema)}, now_ms).truth(condition), condition
     except (ValueError, OverflowError) as error:  # a literal may also be beyond the range of Python's dates
         raise PolicyError(
-            f"policy key where cannot be '{text}': {error}; write for example \"day >= '2026-01-01' and id < 5\""
+            f"{setting} cannot be '{text}': {error}; write for example \"day >= '2026-01-01' and id < 5\""
         ) from None
 
 
@@ -108,7 +120,7 @@ def _truths_in_partitions(truth: Truth, metadata: TableMetadata) -> Callable[[in
 
     Nothing is known about partitions by a dropped column, so all truth values are possible there.
     """
-    known = {column.field_id for column in _columns(metadata.current_schema)}
+    known = {column.field_id for column in columns_of(metadata.current_schema)}
     specs: dict[int, list[tuple[int, str]] | None] = {}
     for spec_id, spec in metadata.specs.items():
         fields = [(int(field["source-id"]), str(field["transform"])) for field in spec["fields"]]
@@ -136,11 +148,11 @@ def _truths_in_partitions(truth: Truth, metadata: TableMetadata) -> Callable[[in
     return truths
 
 
-def _columns(struct: Mapping[str, Any], prefix: str = "", required: bool = True) -> Iterator[Column]:
+def columns_of(struct: Mapping[str, Any], prefix: str = "", required: bool = True) -> Iterator[Column]:
     """The columns that a filter may name, without elements of lists and maps."""
     for field in struct["fields"]:
         name, kind = f"{prefix}{field['name']}", field["type"]
         is_required = required and bool(field.get("required"))
         yield Column(int(field["id"]), name, kind if isinstance(kind, str) else str(kind["type"]), is_required)
         if isinstance(kind, Mapping) and kind["type"] == "struct":
-            yield from _columns(kind, f"{name}.", is_required)
+            yield from columns_of(kind, f"{name}.", is_required)

@@ -292,10 +292,13 @@ def column_ranges(row_group: pq.RowGroupMetaData, leaves: Sequence[LeafColumn]) 
 
     Arrow leaves out bounds of writers with known errors, and bounds in another order than the column's.
     """
-    return {leaf.field_id: _range(leaf, row_group.column(number).statistics) for number, leaf in enumerate(leaves)}
+    return {
+        leaf.field_id: column_range(leaf, row_group.column(number).statistics) for number, leaf in enumerate(leaves)
+    }
 
 
-def _range(leaf: LeafColumn, statistics: Any) -> ColumnRange:
+def column_range(leaf: LeafColumn, statistics: Any) -> ColumnRange:
+    """The range of a column by the statistics of a row group; ``None``: there are none."""
     if statistics is None:
         return ColumnRange()
     may_be_null = not statistics.has_null_count or statistics.null_count > 0
