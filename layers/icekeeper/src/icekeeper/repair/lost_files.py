@@ -1,4 +1,4 @@
-"""Data files that are gone: found again as older versions, in another folder or at another address, or dropped."""
+"""Files that are gone: found again as older versions, in another folder or at another address, or dropped."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.errors import FileUnreadable, MetadataUnreadable
+from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.types import decode
 from icekeeper.model import DataFile, FileContent, ManifestEntry, ManifestFile
-from icekeeper.repair.file_facts import FileFacts, facts_at, facts_of, why_another
+from icekeeper.repair.deletes import reappearing, why_other_positions, why_other_vectors
+from icekeeper.repair.file_facts import facts_of, why_another
 from icekeeper.repair.plan import EntryMend, Found, Head, MendKind, RepairOptions, Unmended, existing
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import reading
@@ -39,7 +43,7 @@ class Lost:
 
 
 def lost_files(head: Head, options: RepairOptions, loaded: LoadedTable, storage: Storage) -> Found:
-    """Mends for data files that are gone, and for paths at another address than the table's.
+    """Mends for files that are gone, and for paths at another address than the table's.
 
     Raises:
         StorageError: the store does not answer.
@@ -58,11 +62,16 @@ def lost_files(head: Head, options: RepairOptions, loaded: LoadedTable, storage:
         else:
             gone.append(one)
     parts = [_moved(head, targets)]
+    groups: dict[str, list[Lost]] = defaultdict(list)
     for one in gone:
-        if not storage.allows(one.path):
-            parts.append(Found(unmended=(_not_allowed(one.path),)))
-        elif one.entry.file.content is FileContent.DATA:
-            parts.append(_found_again(one, namesakes, kinds, storage) or _dropped(one, head, options))
+        groups[one.path].append(one)  # a Puffin file has many vectors
+    for path, group in groups.items():
+        if not storage.allows(path):
+            parts.append(Found(unmended=(_not_allowed(path),)))
+        elif (again := _found_again(group, namesakes, kinds, storage)) is not None:
+            parts.append(again)
+        else:
+            parts += [_dropped(one, head, options) for one in group]
     return Found(
         mends=tuple(mend for part in parts for mend in part.mends),
         unmended=tuple(left for part in parts for left in part.unmended),
@@ -87,26 +96,26 @@ def _namesakes(loaded: LoadedTable, storage: Storage, names: set[str]) -> Mappin
 def _kinds(metadata: TableMetadata) -> dict[int, str]:
     """The type of each primitive column of every schema; the current schema's counts."""
     schemas = reversed(metadata.schemas_current_first)
-    return {leaf.field_id: leaf.iceberg_type for schema in schemas for leaf in leaf_columns(schema)}
+    kinds = {leaf.field_id: leaf.iceberg_type for schema in schemas for leaf in leaf_columns(schema)}
+    return {**kinds, DELETE_FILE_PATH_ID: "string", DELETE_POSITION_ID: "long"}
 
 
 # Files that are copied back to their paths.
 
 
 def _found_again(
-    one: Lost, namesakes: Mapping[str, Sequence[tuple[str, int]]], kinds: Mapping[int, str], storage: Storage
+    group: Sequence[Lost],
+    namesakes: Mapping[str, Sequence[tuple[str, int]]],
+    kinds: Mapping[int, str],
+    storage: Storage,
 ) -> Found | None:
-    """A mend that copies the file from where it is found; ``None``: it is not found.
+    """A mend that copies the file of some entries from where it is found; ``None``: it is not found.
 
     A file of another name with the same size is not looked at: equal sizes prove nothing.
     """
-    hints: list[str] = []
-    for source, version_id, facts in _candidates(one, namesakes, storage):
+    one, files = group[0], [other.entry.file for other in group]
+    for source, version_id, why in _candidates(files, namesakes, kinds, storage):
         where = source if version_id is None else f"version {version_id} of it"
-        if isinstance(facts, str):
-            hints.append(facts)
-            continue
-        why = why_another(one.entry.file, one.entry.file.file_size_in_bytes, facts, kinds)
         if why is None:
             return Found(
                 mends=(
@@ -123,40 +132,53 @@ def _found_again(
                     ),
                 )
             )
-        hints.append(f"{where} {why}")
     return None
 
 
 def _candidates(
-    one: Lost, namesakes: Mapping[str, Sequence[tuple[str, int]]], storage: Storage
-) -> Iterator[tuple[str, str | None, FileFacts | str]]:
-    """Older versions and namesakes of the lost file with its size: path, version, and facts or why they are unread."""
-    file = one.entry.file
+    files: Sequence[DataFile],
+    namesakes: Mapping[str, Sequence[tuple[str, int]]],
+    kinds: Mapping[int, str],
+    storage: Storage,
+) -> Iterator[tuple[str, str | None, str | None]]:
+    """Older versions and namesakes of the lost file of these entries with its size: path, version, why it is another
+    file."""
+    file = files[0]
     for version in older_versions(storage, file.file_path):
         if version.size == file.file_size_in_bytes:
             try:
                 with reading(file.file_path, storage):
                     stream = open_version(storage, file.file_path, version.version_id)
-                    yield file.file_path, version.version_id, facts_of(stream, file.file_format)
+                    yield file.file_path, version.version_id, _why_another(stream, files, kinds)
             except (FileUnreadable, MetadataUnreadable) as error:
                 yield file.file_path, version.version_id, str(error)
     for path, size in namesakes.get(_name(file.file_path), ()):
         if size == file.file_size_in_bytes:
             try:
-                yield path, None, facts_at(path, file.file_format, storage)
+                with reading(path, storage), storage.open_input(path, size) as stream:
+                    yield path, None, _why_another(stream, files, kinds)
             except FileUnreadable as error:
                 yield path, None, str(error)
 
 
+def _why_another(stream: pa.NativeFile, files: Sequence[DataFile], kinds: Mapping[int, str]) -> str | None:
+    file = files[0]
+    if file.content_offset is not None:
+        return why_other_vectors(stream, files)
+    facts = facts_of(stream, file.file_format)
+    return why_another(file, file.file_size_in_bytes, facts, kinds) or why_other_positions(file, facts)
+
+
 def _dropped(one: Lost, head: Head, options: RepairOptions) -> Found:
     """The mend that drops an entry whose file is gone for good, or the finding without the option."""
-    file = one.entry.file
-    what = f"{file.file_path} is gone, and is not found elsewhere: {_lost_rows(one, head)}"
+    file, is_data = one.entry.file, one.entry.file.content is FileContent.DATA
+    rows_back, words = (0, _lost_rows(one, head)) if is_data else reappearing(head, one.entry)
+    what = f"{file.file_path} is gone, and is not found elsewhere: {words}"
     if not options.drop_missing:
         left = Unmended(
             kind=ProblemKind.MISSING_FILE.value,
             path=file.file_path,
-            sentence=f"{what} would be lost; restore the object, or drop its entry",
+            sentence=f"{what} would {'be lost' if is_data else 'reappear'}; restore the object, or drop its entry",
             option="--drop-missing",
         )
         return Found(unmended=(left,))
@@ -167,8 +189,9 @@ def _dropped(one: Lost, head: Head, options: RepairOptions) -> Found:
         spec_id=one.manifest.partition_spec_id,
         entry=one.entry,
         becomes=None,
-        sentence=f"{what} are lost; load them again from their source",
-        rows_lost=file.record_count,
+        sentence=f"{what} {'are lost; load' if is_data else 'reappear; delete'} them again",
+        rows_lost=file.record_count if is_data else 0,
+        rows_back=rows_back,
         leaves_deleted=True,
     )
     return Found(mends=(mend,))

@@ -53,6 +53,12 @@ class MendKind(StrEnum):
     """A manifest list or manifest that is gone is found again, or a list is rebuilt."""
     POINTER = "pointer"
     """The catalog points at a newer metadata file."""
+    UNITED_VECTORS = "united_vectors"
+    """One deletion vector takes the place of several vectors of a data file."""
+    DANGLING_DELETE = "dangling_delete"
+    """A vector of a data file that the table no longer has goes."""
+    MOVED_DELETE = "moved_delete"
+    """A delete gets the spec and partition of the data file whose rows it deletes."""
 
 
 class Effect(IntEnum):

@@ -20,6 +20,7 @@ from icekeeper.metadata.table_reader import manifests_of
 from icekeeper.model import Nothing
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.repair.damage import duplicates, wrong_lists
+from icekeeper.repair.deletes import broken_deletes
 from icekeeper.repair.file_metrics import file_metrics
 from icekeeper.repair.lost_files import lost_files
 from icekeeper.repair.newer_metadata import move_pointer, newer_metadata_found, plan_pointer
@@ -40,7 +41,7 @@ Finder = Callable[[Head, RepairOptions], Found]
 FINDERS: tuple[Finder, ...] = (duplicates, wrong_lists)
 ReadingFinder = Callable[[Head, RepairOptions, LoadedTable, Storage], Found]
 """A finder that reads more of the table, such as footers or vectors."""
-READING_FINDERS: tuple[ReadingFinder, ...] = (lost_files, file_metrics)
+READING_FINDERS: tuple[ReadingFinder, ...] = (broken_deletes, lost_files, file_metrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

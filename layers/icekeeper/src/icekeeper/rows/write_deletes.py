@@ -88,18 +88,26 @@ def write_vectors(
     partitions: Mapping[str, tuple[PartitionValue, ...]],
     storage: Storage,
 ) -> tuple[DataFile, ...]:
-    """Write a Puffin file with a deletion vector per data file; the keys of both mappings are paths of data files.
-
-    Returns:
-        An entry per vector, in the order of the paths.
+    """Write the Puffin file of :func:`encode_vectors`, and return the entries.
 
     Raises:
         StorageError: the file cannot be written.
     """
+    data, files = encode_vectors(path, by_path, partitions)
+    storage.write(path, data)
+    return files
+
+
+def encode_vectors(
+    path: str, by_path: Mapping[str, BitMap64], partitions: Mapping[str, tuple[PartitionValue, ...]]
+) -> tuple[bytes, tuple[DataFile, ...]]:
+    """A Puffin file with a deletion vector per data file, and an entry per vector, in the order of the paths (pure).
+
+    The keys of both mappings are paths of data files.
+    """
     vectors = [(named, by_path[named]) for named in sorted(by_path)]
     data, blobs = encode_puffin(vectors, _CREATED_BY)
-    storage.write(path, data)
-    return tuple(
+    return data, tuple(
         DataFile(
             content=FileContent.POSITION_DELETES,
             file_path=path,

@@ -49,16 +49,19 @@ class ProblemKind(StrEnum):
     SEQUENCE_NUMBER = "sequence_number", "deletes may apply wrongly; get help before writing"
     SUMMARY = "summary", "statistics are wrong, data is not"
     ROW_LINEAGE = "row_lineage", "`_row_id` is null or not unique; data is not affected"
-    DELETION_VECTOR = "deletion_vector", "readers disagree about which rows are deleted; drop the wrong entry"
+    DELETION_VECTOR = (
+        "deletion_vector",
+        "readers disagree about which rows are deleted; `icekeeper repair` unites two vectors; else drop the entry",
+    )
     DELETE_SCOPE = (
         "delete_scope",
-        "Iceberg after 1.11 refuses to read the table; `rewrite_position_deletes` moves the delete",
+        "Iceberg after 1.11 refuses to read the table; `icekeeper repair` moves the delete",
     )
     UNREADABLE_DATA = (
         "unreadable_data",
         "its rows cannot be read: restore the object, else delete the file's rows and load them again",
     )
-    WRONG_METRICS = "wrong_metrics", "queries may skip rows or count wrongly; data is not affected"
+    WRONG_METRICS = "wrong_metrics", "queries may skip rows or count wrongly; `icekeeper repair --repair-file-metrics`"
     WRONG_PARTITION = (
         "wrong_partition",
         "queries by partition miss these rows; delete them by their values, and insert them again",
