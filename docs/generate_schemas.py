@@ -671,11 +671,10 @@ DOCUMENTS: dict[str, Schema] = {
                         "snapshot_ids": each("the snapshots that need them", whole()),
                         "snapshot_ids_text": each("the same as text", text()),
                         "gone_on": or_null(text("the day from which a pass by the policy removes them")),
-                        "sooner": each("commands that remove them sooner, in order", text()),
                     },
                 ),
             ),
-            "sooner": each("the commands of all places, in order", text()),
+            "sooner": each("the commands that remove all of them sooner, in order", text()),
             "unknown": each(
                 "objects that could not be read",
                 fields("", {"path": text("the object"), "reason": text("why, as a sentence")}),

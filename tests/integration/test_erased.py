@@ -500,7 +500,7 @@ def test_people_see_each_place_once_and_the_certificate_is_saved(command: Comman
     assert line == f"  ref main: {HIDDEN}: 1 row in 1 object; the policy sets no day"
     document = json.loads(saved.read_text())
     assert (document["answer"], document["versions"].keys()) == ("present", {"icekeeper", "pyarrow"})
-    assert document["statement"].startswith("1 place(s) still stored matching rows, or values of them, at 20")
+    assert document["statement"].startswith("1 place still stored matching rows, or values of them, at 20")
 
 
 # Older versions of objects.

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from icekeeper.detection.afresh import Afresh
     from icekeeper.detection.proposal import FleetReport
     from icekeeper.engines.engine import Engine
-    from icekeeper.erasure.places import Proof
     from icekeeper.erasure.row_filter import Wanted
     from icekeeper.maintenance.run_pass import Turn
     from icekeeper.maintenance.saved_plan import SavedRepair, SavedTable
@@ -630,8 +629,8 @@ class Runtime:
         *,
         read_all: bool = False,
         progress: Progress = silent,
-    ) -> Proof:
-        """Look at every object of a table for rows that match; changes nothing and takes no lease.
+    ) -> dict[str, Any]:
+        """The certificate after a look at every object of a table for rows that match; changes nothing, takes no lease.
 
         ``read_all``: footers exclude nothing.
 

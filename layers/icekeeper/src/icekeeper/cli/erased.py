@@ -70,22 +70,21 @@ def erased(
     runtime = Runtime.open(catalog)
     try:
         with engine_and_progress(engine, as_json=as_json) as (started, progress):
-            proof = runtime.erased(name, wanted, started, read_all=read_all, progress=progress)
+            document = runtime.erased(name, wanted, started, read_all=read_all, progress=progress)
     except PolicyError:
         raise
     except MaintenanceError as error:
         print_error(type(error).__name__, str(error), as_json=as_json, page=error.page)
         return EXIT_UNKNOWN
-    document = proof.to_json()
     if save is not None:
         write_output("--save", save, json.dumps(with_id_texts(document), indent=2) + "\n")
     if as_json:
         print_json(document)
     _print(people(as_json=as_json), document)
-    if proof.answer == "gone":
+    if document["answer"] == "gone":
         return EXIT_OK
-    print_failed(f"{name}: {proof.statement}")
-    return EXIT_FAILED if proof.answer == "present" else EXIT_UNKNOWN
+    print_failed(f"{name}: {document['statement']}")
+    return EXIT_FAILED if document["answer"] == "present" else EXIT_UNKNOWN
 
 
 def _wanted(where: str | None, file: Path | None) -> Wanted:

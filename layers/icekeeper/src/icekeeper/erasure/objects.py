@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -20,15 +20,21 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import decode_manifest, decode_manifest_list, manifest_from_file
 from icekeeper.metadata.puffin import DELETION_VECTOR, decode_footer
 from icekeeper.metadata.table_reader import VERSION_HINT
-from icekeeper.model import ManifestEntry
+from icekeeper.model import ManifestEntry, ManifestFile
+from icekeeper.operations.compaction.plan.value_ranges import Column
 from icekeeper.rows.file_rows import open_rows
 from icekeeper.rows.read_task import ReadableFile, name_mapping
 from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import compared
 from icekeeper.storage.storage import Storage
 
 NoteEntries: TypeAlias = Callable[[str, str, int, Iterable[ManifestEntry]], None]
 """Called with a manifest that no snapshot lists: its path and version, its spec id and its entries."""
 
+ObjectKey: TypeAlias = tuple[str, str, str]
+"""Store, key and version: however its path is spelled."""
+
+_AVRO_HEADER_BYTES = 1024 * 1024
 _FORMATS = ((b"PAR1", "PARQUET"), (b"ORC", "ORC"))
 _AVRO, _PUFFIN = b"Obj\x01", b"PFA1"
 # Files that writers leave beside data, which hold no values.
@@ -36,14 +42,27 @@ _WITHOUT_VALUES = (".crc", "/_SUCCESS", f"/{VERSION_HINT}")
 _PARTITION_STATISTICS = frozenset({"partition", "spec_id", "data_record_count"})
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
-    """What an object stores, and how to read its rows if it has some."""
+def key_of(path: str, version: str = "") -> ObjectKey:
+    """The object at a path."""
+    place = compared(path)
+    return place.authority, place.key, version
 
-    whats: tuple[What, ...] = ()
-    file: FileToRead | None = None
-    sketches: frozenset[int] = frozenset()
+
+@dataclass(slots=True)
+class Sighting:
+    """What was found in an object."""
+
+    whats: dict[What, int] = field(default_factory=dict)
+    """What it stores, with the number of rows; 0: values in metadata."""
     unknown: str = ""
+    """Why it is unknown what it stores, as a sentence."""
+    possible: set[ObjectKey] = field(default_factory=set)
+    """Files that its values may describe: a trace unless all of them are free of matching rows."""
+    sketches: set[int] = field(default_factory=set)
+    """Snapshots over whose rows it has statistics."""
+    etag: str = ""
+    signature: object = None
+    """Size, ETag and time of the object that was looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +74,12 @@ class ObjectReader:
     filter: RowFilter
     note: NoteEntries
 
-    def look(self, listed: ListedObject) -> Look:
-        """Look at an object.
+    @property
+    def _names(self) -> Mapping[str, Column]:
+        return partition_names(self.metadata, self.filter)
+
+    def look(self, listed: ListedObject, found: Sighting) -> FileToRead | None:
+        """Note what an object holds; returns how to read it if it holds rows.
 
         Raises:
             StorageError: it cannot be read.
@@ -64,18 +87,20 @@ class ObjectReader:
             ArrowException, OSError, ValueError: likewise.
         """
         if listed.size == 0 or listed.path.endswith(_WITHOUT_VALUES):
-            return Look()
+            return None
         start = self._start(listed)
         kind = next((kind for magic, kind in _FORMATS if start.startswith(magic)), None)
         if kind is not None:
-            return self._rows(listed, kind)
+            return self._rows(listed, kind, found)
         if start.startswith(_AVRO):
-            return self._avro(listed)
+            return self._avro(listed, found)
         if start.startswith(_PUFFIN):
-            return self._puffin(listed)
-        if start.startswith((b"{", GZIP_MAGIC)):
-            return self._json(listed)
-        return Look(unknown=f"{listed.path} has a format that is not read")
+            self._puffin(listed, found)
+        elif start.startswith((b"{", GZIP_MAGIC)):
+            self._json(listed, found)
+        else:
+            found.unknown = f"{listed.path} has a format that is not read"
+        return None
 
     def _start(self, listed: ListedObject) -> bytes:
         with self.storage.translated(listed.path), self._opened(listed) as stream:
@@ -92,12 +117,13 @@ class ObjectReader:
         with self.storage.translated(listed.path), self._opened(listed) as stream:
             return bytes(stream.read())
 
-    def _rows(self, listed: ListedObject, kind: str) -> Look:
+    def _rows(self, listed: ListedObject, kind: str, found: Sighting) -> FileToRead | None:
         """A file with rows: statistics of partitions, or rows of any schema."""
         with self.storage.translated(listed.path), self._opened(listed) as stream:
             schema, batches = open_rows(stream, kind)
             if set(schema.names) >= _PARTITION_STATISTICS:
-                return self._partitions(pa.Table.from_batches(list(batches(["partition"]))))
+                self._partitions(batches(["partition"]), found)
+                return None
         readable = ReadableFile(
             listed.path,
             kind,
@@ -105,55 +131,56 @@ class ObjectReader:
             by_position=self.metadata.current_schema["fields"],
             file_size_in_bytes=listed.size,
         )
-        return Look(file=FileToRead(readable, listed.size, False, listed.version))
+        return FileToRead(readable, listed.size, False, listed.version)
 
-    def _partitions(self, table: pa.Table) -> Look:
-        names = partition_names(self.metadata, self.filter)
-        for chunk in table.column("partition").chunks:
-            wanted = [(names[f.name], chunk.field(f.name)) for f in chunk.type if f.name in names]
-            for row in range(len(chunk)):
-                stored = {column.field_id: [point(raw_value(column.kind, values[row]))] for column, values in wanted}
+    def _partitions(self, batches: Iterable[pa.RecordBatch], found: Sighting) -> None:
+        for batch in batches:
+            column = batch.column(0)
+            wanted = [(self._names[f.name], column.field(f.name)) for f in column.type if f.name in self._names]
+            for row in range(len(column)):
+                stored = {c.field_id: [point(raw_value(c.kind, values[row]))] for c, values in wanted}
                 if self.filter.is_stored(stored):
-                    return Look((What.BOUNDS,))
-        return Look()
+                    found.whats[What.BOUNDS] = 0
 
-    def _avro(self, listed: ListedObject) -> Look:
+    def _avro(self, listed: ListedObject, found: Sighting) -> FileToRead | None:
         """A manifest, a manifest list, or rows."""
-        data = self._bytes(listed)
-        opened = open_avro(data, listed.path)
-        ids = {field.get("field-id") for field in json.loads(opened.schema_text).get("fields", ())}
+        with self.storage.translated(listed.path), self._opened(listed) as stream:
+            header = open_avro(bytes(stream.read(_AVRO_HEADER_BYTES)), listed.path)
+        ids = {field.get("field-id") for field in json.loads(header.schema_text).get("fields", ())}
         if {0, 2} <= ids:
+            data = self._bytes(listed)
             manifest = manifest_from_file(data, listed.path, 0)
-            spec = self.metadata.specs.get(manifest.partition_spec_id)
-            if spec is None:
-                raise MetadataUnreadable(
-                    f"{listed.path} uses partition spec {manifest.partition_spec_id}, which the table does not have"
-                )
+            spec = self._spec(manifest)
             entries = list(decode_manifest(data, manifest, spec, self.metadata.schemas_current_first))
             self.note(listed.path, listed.version, manifest.partition_spec_id, entries)
-            return Look()
-        if {500, 501, 502} <= ids:
-            for manifest in decode_manifest_list(data, listed.path):
-                spec = self.metadata.specs.get(manifest.partition_spec_id)
-                if spec is not None and summary_trace(self.filter, manifest, spec):
-                    return Look((What.BOUNDS,))
-            return Look()
-        return self._rows(listed, "AVRO")
+        elif {500, 501, 502} <= ids:
+            for manifest in decode_manifest_list(self._bytes(listed), listed.path):
+                if summary_trace(self.filter, manifest, self._spec(manifest)):
+                    found.whats[What.BOUNDS] = 0
+        else:
+            return self._rows(listed, "AVRO", found)
+        return None
 
-    def _puffin(self, listed: ListedObject) -> Look:
+    def _spec(self, manifest: ManifestFile) -> Mapping[str, Any]:
+        try:
+            return self.metadata.specs[manifest.partition_spec_id]
+        except KeyError:
+            raise MetadataUnreadable(
+                f"{manifest.manifest_path} uses partition spec {manifest.partition_spec_id}, unknown to the table"
+            ) from None
+
+    def _puffin(self, listed: ListedObject, found: Sighting) -> None:
         """Deletion vectors, which hold positions, or statistics."""
-        names, ids = partition_names(self.metadata, self.filter), {column.field_id for column in self.filter.columns}
-        blobs = decode_footer(self._bytes(listed), listed.path)
-        is_named = any(text_trace(self.filter, names, value) for blob in blobs for value in texts(blob.properties))
-        sketches = frozenset(
-            blob.snapshot_id for blob in blobs if blob.type != DELETION_VECTOR and ids.intersection(blob.fields)
-        )
-        return Look((What.NAME,) if is_named else (), sketches=sketches)
+        ids = {column.field_id for column in self.filter.columns}
+        for blob in decode_footer(self._bytes(listed), listed.path):
+            if any(text_trace(self.filter, self._names, text) for text in texts(blob.properties)):
+                found.whats[What.NAME] = 0
+            if blob.type != DELETION_VECTOR and ids.intersection(blob.fields):
+                found.sketches.add(blob.snapshot_id)
 
-    def _json(self, listed: ListedObject) -> Look:
+    def _json(self, listed: ListedObject, found: Sighting) -> None:
         data = self._bytes(listed)
         limits = FileLimits(listed.path, len(data))
         document = parsed_json(limits.unpack("gzip" if data[:2] == GZIP_MAGIC else "null", data), limits)
-        names = partition_names(self.metadata, self.filter)
-        is_named = any(text_trace(self.filter, names, text) for text in texts(document))
-        return Look((What.TEXT,) if is_named else ())
+        if any(text_trace(self.filter, self._names, text) for text in texts(document)):
+            found.whats[What.TEXT] = 0

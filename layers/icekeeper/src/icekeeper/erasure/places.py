@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
@@ -15,6 +15,7 @@ from icekeeper.metadata.document import MAIN, TableMetadata
 from icekeeper.operations.expiry.retention import expiry_at
 from icekeeper.policy import Policy
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
+from icekeeper.text import counted
 
 _DAY_MS = 86_400_000
 _LONGEST_DAYS = 4096
@@ -81,10 +82,6 @@ class Place:
     snapshot_ids: set[int] = field(default_factory=set)
     newest_ms: int | None = 0
     """When the youngest of the objects was written; ``None``: not known."""
-
-    @property
-    def rows(self) -> int:
-        return sum(self.objects.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,99 +176,66 @@ class Terms:
         return shlex.join(["icekeeper", *words, "--catalog", self.catalog])
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
-    """An object that was looked at."""
+def certificate(
+    terms: Terms,
+    places: Mapping[PlaceKey, Place],
+    unknown: Mapping[str, str],
+    objects: Sequence[Mapping[str, Any]],
+    *,
+    at_ms: int,
+    lists_versions: bool,
+    facts: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The document of ``erased --json``.
 
-    path: str
-    size: int
-    etag: str
-    """Its ETag, or the checksum of a local file."""
-    version: str = ""
+    Args:
+        terms: the table, its policy and the filter.
+        places: what stores matching rows.
+        unknown: path → why it is unknown what an object holds, as a sentence.
+        objects: what was looked at, as in the document.
+        at_ms: the time of the listing (epoch milliseconds).
+        lists_versions: whether older versions were looked at.
+        facts: further fields.
+    """
+    at = moment(at_ms)
+    answer = "present" if places else "unknown" if unknown else "gone"
+    statement = {
+        "present": f"{counted(len(places), 'place')} still stored matching rows, or values of them, at {at}",
+        "unknown": f"it is unknown what {counted(len(unknown), 'object')} stored at {at}; no other held a matching row",
+        "gone": f"no object listed here contained a matching row at {at}",
+    }
+    return {
+        "table": terms.table,
+        "catalog": terms.catalog,
+        "status": "succeeded" if answer == "gone" else "failed",
+        "answer": answer,
+        "statement": statement[answer],
+        "not_covered": [*NOT_COVERED, *(() if lists_versions else (VERSIONS_NOT_LISTED,))],
+        "at": at,
+        "uuid": terms.metadata.uuid,
+        **facts,
+        "filter": terms.wanted.to_json(),
+        "versions": {name: version(name) for name in ("icekeeper", "pyarrow")},
+        "places": [_place(terms, key, places[key]) for key in sorted(places)],
+        "sooner": list(dict.fromkeys(text for _, text in sorted(step for key in places for step in terms.sooner(key)))),
+        "unknown": [{"path": path, "reason": reason} for path, reason in sorted(unknown.items())],
+        "objects": list(objects),
+    }
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """The answer for a table: what is listed was looked at as of ``at_ms`` (epoch milliseconds)."""
-
-    terms: Terms
-    metadata_location: str
-    at_ms: int
-    moved: int
-    """How often the table moved while it was read; what was new was looked at, too."""
-    objects: Sequence[Looked]
-    places: Mapping[PlaceKey, Place]
-    unknown: Mapping[str, str]
-    """Path → why it is unknown what it holds, as a sentence."""
-    rows_read: int
-    rows_excluded: int
-    lists_versions: bool
-
-    @property
-    def answer(self) -> str:
-        """``present``, ``unknown`` or ``gone``."""
-        return "present" if self.places else "unknown" if self.unknown else "gone"
-
-    @property
-    def statement(self) -> str:
-        """The answer as a sentence."""
-        at = moment(self.at_ms)
-        if self.places:
-            return f"{len(self.places)} place(s) still stored matching rows, or values of them, at {at}"
-        if self.unknown:
-            return f"it is unknown what {len(self.unknown)} object(s) stored at {at}; no other object held a match"
-        return f"no object listed here contained a matching row at {at}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The certificate, which is the document of ``erased --json``."""
-        covered = () if self.lists_versions else (VERSIONS_NOT_LISTED,)
-        return {
-            "table": self.terms.table,
-            "catalog": self.terms.catalog,
-            "status": "succeeded" if self.answer == "gone" else "failed",
-            "answer": self.answer,
-            "statement": self.statement,
-            "not_covered": [*NOT_COVERED, *covered],
-            "at": moment(self.at_ms),
-            "uuid": self.terms.metadata.uuid,
-            "metadata_location": self.metadata_location,
-            "moved": self.moved,
-            "filter": self.terms.wanted.to_json(),
-            "versions": {name: version(name) for name in ("icekeeper", "pyarrow")},
-            "rows_read": self.rows_read,
-            "rows_excluded": self.rows_excluded,
-            "places": [self._place(key, self.places[key]) for key in sorted(self.places)],
-            "sooner": list(
-                dict.fromkeys(text for _, text in sorted(s for k in self.places for s in self.terms.sooner(k)))
-            ),
-            "unknown": [{"path": path, "reason": reason} for path, reason in sorted(self.unknown.items())],
-            "objects": [
-                {"path": o.path, "size": o.size, "etag": o.etag, **({"version": o.version} if o.version else {})}
-                for o in self.objects
-            ],
-        }
-
-    def _place(self, key: PlaceKey, place: Place) -> dict[str, Any]:
-        gone_ms = self.terms.gone_ms(key, place)
-        return {
-            "holder": key.holder.value,
-            "name": key.name,
-            "what": key.what.value,
-            "rows": place.rows,
-            "objects": sorted(place.objects),
-            "snapshot_ids": sorted(place.snapshot_ids),
-            "gone_on": None if gone_ms is None else moment(gone_ms)[:10],
-            "sooner": [text for _, text in sorted(self.terms.sooner(key))],
-        }
+def _place(terms: Terms, key: PlaceKey, place: Place) -> dict[str, Any]:
+    gone_ms = terms.gone_ms(key, place)
+    return {
+        "holder": key.holder.value,
+        "name": key.name,
+        "what": key.what.value,
+        "rows": sum(place.objects.values()),
+        "objects": sorted(place.objects),
+        "snapshot_ids": sorted(place.snapshot_ids),
+        "gone_on": None if gone_ms is None else moment(gone_ms)[:10],
+    }
 
 
 def moment(at_ms: int) -> str:
     """Epoch milliseconds as text in UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def holders_of(metadata: TableMetadata, snapshot_ids: Iterable[int]) -> tuple[Mapping[str, int], Sequence[int]]:
-    """The refs whose head is among these snapshots, each with its snapshot; and the other snapshots."""
-    wanted = set(snapshot_ids)
-    refs = {name: ref.snapshot_id for name, ref in metadata.refs.items() if ref.snapshot_id in wanted}
-    return refs, sorted(wanted.difference(refs.values()))

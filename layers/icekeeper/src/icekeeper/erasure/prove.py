@@ -9,21 +9,22 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.engines.engine import Engine
-from icekeeper.erasure.objects import Look, ObjectReader
-from icekeeper.erasure.places import Holder, Looked, Place, PlaceKey, Proof, Terms, What, holders_of
+from icekeeper.erasure.objects import ObjectKey, ObjectReader, Sighting, key_of
+from icekeeper.erasure.places import Holder, Place, PlaceKey, Terms, What, certificate
 from icekeeper.erasure.row_filter import RowFilter, Wanted
 from icekeeper.erasure.search import FileToRead, Searched, checksum, search_files, search_tasks
 from icekeeper.erasure.traces import Trace, entry_trace, partition_names, shortest_bound, summary_trace, text_trace
 from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefused, StorageError
 from icekeeper.machine.metering import WorkThreads
+from icekeeper.metadata.document import TableMetadata, schema_digest
 from icekeeper.metadata.table_reader import TableReader, delete_index, documents
 from icekeeper.model import FileContent, ManifestEntry, ManifestFile
 from icekeeper.operations.statistics.plan_statistics import RowFile
@@ -33,37 +34,18 @@ from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import ReadableFile, identity_values, make_read_task, name_mapping
 from icekeeper.state.table_memory import TableMemory
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import PathSet, compared, is_local, is_under
+from icekeeper.storage.paths import PathSet, is_local, is_under
 from icekeeper.storage.storage import Storage
 
 _MOST_ROUNDS = 5
 _AT_ONCE = 16
-_CONTENTS = "erased: objects"
-
-ObjectKey: TypeAlias = tuple[str, str, str]
-"""Store, key and version: however its path is spelled."""
-PlaceOf: TypeAlias = tuple[Holder, str]
-
-
-def key_of(path: str, version: str = "") -> ObjectKey:
-    """The object at a path."""
-    place = compared(path)
-    return place.authority, place.key, version
-
-
-@dataclass(slots=True)
-class Sighting:
-    """What was found in an object."""
-
-    whats: dict[What, int] = field(default_factory=dict)
-    """What it stores, with the number of rows."""
-    unknown: str = ""
-    possible: set[ObjectKey] = field(default_factory=set)
-    """Files that its values may describe: a trace unless all of them are free of matching rows."""
-    sketches: set[int] = field(default_factory=set)
-    """Snapshots over whose rows it has statistics."""
-    etag: str = ""
-    signature: object = None
+# What a file is read with does not include what makes entries large.
+_NO_METRICS: Mapping[str, Any] = dict.fromkeys(
+    (
+        *("column_sizes", "value_counts", "null_value_counts", "nan_value_counts"),
+        *("lower_bounds", "upper_bounds", "split_offsets"),
+    )
+)
 
 
 def prove(
@@ -76,8 +58,8 @@ def prove(
     catalog: str,
     read_all: bool,
     progress: Progress,
-) -> Proof:
-    """Look at every object of a table, and say what still stores the wanted rows.
+) -> dict[str, Any]:
+    """Look at every object of a table; returns the certificate of what still stores the wanted rows.
 
     Raises:
         PolicyError: the filter or the keys do not fit the table.
@@ -101,17 +83,19 @@ def prove(
         loads=loads,
         wanted=wanted,
     )
-    return Proof(
-        terms=terms,
-        metadata_location=loaded.metadata_location,
+    return certificate(
+        terms,
+        search.places(staged, deletions),
+        search.unknown(),
+        search.objects(),
         at_ms=search.at_ms,
-        moved=search.moved,
-        objects=search.objects(),
-        places=search.places(staged, deletions),
-        unknown=search.unknown(),
-        rows_read=search.rows_read,
-        rows_excluded=search.rows_excluded,
         lists_versions=search.lists_versions,
+        facts={
+            "metadata_location": loaded.metadata_location,
+            "moved": search.moved,
+            "rows_read": search.rows_read,
+            "rows_excluded": search.rows_excluded,
+        },
     )
 
 
@@ -128,11 +112,12 @@ class Search:
         *,
         read_all: bool,
     ) -> None:
-        self._load, self._wanted, self._engine, self._progress = load, wanted, engine, progress
+        self._load, self._engine, self._progress = load, engine, progress
         self._now_ms, self._read_all = now_ms, read_all
         self.loaded = load()
-        self.at_ms = self._started_ms = now_ms()
-        self.filter = self._fitting()
+        self.at_ms = now_ms()
+        self.filter = RowFilter(wanted, self.loaded.metadata.current_schema, self.at_ms)
+        self.filter.require_columns()
         self.moved = self.rows_read = self.rows_excluded = 0
         self.lists_versions = True
         self.listing: dict[ObjectKey, ListedObject] = {}
@@ -162,24 +147,20 @@ class Search:
             self.at_ms = self._now_ms()
             self._list()
             vanished = self._look()
-            now = self._load()
-            if now.metadata.uuid != self.loaded.metadata.uuid:
-                raise OperationRefused(f"{now.name} was replaced by another table while it was read; call again")
-            has_moved = now.metadata_location != self.loaded.metadata_location
+            now, before = self._load(), self.loaded
+            for what, digest in (("its schema was changed", schema_digest), ("it was replaced", _uuid)):
+                if digest(now.metadata) != digest(before.metadata):
+                    raise OperationRefused(f"{now.name}: {what} while its objects were read; call again")
+            has_moved = now.metadata_location != before.metadata_location
             self.moved += has_moved
-            if (not has_moved and not vanished) or number == _MOST_ROUNDS - 1:
-                break
-            self.loaded = now
-            self.filter = self._fitting()
-        for path in vanished:
+            if not has_moved and not vanished:
+                return
+            if number < _MOST_ROUNDS - 1:
+                self.loaded = now
+        # What was in the metadata, but not in the listing any more, may have moved to where nothing was looked at.
+        for path in [*vanished, *self._unlisted()]:
             self.listing[key_of(path)] = ListedObject(path, 0, None)
-            self.found[key_of(path)].unknown = f"{path} vanished before it was read, whenever it was tried"
-
-    def _fitting(self) -> RowFilter:
-        """The filter for the current schema; raises PolicyError before anything is read."""
-        found = RowFilter(self._wanted, self.loaded.metadata.current_schema, self._started_ms)
-        found.require_columns()
-        return found
+            self._unknown(path, f"{path} vanished before it was read, whenever it was tried")
 
     # What the metadata say.
 
@@ -201,11 +182,10 @@ class Search:
                 spec = metadata.specs.get(manifest.partition_spec_id)
                 if spec is not None and snapshot.manifest_list and summary_trace(self.filter, manifest, spec):
                     self.found[key_of(snapshot.manifest_list)].whats[What.BOUNDS] = 0
-        known = {
-            path: m for listed in self.manifests.values() for path, m in listed.items() if path not in self._decoded
-        }
+        new = {path: m for listed in self.manifests.values() for path, m in listed.items() if path not in self._decoded}
         with WorkThreads(_AT_ONCE, thread_name_prefix="erased") as pool:
-            for some in (list(known.values())[n : n + _AT_ONCE] for n in range(0, len(known), _AT_ONCE)):
+            for start in range(0, len(new), _AT_ONCE):
+                some = list(new.values())[start : start + _AT_ONCE]
                 for manifest, entries in zip(some, pool.map(self._entries, some), strict=True):
                     if isinstance(entries, str):
                         self.lost[manifest.manifest_path] = entries
@@ -233,7 +213,7 @@ class Search:
         for entry in entries:
             key = key_of(entry.file.file_path)
             if entry.is_live or key not in self.entries:
-                self.entries[key] = spec_id, entry
+                self.entries[key] = spec_id, replace(entry, file=replace(entry.file, **_NO_METRICS))
             if entry.is_live and manifest in self._decoded and not version:
                 self.live[key].add(manifest)
             trace = entry_trace(self.filter, entry.file, spec, shortest)
@@ -260,18 +240,25 @@ class Search:
                 continue
             self.lists_versions &= older is not None
             self.listing.update((key_of(o.path, o.version), o) for o in (*found, *(older or ())))
-        named = [*documents(metadata, self.loaded.metadata_location), *self._decoded]
-        named += [entry.file.file_path for _, entry in self.entries.values()]
-        listed = [location for location in locations if key_of(location) not in self.listing]
-        elsewhere = {
-            key: path
-            for path in named
-            if (key := key_of(path)) not in self.listing and not any(is_under(path, place) for place in listed)
-        }
+        self._listed = [location for location in locations if key_of(location) not in self.listing]
+        elsewhere = {key: path for key, path in self._named() if not any(is_under(path, at) for at in self._listed)}
         with WorkThreads(_AT_ONCE, thread_name_prefix="erased") as pool:
             for key, status in zip(elsewhere, pool.map(self._status, elsewhere.values()), strict=True):
                 if status is not None:
                     self.listing[key] = status
+
+    def _named(self) -> Iterator[tuple[ObjectKey, str]]:
+        """What the metadata name and no listing has."""
+        of_files = (entry.file.file_path for _, entry in self.entries.values())
+        documents_ = documents(self.loaded.metadata, self.loaded.metadata_location)
+        for path in (*documents_, *self._decoded, *of_files):
+            if (key := key_of(path)) not in self.listing:
+                yield key, path
+
+    def _unlisted(self) -> Iterator[str]:
+        """The data and delete files that the head needs, and that no listing has."""
+        kept = {path for i in self.loaded.metadata.snapshots for path in self.manifests.get(i, ())}
+        return (path for key, path in self._named() if not kept.isdisjoint(self.live.get(key, ())))
 
     def _status(self, path: str) -> ListedObject | None:
         try:
@@ -284,27 +271,22 @@ class Search:
         """Look at the objects of the listing that are new; returns the paths that vanished before."""
         storage, metadata = self.storage, self.loaded.metadata
         reader = ObjectReader(metadata, storage, self.filter, self._note)
-        new = [
-            (key, listed)
-            for key, listed in self.listing.items()
-            if self.found[key].signature != (listed.size, listed.etag, listed.modified_ms)
-            and not self.found[key].unknown
-        ]
         files, vanished = list[FileToRead](), list[str]()
-        for done, (key, listed) in enumerate(new):
+        new = [key for key in self.listing if self._is_new(key)]
+        for done, key in enumerate(new):
+            listed = self.listing[key]
             sighting = self.found[key]
             try:
                 if not listed.version and is_local(listed.path):
                     sighting.etag = checksum(listed.path, storage)
                 file = self._known(key, listed)
-                if file is None and not (listed.path in self._decoded and not listed.version):
-                    look = reader.look(listed)
-                    file = self._taken(sighting, look)
+                if file is None and (listed.version or listed.path not in self._decoded):
+                    file = reader.look(listed, sighting)
                 files += [] if file is None else [file]
             except (MaintenanceError, pa.ArrowException, OSError, ValueError) as error:
-                self._failed(key, listed, str(error), vanished)
+                self._failed(listed, str(error), vanished)
             sighting.signature = (listed.size, listed.etag, listed.modified_ms)
-            self._progress(_CONTENTS, done + 1, len(new))
+            self._progress("erased: objects", done + 1, len(new))
         tasks = search_tasks(
             files, self.filter, metadata.current_schema["fields"], self.loaded.io_properties, read_all=self._read_all
         )
@@ -314,11 +296,14 @@ class Search:
                 self._searched(searched, vanished)
         return vanished
 
-    def _taken(self, sighting: Sighting, look: Look) -> FileToRead | None:
-        sighting.whats.update(dict.fromkeys(look.whats, 0))
-        sighting.sketches |= look.sketches
-        sighting.unknown = look.unknown
-        return look.file
+    def _is_new(self, key: ObjectKey) -> bool:
+        """Whether an object was not looked at; what was found in an object that it replaced is forgotten."""
+        listed, before = self.listing[key], self.found[key].signature
+        if before is None:
+            return not self.found[key].unknown
+        if before != (listed.size, listed.etag, listed.modified_ms):
+            self.found[key] = Sighting()
+        return self.found[key].signature is None
 
     def _known(self, key: ObjectKey, listed: ListedObject) -> FileToRead | None:
         """How to read a file that a manifest names; ``None``: none does, or it holds vectors.
@@ -352,9 +337,9 @@ class Search:
             is_delete = entry is not None and entry[1].file.content is not FileContent.DATA
             self.found[key].whats[What.KEYS if is_delete else What.ROWS] = searched.rows
         if searched.unknown:
-            self._failed(key, self.listing[key], searched.unknown, vanished)
+            self._failed(self.listing[key], searched.unknown, vanished)
 
-    def _failed(self, key: ObjectKey, listed: ListedObject, why: str, vanished: list[str]) -> None:
+    def _failed(self, listed: ListedObject, why: str, vanished: list[str]) -> None:
         """Note that an object could not be read, or that it is gone."""
         status: ListedObject | None = listed
         if not listed.version:
@@ -372,19 +357,18 @@ class Search:
 
     # What it means.
 
-    def objects(self) -> list[Looked]:
-        """The objects that were looked at, by path."""
+    def objects(self) -> list[dict[str, Any]]:
+        """The objects that were looked at, by path, as in the certificate."""
         return [
-            Looked(o.path, o.size, (o.etag or self.found[key].etag).strip('"'), o.version)
+            {"path": o.path, "size": o.size, "etag": (o.etag or self.found[key].etag).strip('"')}
+            | ({"version": o.version} if o.version else {})
             for key, o in sorted(self.listing.items())
             if o.modified_ms is not None or o.size
         ]
 
     def unknown(self) -> dict[str, str]:
         """The objects of which it is unknown what they hold, or what they name: path → why."""
-        return self.lost | {
-            o.path: self.found[key].unknown for key, o in self.listing.items() if self.found[key].unknown
-        }
+        return self.lost | {o.path: why for key, o in self.listing.items() if (why := self.found[key].unknown)}
 
     def places(self, loads: Mapping[str, PathSet], deletions: Mapping[str, PathSet]) -> dict[PlaceKey, Place]:
         """The places that store matching rows, or values of them.
@@ -394,18 +378,17 @@ class Search:
         self._settle()
         kept_by, places = self._kept_by(), dict[PlaceKey, Place]()
         log = {key_of(str(entry["metadata-file"])) for entry in self.loaded.metadata.metadata_log}
+        staged = [(Holder.STAGED, name, paths) for name, paths in loads.items()]
+        waiting = [(Holder.DELETION, name, paths) for name, paths in deletions.items()]
 
-        def apart(key: ObjectKey, path: str) -> PlaceOf:
+        def apart(key: ObjectKey, path: str) -> tuple[Holder, str]:
             """What holds an object that no snapshot needs."""
             if key == key_of(self.loaded.metadata_location):
                 return Holder.CURRENT, ""
             if key in log:
                 return Holder.LOG, ""
-            for holder, named in ((Holder.STAGED, loads), (Holder.DELETION, deletions)):
-                for name, paths in named.items():
-                    if paths.may_contain(path):
-                        return holder, name
-            return Holder.ORPHAN, ""
+            held = ((holder, name) for holder, name, paths in (*staged, *waiting) if paths.may_contain(path))
+            return next(held, (Holder.ORPHAN, ""))
 
         for key, listed in self.listing.items():
             for what, rows in self.found[key].whats.items():
@@ -422,11 +405,8 @@ class Search:
         metadata = self.loaded.metadata
         holding = [key for key in self.listing if What.ROWS in self.found[key].whats]
         clean = {key for key in self.listing if not self.found[key].whats and not self.found[key].unknown}
-        dirty = {
-            i
-            for i, listed in self.manifests.items()
-            if any(not listed.keys().isdisjoint(self.live[k]) for k in holding)
-        }
+        lists = set().union(*(self.live[key] for key in holding))
+        dirty = {i for i, listed in self.manifests.items() if not lists.isdisjoint(listed)}
         names = partition_names(metadata, self.filter)
         for key, listed in self.listing.items():
             sighting = self.found[key]
@@ -456,14 +436,14 @@ class Search:
         what: What,
         rows: int,
         kept_by: Mapping[ObjectKey, set[int]],
-        apart: Callable[[ObjectKey, str], PlaceOf],
+        apart: Callable[[ObjectKey, str], tuple[Holder, str]],
     ) -> Iterator[tuple[PlaceKey, Iterable[int], int]]:
         """Each place of an object, with the snapshots that keep it, and its rows there."""
         if listed.version:
             yield PlaceKey(Holder.VERSION, "", what), (), rows
             return
         keeping = set(kept_by.get(key, ())).union(*(kept_by.get(key_of(m), ()) for m in self.live.get(key, ())))
-        refs, others = holders_of(self.loaded.metadata, keeping)
+        refs = {ref.name: ref.snapshot_id for ref in self.loaded.metadata.refs.values() if ref.snapshot_id in keeping}
         for name, snapshot_id in refs.items():
             if what is not What.ROWS:
                 yield PlaceKey(Holder.REF, name, what), [snapshot_id], rows
@@ -473,7 +453,7 @@ class Search:
                 yield PlaceKey(Holder.REF, name, What.VISIBLE), [snapshot_id], seen
             if seen < rows:
                 yield PlaceKey(Holder.REF, name, What.HIDDEN), [snapshot_id], rows - seen
-        if others:
+        if others := keeping.difference(refs.values()):
             yield PlaceKey(Holder.SNAPSHOTS, "", what), others, rows
         if not keeping:
             yield PlaceKey(*apart(key, listed.path), what), (), rows
@@ -489,18 +469,8 @@ class Search:
             applying = tuple(deletes.applying_to(file, spec_id, number))
             if not applying:
                 return rows
-            size, first = file.file_size_in_bytes, file.first_row_id
-            planned = RowFile(
-                file.file_path,
-                file.file_format,
-                file.partition,
-                file.record_count,
-                size,
-                first,
-                spec_id,
-                number,
-                applying,
-            )
+            sizes = file.record_count, file.file_size_in_bytes, file.first_row_id
+            planned = RowFile(file.file_path, file.file_format, file.partition, *sizes, spec_id, number, applying)
             schema = {"type": "struct", "fields": self.filter.read_fields(metadata.current_schema["fields"])}
             task = make_read_task(metadata, [planned], schema, self.loaded.io_properties)
             ids = [column.field_id for column in self.filter.columns]
@@ -508,3 +478,7 @@ class Search:
                 return sum(self.filter.count(batch, ids) for batch in batches)
         except (MaintenanceError, pa.ArrowException, OSError, ValueError):
             return rows
+
+
+def _uuid(metadata: TableMetadata) -> str:
+    return metadata.uuid or ""
