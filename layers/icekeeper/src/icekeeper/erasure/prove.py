@@ -287,9 +287,7 @@ class Search:
                 self._failed(listed, str(error), vanished)
             sighting.signature = (listed.size, listed.etag, listed.modified_ms)
             self._progress("erased: objects", done + 1, len(new))
-        tasks = search_tasks(
-            files, self.filter, metadata.current_schema["fields"], self.loaded.io_properties, read_all=self._read_all
-        )
+        tasks = search_tasks(files, self.filter, self.loaded.io_properties, read_all=self._read_all)
         whole = len(tasks)
         for found in self._engine.map(search_files, tasks, lambda done: self._progress("erased: files", done, whole)):
             for searched in found:
@@ -471,7 +469,7 @@ class Search:
                 return rows
             sizes = file.record_count, file.file_size_in_bytes, file.first_row_id
             planned = RowFile(file.file_path, file.file_format, file.partition, *sizes, spec_id, number, applying)
-            schema = {"type": "struct", "fields": self.filter.read_fields(metadata.current_schema["fields"])}
+            schema = {"type": "struct", "fields": self.filter.fields}
             task = make_read_task(metadata, [planned], schema, self.loaded.io_properties)
             ids = [column.field_id for column in self.filter.columns]
             with closing(read_rows(task, self.storage, Tally())) as batches:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,9 +24,8 @@ from icekeeper.policy.conditions import And, Comparison, Condition, Constant, Is
 from icekeeper.rows.arrow_schema import column_path, fields_with
 from icekeeper.rows.equality_deletes import comparable
 
+Part = TypeVar("Part")
 _ANY = TRUE | FALSE | NULL
-_NONE = Values(has_values=False, has_nulls=False)
-"""No value at all: no condition of the column is true or false."""
 Stored: TypeAlias = Mapping[int, Sequence[Values]]
 """Field id → the values of the column that metadata store: points, or the range behind a truncated bound."""
 
@@ -96,12 +95,13 @@ class RowFilter:
         if not self.columns:
             raise PolicyError(f"{self.wanted.condition} names no column")
 
-    def read_fields(self, table_fields: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The fields of the columns, optional, because old files and orphans may lack them."""
-        return [_optional(field) for field in fields_with(table_fields, {c.field_id for c in self.columns})]
+    @property
+    def fields(self) -> list[dict[str, Any]]:
+        """The fields to read: the columns, optional, because old files and orphans may lack them."""
+        return [_optional(field) for field in fields_with(self.schema["fields"], {c.field_id for c in self.columns})]
 
     def count(self, batch: pa.RecordBatch, held: Collection[int]) -> int:
-        """The rows that match, in a batch of :meth:`read_fields`; only the columns of the ids ``held`` have values.
+        """The rows that match, in a batch of :attr:`fields`; only the columns of the ids ``held`` have values.
 
         The other columns, which a delete file lacks, may have any value.
         """
@@ -118,11 +118,11 @@ class RowFilter:
                     return _repeated(unknown_as, rows)
                 return _flags(binding.truth(test), column, array) if known_as is None else _repeated(known_as, rows)
 
-            return pc.bit_wise_and(_fold(self._parsed[1], rows, tested), _TRUE)
+            return pc.bit_wise_and(_arrays(rows).of(self._parsed[1], tested), _TRUE)
 
-        matching = flags(None, 0)
+        matching = flags(None, NULL)
         if len(known) < len(self.columns):
-            others = pc.subtract(_TRUE, flags(0, _ANY))
+            others = pc.subtract(_TRUE, flags(NULL, _ANY))
             matching = pc.bit_wise_or(matching, pc.bit_wise_and(flags(None, _ANY), others))
         return int(pc.sum(matching).as_py() or 0)
 
@@ -131,20 +131,43 @@ class RowFilter:
         return bool(self._parsed[0](values_of) & TRUE)
 
     def is_stored(self, stored: Stored) -> bool:
-        """Whether stored values, at least one of them, are those of a row that matches."""
-        ids = [column.field_id for column in self.columns if stored.get(column.field_id)]
+        """Whether stored values, at least one of them, are those of a row that matches.
+
+        Columns without stored values may have any value, unless these alone make the filter true.
+        """
+        ids = tuple(column.field_id for column in self.columns if stored.get(column.field_id))
         if not ids:
             return False
-        truth = self._parsed[0]
-        if not truth(lambda c: _NONE if c.field_id in ids else anything(c)) & TRUE:
-            others: Callable[[Column], Values] = anything
-        else:  # other columns can make it true, so the stored values must do so alone
-            others = lambda _: _NONE  # noqa: E731  # a choice of two functions
+        truths = self._truths(ids)
         for chosen in product(*(stored[field_id] for field_id in ids)):
             values = dict(zip(ids, chosen, strict=True))
-            if truth(lambda c, v=values: v[c.field_id] if c.field_id in v else others(c)) & TRUE:  # type: ignore[misc]
+            if any(truth(lambda column, v=values: v[column.field_id]) & TRUE for truth in truths):  # type: ignore[misc]
                 return True
         return False
+
+    def _truths(self, ids: tuple[int, ...]) -> Sequence[Truth]:
+        """The filter if only these columns are known; it is true for some row if one of these is."""
+        if ids not in self._by_ids:
+
+            def known(as_: int | None, others: int) -> Truth:
+                def tested(test: Comparison) -> Truth:
+                    if self._ids[test.term.column] not in ids:
+                        return _always(others)
+                    return self._binding.truth(test) if as_ is None else _always(as_)
+
+                return _TRUTHS.of(self._parsed[1], tested)
+
+            may_be_others = known(NULL, _ANY)(anything) & TRUE
+            self._by_ids[ids] = [known(None, NULL), *([] if may_be_others else [known(None, _ANY)])]
+        return self._by_ids[ids]
+
+    @cached_property
+    def _by_ids(self) -> dict[tuple[int, ...], Sequence[Truth]]:
+        return {}
+
+    @cached_property
+    def _ids(self) -> Mapping[str, int]:
+        return {column.name: column.field_id for column in self.columns}
 
 
 def _optional(field: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,21 +188,28 @@ def _tests(condition: Condition) -> Iterator[Comparison]:
             yield from _tests(condition.child)
 
 
-def _fold(condition: Condition, rows: int, tested: Callable[[Comparison], pa.Array]) -> pa.Array:
-    """Combine the truth values of comparisons, a set for each row."""
+class _Logic(NamedTuple, Generic[Part]):
+    """How to combine what is known of conditions: functions, or arrays with a set of truth values for each row."""
 
-    def both(left: pa.Array, right: pa.Array) -> pa.Array:
-        return _AND.take(pc.add(pc.multiply(left, _EIGHT), right))
+    constant: Callable[[int], Part]
+    both: Callable[[Part, Part], Part]
+    opposite: Callable[[Part], Part]
+    is_true: Callable[[Part], Part]
 
-    match condition:
-        case Comparison():
-            return tested(condition)
-        case Constant():
-            return _repeated(NULL if condition.truth is None else TRUE if condition.truth else FALSE, rows)
-        case Not() | IsTrue():
-            return (_NOT if isinstance(condition, Not) else _IS_TRUE).take(_fold(condition.child, rows, tested))
-    left, right = _fold(condition.left, rows, tested), _fold(condition.right, rows, tested)
-    return both(left, right) if isinstance(condition, And) else _NOT.take(both(_NOT.take(left), _NOT.take(right)))
+    def of(self, condition: Condition, tested: Callable[[Comparison], Part]) -> Part:
+        match condition:
+            case Comparison():
+                return tested(condition)
+            case Constant():
+                return self.constant(NULL if condition.truth is None else TRUE if condition.truth else FALSE)
+            case Not():
+                return self.opposite(self.of(condition.child, tested))
+            case IsTrue():
+                return self.is_true(self.of(condition.child, tested))
+        left, right = self.of(condition.left, tested), self.of(condition.right, tested)
+        if isinstance(condition, And):
+            return self.both(left, right)
+        return self.opposite(self.both(self.opposite(left), self.opposite(right)))
 
 
 def _always(truths: int) -> Truth:
@@ -191,6 +221,18 @@ _EIGHT, _TRUE = pa.scalar(8, pa.uint8()), pa.scalar(TRUE, pa.uint8())
 _NOT = pa.array([not_(_always(a))(anything) for a in range(8)], pa.uint8())
 _IS_TRUE = pa.array([is_true(_always(a))(anything) for a in range(8)], pa.uint8())
 _AND = pa.array([and_(_always(a), _always(b))(anything) for a in range(8) for b in range(8)], pa.uint8())
+
+
+_TRUTHS = _Logic[Truth](_always, and_, not_, is_true)
+
+
+def _arrays(rows: int) -> _Logic[pa.Array]:
+    return _Logic(
+        lambda truths: _repeated(truths, rows),
+        lambda left, right: _AND.take(pc.add(pc.multiply(left, _EIGHT), right)),
+        _NOT.take,
+        _IS_TRUE.take,
+    )
 
 
 def _repeated(truths: int, rows: int) -> pa.Array:

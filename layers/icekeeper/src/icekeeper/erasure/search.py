@@ -50,7 +50,6 @@ class SearchTask:
 
     files: tuple[FileToRead, ...]
     filter: RowFilter
-    table_fields: Sequence[Mapping[str, Any]]
     read_all: bool
     io_properties: Mapping[str, str]
 
@@ -79,7 +78,6 @@ class Searched:
 def search_tasks(
     files: Sequence[FileToRead],
     filter_: RowFilter,
-    table_fields: Sequence[Mapping[str, Any]],
     io_properties: Mapping[str, str],
     *,
     read_all: bool,
@@ -93,7 +91,7 @@ def search_tasks(
             held = 0
         portions[-1].append(file)
         held += file.size
-    return [SearchTask(tuple(p), filter_, table_fields, read_all, io_properties) for p in portions if p]
+    return [SearchTask(tuple(p), filter_, read_all, io_properties) for p in portions if p]
 
 
 def search_files(task: SearchTask) -> list[Searched]:
@@ -131,7 +129,7 @@ def _rows(
     """Batches of the filter's fields, and the ids of the columns that have values in them."""
     readable, ids = file.readable, frozenset(column.field_id for column in task.filter.columns)
     stored, batches = open_rows(stream, readable.file_format, row_group, few_reads=not is_local(readable.path))
-    fields = task.filter.read_fields(task.table_fields)
+    fields = task.filter.fields
     row = {"id": _ROW_ID, "name": "row", "required": False, "type": {"type": "struct", "fields": fields}}
     has_row = any(field_id_of(field) == _ROW_ID for field in stored)
     for wanted in (fields, [row]) if has_row else (fields,):

@@ -48,7 +48,7 @@ def entry_trace(filter_: RowFilter, file: DataFile, spec: Mapping[str, Any], sho
     for column in filter_.columns:
         found = [*_bounds(column, file, shortest), *_in_partition(column, spec, file.partition)]
         ranges[column.field_id] = found
-        exact[column.field_id] = [values for values in found if values.is_one]
+        exact[column.field_id] = [values for values in found if values.is_one or not values.has_values]
     if len(filter_.columns) == 1 and filter_.is_stored(exact):
         return Trace.CERTAIN
     return Trace.POSSIBLE if filter_.is_stored(ranges) else Trace.NONE
