@@ -13,7 +13,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from icekeeper.catalogs.catalog import Catalog
+from icekeeper.catalogs.catalog import Catalog, MovesPointers
 from icekeeper.catalogs.load import open_catalog
 from icekeeper.errors import (
     CommitConflict,
@@ -102,6 +102,23 @@ def test_of_two_commits_on_one_base_exactly_one_lands(lake: Lake) -> None:
     assert not is_pointer or now.metadata.document["zz-future"] == {"kept": [1, 2]}
     if files:
         assert metadata_files(now) == files, "the loser's document must be gone"
+
+
+@pytest.mark.parametrize("lake", CATALOGS, indirect=True)
+def test_a_pointer_moves_to_a_file_from_its_base_only(lake: Lake) -> None:
+    """Catalogs that have no conditional way to do so have no such method."""
+    table, catalog = lake.table(2), lake.open()
+    assert isinstance(catalog, MovesPointers) is (lake.name in ("sql_lake", "glue_lake"))
+    if not isinstance(catalog, MovesPointers):
+        return
+    base = catalog.load(table)
+    after = catalog.commit(base, [], append(base, 1))
+    catalog.point_to(after, base.metadata_location)
+    assert catalog.load(table).metadata_location == base.metadata_location
+    with pytest.raises(CommitConflict):
+        catalog.point_to(after, after.metadata_location)
+    catalog.point_to(catalog.load(table), after.metadata_location)
+    assert catalog.load(table).metadata.document == after.metadata.document
 
 
 @pytest.mark.parametrize("lake", CATALOGS, indirect=True)

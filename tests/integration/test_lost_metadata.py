@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from icekeeper.catalogs.rest import RestCatalog
+from icekeeper.repair import newer_metadata
 from support.command import EVERYTHING_IS_OLD, LOCAL, Answer, Command, local_path, one_sentence, rows, statuses
 from support.damaged_table import edit_avro
 from support.readers import duckdb_rows
@@ -205,6 +207,16 @@ def test_a_newer_metadata_file_is_reported_and_the_pointer_moves_on_request(behi
     )
     assert command("history", "ns.t", "--json").json["passes"][0]["summary"] == f"repair: {moved.json['summary']}"
     maintained(command)
+
+
+def test_a_catalog_that_cannot_move_its_pointer_conditionally_is_named(
+    behind: tuple[Command, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command, newest, old = behind
+    monkeypatch.setattr(newer_metadata, "MovesPointers", RestCatalog)
+    refused = command(*REPAIR, "--point-to", newest)
+    assert (refused.code, located(command)) == (2, old)
+    assert one_sentence(refused.err).startswith("catalog C (SqlCatalog) cannot set the metadata file of a table")
 
 
 def test_a_file_between_is_not_the_newest(behind: tuple[Command, str, str]) -> None:

@@ -14,6 +14,7 @@ from icekeeper.metadata.puffin import DELETION_VECTOR, decode_deletion_vector, d
 from icekeeper.model import DataFile, ManifestContent, ManifestFile
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
+from support.command import Command
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable
 from support.maintained_table import KEEPING_SNAPSHOTS, MaintainedTable, local_path, outcome_of, registered_table
@@ -235,3 +236,34 @@ def test_java_reads_the_position_deletes_that_we_merged(
     table.call("rewrite_data_files", ", options => map('rewrite-all', 'true')")
     assert len(iceberg_java.rows(table.metadata_location)) == 34
     table.drop()
+
+
+def test_rebuilt_manifest_lists_keep_rows_and_lineage(
+    changed: JavaTable,
+    iceberg_java: IcebergJava,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The lists of Java's first insert, of an update with deletion vectors and of a merge are lost and proven."""
+    command = Command(tmp_path, monkeypatch, capsys)
+    command.register(changed.metadata_location)
+    monkeypatch.setenv("ICEKEEPER_ALLOWED_PREFIXES", f"C.ns={changed.folder.as_uri()}")
+    (tmp_path / "registered").mkdir()
+    reader = registered_table(changed.metadata_location, tmp_path / "registered").reader
+
+    def read(snapshot_id: int) -> Lineage:
+        frame = iceberg_java.session.read.format("iceberg").option("snapshot-id", str(snapshot_id))
+        columns = ("id", "name", "_row_id", "_last_updated_sequence_number")
+        return sorted(map(tuple, frame.load(changed.metadata_location).select(*columns).collect()))
+
+    inserted, _, _, updated, _, merged = reader.metadata.in_commit_order
+    for snapshot in (inserted, updated, merged):
+        before = read(snapshot.snapshot_id)
+        lost = local_path(str(snapshot.manifest_list))
+        lost.unlink()
+        lost.with_name(f".{lost.name}.crc").unlink()
+        answer = command("repair", "ns.t", "--yes", "--json")
+        assert answer.code == 0, answer.out
+        assert read(snapshot.snapshot_id) == before
+    rows_agree(changed.metadata_location, iceberg_java)
