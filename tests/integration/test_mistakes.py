@@ -226,6 +226,7 @@ MISTAKES: dict[str, Mistake] = {
     "a table that is not there": call("maintain", "ns.tt"),
     "a name without namespace": call("maintain", "orders"),
     "a pattern that matches nothing": call("maintain", "shop.*"),
+    "a pattern without --yes": call("policy", "set", "ns.*", "min_input_files=9"),
     "a catalog that is not configured": lambda command, patch: command("health", "ns.t", "-c", "lake", catalog=None),
     "no catalog is configured": without_catalogs,
     "a misspelt option": call("maintain", "ns.t", "--dryrun"),

@@ -33,7 +33,10 @@ class ProblemKind(StrEnum):
         "`icekeeper repair` looks for a copy; else restore the object, roll back to a snapshot without it, or repair "
         "with `--drop-missing`",
     )
-    UNREADABLE_METADATA = "unreadable_metadata", "restore the object; else roll back"
+    UNREADABLE_METADATA = (
+        "unreadable_metadata",
+        "`icekeeper repair` looks for a copy or a proof of a list; else restore the object, or roll back",
+    )
     WRONG_SIZE = (
         "wrong_size",
         "readers may fail; `icekeeper repair --repair-file-metrics` corrects the entry of a whole file; else restore "
