@@ -97,6 +97,13 @@ def test_sound_metrics_pass_and_each_wrong_one_is_found(data: st.DataObject, kin
         ]
 
 
+def test_the_boxes_of_shapes_are_no_bounds_of_their_bytes() -> None:
+    facts = ColumnFacts("c", "geometry(srid:3857)")
+    facts.add(pa.array([b"\x01\x01", None], pa.binary()))
+    boxes = {"lower_bounds": {1: b"\x40" * 16}, "upper_bounds": {1: b"\x00" * 16}}
+    assert list(metric_notes(data_file(2, null_value_counts={1: 1}, **boxes), 2, {1: facts})) == []
+
+
 @given(nulls=st.integers(0, 5), stated=st.integers(0, 5))
 def test_null_counts_of_columns_in_structs_count_if_readers_skip_by_them(nulls: int, stated: int) -> None:
     facts = ColumnFacts("s.c", "long", is_nested=True, nulls=nulls)

@@ -14,7 +14,16 @@ from icekeeper.row_group_copy import footer_structs
 from icekeeper.row_group_copy.copyable import judge_file
 from icekeeper.row_group_copy.footer import column_index, offset_index, read_footer
 from icekeeper.row_group_copy.footer_decisions import DECISIONS, Decision
-from icekeeper.row_group_copy.footer_structs import Empty, FileMetaData, KeyValue, NotCopyable, RowGroup, SortingColumn
+from icekeeper.row_group_copy.footer_structs import (
+    BoundingBox,
+    Empty,
+    FileMetaData,
+    GeospatialStatistics,
+    KeyValue,
+    NotCopyable,
+    RowGroup,
+    SortingColumn,
+)
 from support.copied import STORAGE, copied, entry_of, footer_of, mixed_fields, parquet_file, target_of, with_metadata
 from support.rewrites import rows, struct
 
@@ -109,6 +118,7 @@ _VALUES: dict[str, Any] = {
     "is_max_value_exact": True,
     "is_min_value_exact": True,
     "unencoded_byte_array_data_bytes": 99,
+    "geospatial_statistics": GeospatialStatistics(BoundingBox(0.0, 1.0, -1.0, 1.0), [1]),
 }
 """Values for fields that Arrow does not write; other fields are removed."""
 KNOWN = [field for field in OPTIONAL if field.name in getattr(footer_structs, field.structure).__slots__]

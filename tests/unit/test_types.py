@@ -16,6 +16,7 @@ from icekeeper.metadata.types import (
     decimal_of,
     fixed_length,
     is_primitive,
+    shape_of,
 )
 from icekeeper.rows.arrow_schema import arrow_type
 
@@ -40,7 +41,13 @@ def test_parameters_of_types_are_parsed() -> None:
         assert not is_primitive(kind)
         with pytest.raises(TableUnsupported, match=r"^columns of type .* are not rewritten"):
             arrow_type(kind)
-    assert not any(map(is_primitive, ("fixed", "decimal(9)", "variant", "unknown", "geometry(srid:1)", "int ")))
+    assert not any(map(is_primitive, ("fixed", "decimal(9)", "variant", "unknown", "geometry(a, b)", "int ")))
+    assert shape_of("geometry") == ("geometry", "OGC:CRS84", "")
+    assert shape_of("geometry( srid:3857 )") == ("geometry", "srid:3857", "")
+    assert shape_of("geography(srid:4326, Karney)") == ("geography", "srid:4326", "karney")
+    assert shape_of("geography") == ("geography", "OGC:CRS84", "spherical")
+    assert shape_of("geography('srid:4326', 'vincenty')") == ("geography", "srid:4326", "vincenty")
+    assert shape_of("geometryx") is None
 
 
 @pytest.mark.parametrize("transform", ["identity", "void", "year", "month", "day", "hour", "bucket[16]", "truncate[3]"])

@@ -23,6 +23,9 @@ from icekeeper.model import PartitionFieldSummary, PartitionValue
 # With at most nine digits, so that every number fits into 32 bits.
 _DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\)", re.ASCII)
 _FIXED = re.compile(r"fixed\[(\d{1,9})\]", re.ASCII)
+_SHAPE = re.compile(r"(geometry|geography)(?:\(\s*([^,()]+?)\s*(?:,\s*(['\w]+)\s*)?\))?", re.ASCII)
+EDGES = ("spherical", "vincenty", "thomas", "andoyer", "karney")
+"""Algorithms of the edges of geographies, in the order of Parquet's numbers."""
 _MOST_DIGITS = 38
 
 
@@ -91,9 +94,26 @@ def fixed_length(iceberg_type: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def shape_of(iceberg_type: str) -> tuple[str, str, str] | None:
+    """``geometry`` or ``geography``, its coordinate reference system and its edge algorithm; ``None`` for other types.
+
+    Source: specification, "Geospatial Notes": the defaults are ``OGC:CRS84`` and ``spherical``; a geometry's edges are
+    planar, which has no name.
+    """
+    match = _SHAPE.fullmatch(iceberg_type)
+    if match is None:
+        return None
+    crs, algorithm = (part and part.strip("'") for part in match.groups()[1:])  # PyIceberg writes quotes
+    if match[1] == "geometry":
+        return None if algorithm else ("geometry", crs or "OGC:CRS84", "")
+    edges = (algorithm or EDGES[0]).lower()
+    return ("geography", crs or "OGC:CRS84", edges) if edges in EDGES else None
+
+
 def is_primitive(iceberg_type: str) -> bool:
     """Whether this version of Icekeeper knows how values of the type are stored."""
-    return iceberg_type in PRIMITIVES or decimal_of(iceberg_type) is not None or fixed_length(iceberg_type) is not None
+    parametrised = (decimal_of, fixed_length, shape_of)
+    return iceberg_type in PRIMITIVES or any(parse(iceberg_type) is not None for parse in parametrised)
 
 
 def column_type(struct: Mapping[str, Any], field_id: int) -> str | None:

@@ -28,7 +28,7 @@ def check_metrics(entry: DataFile, leaves: Sequence[LeafColumn], modes: Mapping[
     """Raise CannotCopy unless a copy's entry has the same metrics as the entry of a rewritten file, which can get
     metrics by decoding."""
     for leaf in leaves:
-        if leaf.repeated or modes[leaf.field_id] == "none":
+        if leaf.repeated or leaf.is_shape or modes[leaf.field_id] == "none":
             continue
         if leaf.field_id not in (entry.null_value_counts or {}):
             raise CannotCopy(f"has a manifest entry that does not count the nulls of column {leaf.name}")

@@ -69,7 +69,7 @@ DECISIONS: Mapping[type[Any], Mapping[str, Decision]] = {
         "bloom_filter_offset": OWN,
         "bloom_filter_length": OWN,
         "size_statistics": OWN,  # estimates of memory; no reader answers a query from them
-        "geospatial_statistics": REFUSED,
+        "geospatial_statistics": OWN,  # the box around the shapes of one column chunk
     },
     Statistics: {
         "max": DROPPED,  # deprecated; readers prefer max_value and min_value

@@ -1,7 +1,7 @@
 """The Thrift structures of Parquet footers, page headers and page indexes (apache/parquet-format 2.12,
 ``parquet.thrift``), and how they are read and written.
 
-Structures that a copy cannot contain (encrypted columns, geometry) are left out.  The reader drops fields that it does
+Structures that a copy cannot contain (encrypted columns, variants) are left out.  The reader drops fields that it does
 not know, so :func:`read_exactly` checks that writing the structure gives the same bytes again.  For the same reason,
 fields that the format requires have a default that is not ``None``: if such a field is missing, the bytes differ.
 """
@@ -85,6 +85,7 @@ I8: Kind = (TType.BYTE, None)
 I16: Kind = (TType.I16, None)
 I32: Kind = (TType.I32, None)
 I64: Kind = (TType.I64, None)
+DOUBLE: Kind = (TType.DOUBLE, None)
 # Names are also bytes, so that a name that is not UTF-8 needs no special case.
 BYTES: Kind = (TType.STRING, "BINARY")
 
@@ -204,9 +205,26 @@ class IntType:
     is_signed: bool = False
 
 
+@thrift(BYTES)
+@dataclass(slots=True)
+class GeometryType:
+    """Annotation of geometries; without a reference system it is ``OGC:CRS84``."""
+
+    crs: bytes | None = None
+
+
+@thrift(BYTES, I32)
+@dataclass(slots=True)
+class GeographyType:
+    """Annotation of geographies; the algorithm is an index of :data:`.EDGES`."""
+
+    crs: bytes | None = None
+    algorithm: int | None = None
+
+
 @thrift(
     *(EMPTY, EMPTY, EMPTY, None, struct(DecimalType), EMPTY, struct(TimeType), struct(TimeType)),
-    *(None, struct(IntType), None, None, None, EMPTY),
+    *(None, struct(IntType), None, None, None, EMPTY, None, None, struct(GeometryType), struct(GeographyType)),
 )
 @dataclass(slots=True)
 class LogicalType:
@@ -221,6 +239,8 @@ class LogicalType:
     timestamp: TimeType | None = None
     integer: IntType | None = None
     uuid: Empty | None = None
+    geometry: GeometryType | None = None
+    geography: GeographyType | None = None
 
 
 @thrift(I32, I32, I32, BYTES, I32, I32, I32, I32, I32, struct(LogicalType))
@@ -270,6 +290,30 @@ class SizeStatistics:
     definition_level_histogram: list[int] | None = None
 
 
+@thrift(DOUBLE, DOUBLE, DOUBLE, DOUBLE, DOUBLE, DOUBLE, DOUBLE, DOUBLE)
+@dataclass(slots=True)
+class BoundingBox:
+    """The box around the shapes of a column chunk; its least x may be above its greatest, across the antimeridian."""
+
+    xmin: float = 0.0
+    xmax: float = 0.0
+    ymin: float = 0.0
+    ymax: float = 0.0
+    zmin: float | None = None
+    zmax: float | None = None
+    mmin: float | None = None
+    mmax: float | None = None
+
+
+@thrift(struct(BoundingBox), list_of(I32))
+@dataclass(slots=True)
+class GeospatialStatistics:
+    """The box and the kinds of the shapes of a column chunk; they are as true of the chunk in another file."""
+
+    bbox: BoundingBox | None = None
+    geospatial_types: list[int] | None = None
+
+
 @thrift(BYTES, BYTES)
 @dataclass(slots=True)
 class KeyValue:
@@ -292,6 +336,7 @@ class PageEncodingStats:
 @thrift(
     *(I32, list_of(I32), list_of(BYTES), I32, I64, I64, I64, list_of(struct(KeyValue)), I64, I64, I64),
     *(struct(Statistics), list_of(struct(PageEncodingStats)), I64, I32, struct(SizeStatistics)),
+    struct(GeospatialStatistics),
 )
 @dataclass(slots=True)
 class ColumnMetaData:
@@ -313,6 +358,7 @@ class ColumnMetaData:
     bloom_filter_offset: int | None = None
     bloom_filter_length: int | None = None
     size_statistics: SizeStatistics | None = None
+    geospatial_statistics: GeospatialStatistics | None = None
 
 
 @thrift(BYTES, I64, struct(ColumnMetaData), I64, I32, I64, I32)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.metadata.types import decimal_of, decimal_unscaled, fixed_length, is_primitive
+from icekeeper.metadata.types import decimal_of, decimal_unscaled, fixed_length, is_primitive, shape_of
 from icekeeper.model import PartitionValue
 
 Result = TypeVar("Result")
@@ -47,6 +47,8 @@ def same_argument(function: Callable[[Mapping[str, Any]], Result]) -> Callable[[
 
 
 FIELD_ID_KEY = b"PARQUET:field_id"
+SHAPE_KEY = b"iceberg.shape"
+"""The Iceberg type of a geometry or geography; Arrow has its values as binary."""
 ORC_FIELD_ID_KEY = b"iceberg.id"
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {
@@ -80,12 +82,18 @@ class LeafColumn:
 
     @property
     def has_bounds(self) -> bool:
-        """Whether manifests and file footers may have bounds for it: not for uuids, except in lists and maps.
+        """Whether manifests and file footers may have bounds for it: not for uuids, except in lists and maps, nor for
+        geometries and geographies, whose boxes are in no order.
 
         Readers prune by bounds, but disagree on the order of uuids: Iceberg-Java up to 1.10 compares them as signed
         numbers, so it prunes rows that are within the bounds in byte order (platform: java-orders-uuids-signed).
         """
-        return self.iceberg_type != "uuid" or self.repeated
+        return (self.iceberg_type != "uuid" or self.repeated) and not self.is_shape
+
+    @property
+    def is_shape(self) -> bool:
+        """Whether it is a geometry or geography; Parquet's C++ writes no statistics of them, not even their nulls."""
+        return shape_of(self.iceberg_type) is not None
 
     @property
     def is_float(self) -> bool:
@@ -187,6 +195,8 @@ def arrow_type(iceberg_type: Any) -> pa.DataType:
             return pa.decimal128(*decimal_type)
         if (length := fixed_length(iceberg_type)) is not None:
             return pa.binary(length)
+        if shape_of(iceberg_type) is not None:
+            return pa.binary()
         raise TableUnsupported(f"columns of type {iceberg_type} are not rewritten by this version of Icekeeper")
     kind = iceberg_type["type"]
     if kind == "struct":
@@ -204,7 +214,19 @@ def arrow_type(iceberg_type: Any) -> pa.DataType:
 
 
 def _field(name: str, field_id: int, iceberg_type: Any, required: bool) -> pa.Field:
-    return pa.field(name, arrow_type(iceberg_type), nullable=not required, metadata={FIELD_ID_KEY: str(field_id)})
+    metadata = {FIELD_ID_KEY: str(field_id)}
+    if isinstance(iceberg_type, str) and shape_of(iceberg_type) is not None:
+        metadata[SHAPE_KEY] = iceberg_type
+    return pa.field(name, arrow_type(iceberg_type), nullable=not required, metadata=metadata)
+
+
+def has_shapes(fields: Any) -> bool:
+    """Whether fields of an Arrow schema, or fields in them, are geometries or geographies."""
+    return any(
+        SHAPE_KEY in (field.metadata or {})
+        or (pa.types.is_nested(field.type) and has_shapes(field.type.field(i) for i in range(field.type.num_fields)))
+        for field in fields
+    )
 
 
 def field_id_of(field: pa.Field) -> int | None:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.metadata.statistics import ALL_HASHES, NOMINAL, SEED, ThetaSketch, sketch_of
-from icekeeper.metadata.types import NUMBERS, PRIMITIVES, decimal_of, encode, is_primitive
+from icekeeper.metadata.types import NUMBERS, PRIMITIVES, decimal_of, encode, is_primitive, shape_of
 
 _U64 = pa.uint64()
 _WORD = 2**64
@@ -158,7 +158,7 @@ _NAN = {"float": struct.unpack("<I", struct.pack("<f", float("nan")))[0], "doubl
 
 def can_sketch(iceberg_type: object) -> bool:
     """Whether values of a type have a single-value serialization that this version knows."""
-    return isinstance(iceberg_type, str) and is_primitive(iceberg_type)
+    return isinstance(iceberg_type, str) and is_primitive(iceberg_type) and shape_of(iceberg_type) is None
 
 
 class ColumnSketch:

@@ -27,7 +27,7 @@ from icekeeper.operations.compaction.terms.write_properties import (
 from icekeeper.operations.compaction.work.dictionaries import columns_without_dictionary
 from icekeeper.operations.compaction.work.file_entry import PassingCounts, entry_of_file
 from icekeeper.operations.compaction.work.row_maps import RowMapWriter
-from icekeeper.rows.arrow_schema import arrow_schema
+from icekeeper.rows.arrow_schema import arrow_schema, has_shapes
 from icekeeper.storage.arrow_files import WriteOnly
 from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
@@ -224,7 +224,8 @@ class RowGroupWriter(Protocol):
 def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> RowGroupWriter:
     """A writer whose first table will be ``first``; ``options`` are those of ``ParquetWriter``."""
     cores = task_cores()
-    if cores > 1 and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
+    is_large = first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES
+    if cores > 1 and is_large and not has_shapes(first.schema):
         # Imported here, so that tasks with small files or a single core start without it and without Thrift.
         from icekeeper.operations.compaction.work.side_by_side import side_by_side_writer
 
@@ -269,6 +270,7 @@ class _ColumnByColumn:
     def __init__(self, sink: Any, schema: pa.Schema, options: Mapping[str, Any]) -> None:
         self._sink, self._held_back = sink, _HeldBack(sink)
         self._footers: list[pq.FileMetaData] = []
+        self._schema = schema
         self._writer = pq.ParquetWriter(self._held_back, schema, metadata_collector=self._footers, **options)
 
     def write_row_group(self, rows: list[pa.Table]) -> None:
@@ -282,12 +284,14 @@ class _ColumnByColumn:
         end = self._held_back.keep()
         self._writer.close()
         (footer,) = self._footers
-        if footer.num_row_groups > 1:
-            # A column has bounds in all row groups or in none.
+        if footer.num_row_groups > 1 or has_shapes(self._schema):
             from icekeeper.row_group_copy.footer import FRAME, framed
             from icekeeper.row_group_copy.new_footer import without_partial_bounds
+            from icekeeper.row_group_copy.shapes import annotated
 
             start = len(end) - FRAME - int.from_bytes(end[-FRAME:-4], "little")
-            end[start:] = framed(without_partial_bounds(bytes(end[start:-FRAME]), footer))
+            # A column has bounds in all row groups or in none.
+            thrift = without_partial_bounds(bytes(end[start:-FRAME]), footer)
+            end[start:] = framed(annotated(thrift, self._schema) if has_shapes(self._schema) else thrift)
         self._sink.write(end)
         return footer
