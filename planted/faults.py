@@ -147,8 +147,8 @@ _DELETION = (
     Fault(
         "verify takes files for missing that an expiry has deleted meanwhile",
         "runtime.py",
-        ").metadata_location != loaded.metadata_location:",
-        ").metadata_location == loaded.metadata_location:",
+        "\n        if not found.ok and (now := self.catalog.load(table)).metadata_location != loaded",
+        "\n        if not found.ok and (now := self.catalog.load(table)).metadata_location == loaded",
         ("tests/integration/test_verify.py",),
     ),
     Fault(
@@ -182,6 +182,27 @@ _COMMITS = (
         "next_row_id += (manifest.added_rows_count or 0) + (manifest.existing_rows_count or 0)",
         "next_row_id += manifest.added_rows_count or 0",
         ("tests/unit/test_snapshot_writer.py", "tests/unit/test_commit.py", "tests/integration/test_v3.py"),
+    ),
+    Fault(
+        "a repair does another plan on a newer head than was shown",
+        "repair/repair.py",
+        "            _require_same(again, plan.after_copies.digest)\n",
+        "",
+        ("tests/integration/test_repair.py",),
+    ),
+    Fault(
+        "a file that the store cannot read counts as gone",
+        "repair/lost_files.py",
+        "return storage.shows_missing(path, error)",
+        "return True",
+        ("tests/integration/test_repair.py",),
+    ),
+    Fault(
+        "a corrected count reaches into row ids that are yet to be given",
+        "repair/file_metrics.py",
+        "if end <= next_row_id and not any(",
+        "if not any(",
+        ("tests/property/test_repair.py",),
     ),
     Fault(
         "a gateway's error counts as the catalog's refusal",

@@ -31,9 +31,11 @@ from icekeeper.storage import local_files as storage_local
 from icekeeper.storage import s3_objects as storage_s3_listing
 from icekeeper.storage import storage as storage_storage
 from icekeeper.storage.allowed_locations import AllowedLocations
+from icekeeper.storage.copies import copy_object, create_object, older_versions, open_version
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.listing import LISTING_THREADS, in_parallel
 from icekeeper.storage.multipart import bounded_output
+from icekeeper.storage.paths import split_path
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
 from support.proxies import closed_port, faulty_proxy, served_by
@@ -170,6 +172,43 @@ def test_a_bounded_storage_accesses_nothing_outside(place: Place) -> None:
     report = storage.delete([inside, outside])
     assert (report.deleted, list(report.failed)) == ((inside,), [outside])
     assert place.storage.read(outside) == b"theirs"
+
+
+@pytest.mark.parametrize("place", LISTABLE, indirect=True)
+def test_a_copy_and_a_new_object_never_replace_an_object(place: Place) -> None:
+    """A repair writes only where there is nothing."""
+    storage, (source, target, new) = (
+        place.storage,
+        (f"{place.location}/data/{name}" for name in ("source", "copy", "new")),
+    )
+    storage.write(source, b"rows")
+    copy_object(storage, source, target)
+    create_object(storage, new, b"vector")
+    assert [storage.read(path) for path in (source, target, new)] == [b"rows", b"rows", b"vector"]
+    storage.write(source, b"other")
+    for write in (partial(copy_object, storage, source), partial(create_object, storage, data=b"other")):
+        for path in (target, new):
+            with pytest.raises(StorageError, match="exists now; nothing was overwritten"):
+                write(path=path)
+    assert [storage.read(path) for path in (target, new)] == [b"rows", b"vector"]
+    assert {listed.path.rpartition("/")[2] for listed in storage.list(place.location)} == {"source", "copy", "new"}
+
+
+@pytest.mark.parametrize("place", ["bucket"], indirect=True)
+def test_an_older_version_is_copied_back_behind_its_delete_marker(place: Place) -> None:
+    storage, path = place.storage, f"{place.location}/f"
+    bucket = split_path(path).authority
+    storage.write(f"{path}2", b"unversioned")
+    assert older_versions(storage, f"{path}2") == []
+    storage.s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    storage.write(path, b"first")
+    storage.write(path, b"second")
+    storage.delete([path])
+    found = older_versions(storage, path)
+    assert [version.size for version in found] == [6, 5]
+    assert bytes(open_version(storage, path, found[1].version_id).read()) == b"first"
+    copy_object(storage, path, path, found[1].version_id)
+    assert storage.read(path) == b"first"
 
 
 @pytest.mark.parametrize("place", LISTABLE, indirect=True)

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from icekeeper.errors import PlanStale
+from icekeeper.model import ManifestEntry
+from icekeeper.repair.plan import RepairOptions
+from icekeeper.repair.repair import RepairOutcome
+from icekeeper.report.outcome import PassStatus
+from icekeeper.storage.storage import Storage
 from support.command import LOCAL, Answer, Command, local_path, rows
 from support.damaged_table import Damaged, Record, entry, read_avro
+from support.deletes import commit_deletes, create_by_region, equality_delete, region_rows, relist, rows_of
+from support.maintained_table import NAME, MaintainedTable, maintained_table
+from support.moments import Moment, at
 
 
 @pytest.fixture
@@ -99,6 +111,15 @@ def test_a_file_that_is_gone_is_dropped_on_request_alone(command: Command, damag
     assert verified(command)[:2] == (True, [])
     passed = command("maintain", "ns.t", "--operations", "all", *LOCAL, "--json")
     assert passed.code == 0, passed
+
+
+def test_a_file_is_dropped_only_if_the_store_says_that_it_is_gone(command: Command, damaged: Damaged) -> None:
+    """A bucket that is missing or renamed is no evidence that its objects are gone."""
+    local_path(damaged.data_files[0]).unlink()
+    with mock.patch.object(Storage, "shows_missing", return_value=False):
+        answer = repair(command, "--drop-missing", "--yes")
+    assert (answer.code, answer.json["mends"], answer.json["snapshot_id"]) == (1, [], None)
+    assert "the store does not say that it is gone" in answer.json["unmended"][0]["detail"]
 
 
 def test_entries_of_a_copied_table_get_the_paths_of_its_files(command: Command, damaged: Damaged) -> None:
@@ -225,3 +246,86 @@ def test_a_saved_repair_does_what_was_reviewed_or_nothing(command: Command, dama
     assert command.contents().keys() > with_append.keys()
     (passed, *_) = command("history", "ns.t", "--json").json["passes"]
     assert passed["metrics"] == {"repair.repaired_manifests": 1, "repair.repaired_entry_count": 1}
+
+
+# A file whose two entries differ, and other writers.
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Iterator[MaintainedTable]:
+    with maintained_table(tmp_path) as made:
+        create_by_region(made, 1)
+        yield made
+
+
+def listed_again(table: MaintainedTable, entry: ManifestEntry, sequence_number: int | None) -> None:
+    """Another writer lists a file a second time, with this sequence number or a new one."""
+
+    def twice(found: ManifestEntry) -> list[ManifestEntry]:
+        if found.file.key != entry.file.key:
+            return [found]
+        number = table.metadata.last_sequence_number + 1 if sequence_number is None else sequence_number
+        return [found, replace(found, sequence_number=number, file_sequence_number=number)]
+
+    relist(table, twice)
+
+
+def repaired(table: MaintainedTable, **options: Any) -> RepairOutcome:
+    runtime, chosen = table.runtime_with(), RepairOptions(**options)
+    planned = runtime.plan_repair(NAME, chosen)
+    assert planned.plan is not None
+    done, found = runtime.repair(NAME, chosen, planned.plan.digest)
+    assert found is None or found.ok, found
+    return done
+
+
+@pytest.mark.parametrize(("keep", "operation", "kept"), [(1, "overwrite", 9), (2, "overwrite", 10)])
+def test_the_rows_under_each_choice_are_those_that_readers_see(
+    table: MaintainedTable, keep: int, operation: str, kept: int
+) -> None:
+    """An equality delete reaches the older entry only, so the choice decides about row 3."""
+    entry = next(entry for entry in table.entries() if entry.file.partition == ("us",))
+    commit_deletes(table, [equality_delete(3, "us")])
+    listed_again(table, entry, None)
+    assert sum(region_rows(table).values()) == 10 + 9 + 10
+    planned = table.runtime_with().plan_repair(NAME, RepairOptions()).plan
+    assert planned is not None
+    assert planned.is_empty
+    assert [left.sentence.rpartition(": ")[2] for left in planned.unmended] == [
+        "readers then see 9 of its 10 rows",
+        "readers then see 10 of its 10 rows",
+    ]
+    done = repaired(table, keep=keep)
+    assert done.plan is not None
+    assert done.plan.operation == operation
+    assert sum(region_rows(table).values()) == 10 + kept
+    assert table.maintain().status is PassStatus.SUCCEEDED
+    assert sum(region_rows(table).values()) == 10 + kept
+
+
+def test_an_append_before_the_commit_keeps_the_plan_and_its_rows(table: MaintainedTable) -> None:
+    """The plan is made anew on the newer head, and it is the same."""
+    (entry, _) = table.entries()
+    listed_again(table, entry, entry.sequence_number)
+    with at(Moment.BEFORE_COMMIT, lambda: table.table.append(rows_of(500, 2, "us"))):
+        done = repaired(table)
+    assert done.plan is not None
+    head = table.metadata.current_snapshot
+    assert head is not None
+    assert (len(done.plan.mends), done.snapshot_id) == (1, head.snapshot_id)
+    assert sum(region_rows(table).values()) == 10 + 10 + 2
+
+
+def test_another_plan_before_the_commit_changes_nothing(table: MaintainedTable) -> None:
+    """Another writer removes the file, so there is nothing left of what was shown."""
+    (entry, other) = table.entries()
+    listed_again(table, entry, entry.sequence_number)
+    with (
+        at(Moment.BEFORE_COMMIT, lambda: listed_again(table, other, other.sequence_number)),
+        pytest.raises(PlanStale, match="plan again"),
+    ):
+        repaired(table)
+    head = table.metadata.current_snapshot
+    assert head is not None
+    assert "icekeeper.operation" not in head.summary
+    assert table.unreferenced() == set()

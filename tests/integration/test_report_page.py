@@ -181,6 +181,8 @@ def test_names_and_times_are_whole_at_every_width(browser: Browser, tmp_path: Pa
     browser.open(page)
     assert open_tables(browser) > 20
     assert browser.run(_LINES) == []
+    wide = "[...document.querySelectorAll('.figures section')].filter((one) => one.scrollWidth > one.clientWidth)"
+    assert browser.run(f"return {wide}.map((one) => one.textContent.slice(0, 40))") == []
     charts = browser.run(_LABELS)
     labels = [text for _, ticks in charts for text, _ in ticks]
     assert [text for _, ticks in charts for text, is_inside in ticks if not is_inside] == []
@@ -212,12 +214,17 @@ def test_a_reason_names_files_without_their_folders_and_the_end_of_a_pause(brows
     facts = fleet(2)
     broken = f"verify found damage in 1 file: s3://b/deep/folder/{'0123456789' * 4}.parquet: it does not exist"
     paused = {"paused_until": {"value": "2026-12-01T06:00:00Z", "source": "table property icekeeper.paused_until"}}
+    wrong = {"damaged": broken, "wrong_settings": "the table's settings are wrong"}
     lake = [
-        replace(facts.lake[0], warnings={"damaged": broken}, policy={}),
+        replace(facts.lake[0], warnings=wrong, policy={}),
         replace(facts.lake[1], warnings={}, policy=paused, verdict=Verdict(left_alone="the table is paused")),
     ]
     page = tmp_path / "page.html"
-    page.write_text(render_page([catalog_document(replace(facts, lake=lake, passes={}), NOW_MS)], NOW_MS))
+    paused_by = replace(
+        next(iter(facts.passes.values()))[0], summary="pause: somebody paused it until 2026-12-01T06:00:00Z"
+    )
+    passes = {lake[1].identity.copy: (paused_by,)}
+    page.write_text(render_page([catalog_document(replace(facts, lake=lake, passes=passes), NOW_MS)], NOW_MS))
     browser.look()
     browser.open(page)
     reason = "verify found damage in 1 file: …/01234567890123…456789.parquet: it does not exist"
@@ -228,6 +235,9 @@ def test_a_reason_names_files_without_their_folders_and_the_end_of_a_pause(brows
     details = browser.run("return [...document.querySelectorAll('.detail')].map((one) => one.textContent)")
     assert [text.count("it does not exist") for text in details] == [1, 0]
     assert "No pass runs: paused until" in details[1]
+    assert "somebody paused it until 1\u00a0Dec\u00a02026" in details[1]
+    assert "None, because the table's settings are wrong." in details[0]
+    assert "settings have their defaults" not in details[0]
 
 
 def test_a_button_copies_a_command_or_selects_it(browser: Browser, hostile_page: Path) -> None:

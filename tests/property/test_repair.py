@@ -167,7 +167,7 @@ def test_a_file_keeps_one_of_its_entries_or_all(listed_files: list[tuple[str, in
     """Equal entries are interchangeable; of others only ``--keep`` chooses, the oldest first."""
     files = [data_file(name, 10) for name, _ in listed_files]
     head = plain_head(files, [number for _, number in listed_files])
-    found = duplicates(head, RepairOptions(keep=keep))
+    found = duplicates(head, RepairOptions(keep=keep), lambda listed: None)
     gone = Counter((m.entry.file.file_path, m.entry.sequence_number) for m in found.mends)
     for name in {name for name, _ in listed_files}:
         numbers = sorted(number for other, number in listed_files if other == name)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
     from icekeeper.detection.proposal import FleetReport
     from icekeeper.pass_context.table_handle import TableHandle
+    from icekeeper.repair.plan import RepairOptions
+    from icekeeper.repair.repair import RepairOutcome
     from icekeeper.repair.rollback import Rollback
     from icekeeper.report.outcome import PassOutcome
     from icekeeper.state.lake_stats import LakeStats
@@ -163,6 +165,26 @@ class Icekeeper:
         return self._runtime.rollback(
             self._name(table), str(to), branch=branch, not_ancestor=not_ancestor, dry_run=dry_run
         )
+
+    def repair(
+        self, table: str | Table, options: RepairOptions | None = None, *, shown: str | None = None
+    ) -> RepairOutcome:
+        """Plan which damage of a table can be mended; with the digest ``shown`` of a plan, do exactly that.
+
+            planned = lake.repair("shop.orders")
+            if planned.plan and not planned.plan.is_empty:
+                lake.repair("shop.orders", shown=planned.plan.digest)
+
+        Raises:
+            PlanStale: the table changed so that another plan results; nothing was changed.
+            OperationRefused: the table is paused, or another run maintains it.
+        """
+        from icekeeper.repair.plan import RepairOptions
+
+        chosen = options or RepairOptions()
+        if shown is None:
+            return self._runtime.plan_repair(self._name(table), chosen)
+        return self._runtime.repair(self._name(table), chosen, shown)[0]
 
     def health(self, table: str | Table, settings: Settings | None = None) -> LakeStats:
         """How the table looks now and what is wrong with it; reads at most three manifests and eight footers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from icekeeper.metadata.manifest_write import partition_types
@@ -22,11 +22,12 @@ class Listed(NamedTuple):
     entry: ManifestEntry
 
 
-def duplicates(head: Head, options: RepairOptions) -> Found:
+def duplicates(head: Head, options: RepairOptions, live_rows: Callable[[Listed], int | None]) -> Found:
     """Files that the head lists more than once: one entry of each stays.
 
     Entries that are equal in all that decides which rows readers see are interchangeable.  Others are not: a smaller
     sequence number exposes the file to more deletes, so only a person can choose, by the numbers of the sentence.
+    ``live_rows``: counts the rows of the file that readers see with one of its entries; ``None``: unknown.
     """
     groups: dict[tuple[str, int | None], list[Listed]] = defaultdict(list)
     for manifest, place, entry in head.live():
@@ -40,7 +41,7 @@ def duplicates(head: Head, options: RepairOptions) -> Found:
         is_alike = len({_rank(listed) for listed in group}) == 1
         number = 1 if is_alike else options.keep
         if number is None or number > len(group):
-            left += _choices(path, group)
+            left += _choices(path, group, live_rows)
             continue
         kept = group[number - 1]
         for listed in group:
@@ -73,13 +74,14 @@ def _differs(listed: Listed) -> str:
     return f"sequence number {number}" + (f" and row ids from {row_id}" if row_id >= 0 else "")
 
 
-def _choices(path: str, group: Sequence[Listed]) -> Iterator[Unmended]:
+def _choices(path: str, group: Sequence[Listed], live_rows: Callable[[Listed], int | None]) -> Iterator[Unmended]:
     for number, listed in enumerate(group, 1):
-        spec_id, rows = listed.manifest.partition_spec_id, listed.entry.file.record_count
+        spec_id, stated, rows = listed.manifest.partition_spec_id, listed.entry.file.record_count, live_rows(listed)
+        seen = "an unknown number" if rows is None else str(rows)
         sentence = (
             f"{path} is listed {len(group)} times, differently; --keep {number} keeps the entry with "
-            f"{_differs(listed)} in spec {spec_id}, partition {list(listed.entry.file.partition)}: "
-            f"{counted(rows, 'row')} before deletes, and every delete with a greater sequence number applies to them"
+            f"{_differs(listed)} in spec {spec_id}, partition {list(listed.entry.file.partition)}: readers then see "
+            f"{seen} of its {counted(stated, 'row')}"
         )
         yield Unmended(kind=MendKind.DUPLICATE_FILE.value, path=path, sentence=sentence, option=f"--keep {number}")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.neighbours import owned_locations
-from icekeeper.errors import FileUnreadable, MetadataUnreadable
+from icekeeper.errors import FileUnreadable, MetadataUnreadable, StorageError
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.types import decode
@@ -68,10 +68,12 @@ def lost_files(head: Head, options: RepairOptions, loaded: LoadedTable, storage:
     for path, group in groups.items():
         if not storage.allows(path):
             parts.append(Found(unmended=(_not_allowed(path),)))
-        elif (again := _found_again(group, namesakes, kinds, storage)) is not None:
+        elif not _is_gone(path, storage):
+            parts.append(Found(unmended=(_uncertain(path),)))
+        elif isinstance(again := _found_again(group, namesakes, kinds, storage), Found):
             parts.append(again)
         else:
-            parts += [_dropped(one, head, options) for one in group]
+            parts += [_dropped(one, head, options, again) for one in group]
     return Found(
         mends=tuple(mend for part in parts for mend in part.mends),
         unmended=tuple(left for part in parts for left in part.unmended),
@@ -80,6 +82,20 @@ def lost_files(head: Head, options: RepairOptions, loaded: LoadedTable, storage:
 
 def _name(path: str) -> str:
     return path.rpartition("/")[2]
+
+
+def _is_gone(path: str, storage: Storage) -> bool:
+    """Whether the store answers that there is no such object: a missing bucket is no evidence of that."""
+    try:
+        storage.read_end(path, 1)
+    except StorageError as error:
+        return storage.shows_missing(path, error)
+    return False
+
+
+def _uncertain(path: str) -> Unmended:
+    sentence = f"{path} cannot be read, but the store does not say that it is gone; repair again later"
+    return Unmended(kind=ProblemKind.MISSING_FILE.value, path=path, sentence=sentence)
 
 
 def _namesakes(loaded: LoadedTable, storage: Storage, names: set[str]) -> Mapping[str, Sequence[tuple[str, int]]]:
@@ -108,12 +124,12 @@ def _found_again(
     namesakes: Mapping[str, Sequence[tuple[str, int]]],
     kinds: Mapping[int, str],
     storage: Storage,
-) -> Found | None:
-    """A mend that copies the file of some entries from where it is found; ``None``: it is not found.
+) -> Found | str:
+    """A mend that copies the file of some entries from where it is found, or which files are not it, for people.
 
     A file of another name with the same size is not looked at: equal sizes prove nothing.
     """
-    one, files = group[0], [other.entry.file for other in group]
+    one, files, hints = group[0], [other.entry.file for other in group], list[str]()
     for source, version_id, why in _candidates(files, namesakes, kinds, storage):
         where = source if version_id is None else f"version {version_id} of it"
         if why is None:
@@ -132,7 +148,8 @@ def _found_again(
                     ),
                 )
             )
-    return None
+        hints.append(f"{where} {why}")
+    return f" ({'; '.join(hints)})" if hints else ""
 
 
 def _candidates(
@@ -169,11 +186,11 @@ def _why_another(stream: pa.NativeFile, files: Sequence[DataFile], kinds: Mappin
     return why_another(file, file.file_size_in_bytes, facts, kinds) or why_other_positions(file, facts)
 
 
-def _dropped(one: Lost, head: Head, options: RepairOptions) -> Found:
+def _dropped(one: Lost, head: Head, options: RepairOptions, hints: str) -> Found:
     """The mend that drops an entry whose file is gone for good, or the finding without the option."""
     file, is_data = one.entry.file, one.entry.file.content is FileContent.DATA
     rows_back, words = (0, _lost_rows(one, head)) if is_data else reappearing(head, one.entry)
-    what = f"{file.file_path} is gone, and is not found elsewhere: {words}"
+    what = f"{file.file_path} is gone, and is not found elsewhere{hints}: {words}"
     if not options.drop_missing:
         left = Unmended(
             kind=ProblemKind.MISSING_FILE.value,

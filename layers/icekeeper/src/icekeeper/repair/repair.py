@@ -19,7 +19,8 @@ from icekeeper.metadata.document import branch_head, require_writable
 from icekeeper.metadata.table_reader import manifests_of
 from icekeeper.model import Nothing
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.repair.damage import duplicates, wrong_lists
+from icekeeper.repair.choices import duplicate_entries
+from icekeeper.repair.damage import wrong_lists
 from icekeeper.repair.deletes import broken_deletes
 from icekeeper.repair.file_metrics import file_metrics
 from icekeeper.repair.lost_files import lost_files
@@ -38,10 +39,10 @@ log = logging.getLogger(__name__)
 
 Finder = Callable[[Head, RepairOptions], Found]
 """A pure finder, which decides by what was read of the head."""
-FINDERS: tuple[Finder, ...] = (duplicates, wrong_lists)
+FINDERS: tuple[Finder, ...] = (wrong_lists,)
 ReadingFinder = Callable[[Head, RepairOptions, LoadedTable, Storage], Found]
 """A finder that reads more of the table, such as footers or vectors."""
-READING_FINDERS: tuple[ReadingFinder, ...] = (broken_deletes, lost_files, file_metrics)
+READING_FINDERS: tuple[ReadingFinder, ...] = (duplicate_entries, broken_deletes, lost_files, file_metrics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

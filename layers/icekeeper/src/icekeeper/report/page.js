@@ -45,7 +45,8 @@
   // A line breaks a name only after a dot or an underscore, and a text only between words and after a slash.
   const parted = (parts) => parts.flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
   const breakable = (name) => parted(name.split(/(?<=[._])/));
-  const prose = (text) => parted(text.split(/(?<=\/)(?!\/)/));
+  const prose = (text) =>
+    parted(text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ/g, (time) => moment(Date.parse(time))).split(/(?<=\/)(?!\/)/));
   // Of an address the file's name says most.
   const named = (text) =>
     text.replace(/\b[a-z][a-z0-9+.-]*:\/\/\S*\/([^\s/]*[^\s/:;,])/gi, (all, name) =>
@@ -101,7 +102,8 @@
   const faint = (text) => el("p", { class: "faint" }, text);
   function grid(headings, rows) {
     const head = el("tr", {}, ...headings.map((text) => el("th", { scope: "col" }, text)));
-    const body = rows.map((row) => el("tr", {}, ...row.map((text) => el("td", {}, ...breakable(text)))));
+    const cell = (text) => el("td", {}, ...(text.includes("/") ? prose(text) : breakable(text)));
+    const body = rows.map((row) => el("tr", {}, ...row.map(cell)));
     return el("table", {}, el("thead", {}, head), el("tbody", {}, ...body));
   }
 
@@ -670,11 +672,12 @@
       "Last pass",
       el("p", {}, el("span", { class: `${tone} tone` }, pass.status), `, ${since(pass.finished_ms)}, in ${pass.seconds} s`),
       list(pass.lines),
-      faint(`${moment(pass.finished_ms)}, engine ${pass.engine || NONE}`),
+      faint(`${moment(pass.finished_ms)}${pass.engine && pass.engine !== "none" ? `, engine ${pass.engine}` : ""}`),
     );
   }
 
   function policy(t) {
+    if (t.warnings?.wrong_settings) return wide("Policy in force", faint("None, because the table's settings are wrong."));
     const own = Object.entries(t.policy ?? {}).map(([key, [value, source]]) => [key, setting(value), source]);
     const rest = Object.entries(data.defaults).filter(([key]) => !(key in (t.policy ?? {})));
     const folded = el("details", {}, el("summary", {}, `${count(rest.length)} settings have their defaults`));

@@ -19,6 +19,7 @@ from icekeeper.storage.storage import Storage
 
 # S3 error codes of a conditional write: the object exists; another write of it is under way.
 _EXISTS = frozenset({"PreconditionFailed", "ConditionalRequestConflict"})
+_EXISTS_NOW = "{} exists now; nothing was overwritten; plan again"
 # Answers of stores and table buckets without versions, and of roles that must not list them.
 _NO_VERSIONS = frozenset({"AccessDenied", "NotImplemented", "MethodNotAllowed", "NoSuchKey", "NoSuchBucket"})
 
@@ -96,6 +97,8 @@ def copy_object(storage: Storage, source: str, path: str, version_id: str | None
     copied: dict[str, Any] = {"Bucket": origin.authority, "Key": origin.key}
     if version_id is not None:
         copied["VersionId"] = version_id
+    if storage.size(path) is not None:  # not every store knows the condition for copies
+        raise StorageError(_EXISTS_NOW.format(path))
     with storage.translated(path), _absent(path):
         client = storage.s3_at(path, source)
         client.copy_object(Bucket=where.authority, Key=where.key, CopySource=copied, IfNoneMatch="*")
@@ -108,7 +111,7 @@ def _absent(path: str) -> Iterator[None]:
         yield
     except ClientError as error:
         if error.response.get("Error", {}).get("Code") in _EXISTS:
-            raise StorageError(f"{path} exists now; nothing was overwritten; plan again") from error
+            raise StorageError(_EXISTS_NOW.format(path)) from error
         raise
 
 
@@ -124,7 +127,7 @@ def _create_local(storage: Storage, path: str, write: Callable[[Any], object]) -
                 write(sink)
             os.link(unfinished, name)  # fails if the name exists
         except FileExistsError:
-            raise StorageError(f"{path} exists now; nothing was overwritten; plan again") from None
+            raise StorageError(_EXISTS_NOW.format(path)) from None
         finally:
             with suppress(OSError):
                 os.unlink(unfinished)
