@@ -196,6 +196,24 @@ def test_an_entry_is_corrected_by_its_file(command: Command, damaged: Damaged, c
     assert verified(command)[:2] == (True, [])
 
 
+@pytest.mark.parametrize("is_entry", [True, False])
+def test_only_files_decide_between_a_list_and_its_entries(command: Command, damaged: Damaged, is_entry: bool) -> None:
+    """A list that is made to agree with wrong entries would hide the damage."""
+    if is_entry:
+        damaged.edit_manifest(lambda records: records[0]["data_file"].update(record_count=7))
+    else:
+        damaged.edit_list(lambda records: entry(records, damaged.manifests[0]).update(added_rows_count=7))
+    answer = repair(command, "--yes")
+    assert (answer.code, answer.json["mends"], answer.json["snapshot_id"]) == (1, [], None)
+    assert [left["option"] for left in answer.json["unmended"]] == ["--repair-file-metrics"]
+    assert repair(command, "--repair-file-metrics", "--yes").code == 0
+    assert verified(command)[:2] == (True, [])
+    head = command.catalog.load_table("ns.t").current_snapshot()
+    assert head is not None
+    assert head.summary is not None
+    assert head.summary["total-records"] == "9"
+
+
 def test_a_wrong_size_is_reported_without_the_option(command: Command, damaged: Damaged) -> None:
     damaged.edit_manifest(lambda records: records[0]["data_file"].update(file_size_in_bytes=100))
     answer = repair(command, "--yes")
@@ -215,6 +233,19 @@ def test_a_manifest_that_its_list_hides_is_listed_anew(command: Command, damaged
         "manifest_counts",
     )
     assert rows(command) == before
+    assert verified(command)[:2] == (True, [])
+
+
+def test_each_branch_is_repaired_for_itself(command: Command, damaged: Damaged) -> None:
+    """A tag that keeps an old head is no head: the other branch is still damaged."""
+    damaged.table.manage_snapshots().create_branch(damaged.snapshot_id, "audit").commit()
+    damaged.edit_manifest(lambda records: records.append(records[0]))
+    answer = repair(command, "--branch", "audit", "--yes")
+    assert answer.code == 1
+    assert answer.err.endswith("verify still finds 3 problems\n")
+    refs = command.catalog.load_table("ns.t").refs()
+    assert (refs["audit"].snapshot_id, refs["main"].snapshot_id) == (answer.json["snapshot_id"], damaged.snapshot_id)
+    assert repair(command, "--yes").code == 0
     assert verified(command)[:2] == (True, [])
 
 

@@ -12,10 +12,12 @@ import pytest
 
 from icekeeper.model import ManifestContent
 from icekeeper.policy import Operation
+from icekeeper.repair.plan import RepairOptions
 from icekeeper.report.outcome import Status
 from icekeeper.rows import file_rows
+from support.damaged_table import edit_avro, state_length
 from support.deletes import create_by_region, rows_of
-from support.maintained_table import MaintainedTable, compacted, local_path, maintained_table, outcome_of
+from support.maintained_table import NAME, MaintainedTable, compacted, local_path, maintained_table, outcome_of
 from support.v3 import (
     append,
     assert_row_ids_hold,
@@ -290,3 +292,26 @@ def test_a_damaged_vector_keeps_its_data_file_unchanged(with_ids: MaintainedTabl
     assert reached in {f.file_path for f in data_files(table)}
     assert vectors(table)[reached].file == entry
     assert before - {str(puffin)} <= table.files()
+
+
+def test_rows_that_a_repair_counts_again_have_row_ids_of_their_own(with_ids: MaintainedTable) -> None:
+    """Another writer counted two rows of the first file too few, so the next file inherits two of its row ids."""
+    first = manifests(with_ids)[0].manifest_path
+    edit_avro(local_path(first), lambda entries: entries[0]["data_file"].update(record_count=8))
+    head = with_ids.metadata.current_snapshot
+    assert head is not None
+    edit_avro(local_path(str(head.manifest_list)), lambda listed: state_length(listed, first))
+    runtime, options = with_ids.runtime_with(), RepairOptions(file_metrics=True)
+    plan = runtime.plan_repair(NAME, options).plan
+    assert plan is not None
+    assert plan.operation == "overwrite"
+    before = lineage(with_ids)
+    _, found = runtime.repair(NAME, options, plan.digest)
+    assert found is not None
+    assert found.problems == ()
+    assert_row_ids_hold(with_ids)
+    (mend,) = plan.mends
+    counted_again = {row["id"] for row in pq.read_table(local_path(mend.entry.file.file_path)).to_pylist()}
+    kept = Counter({row: count for row, count in before.items() if row[0] not in counted_again})
+    assert kept == Counter({row: n for row, n in lineage(with_ids).items() if row[0] not in counted_again})
+    assert sum(rows(with_ids).values()) == 80

@@ -558,12 +558,14 @@ class Runtime:
         self.look_again(table)
         return found
 
-    def repair_context(self, table: TableName, *, dry_run: bool) -> tuple[OperationContext, LoadedTable]:
-        """The context of a repair, which needs no engine, and the table; raises as :meth:`maintain`."""
+    def repair_context(
+        self, table: TableName, branch: str | None, *, dry_run: bool
+    ) -> tuple[OperationContext, LoadedTable]:
+        """The context of a repair of a branch, which needs no engine, and the table; raises as :meth:`maintain`."""
         from icekeeper.engines.local_engine import LocalEngine
 
-        loaded = self.catalog.load(table)
-        return self.context(loaded, self.policy(loaded, {}), LocalEngine(), dry_run=dry_run), loaded
+        loaded, chosen = self.catalog.load(table), {} if branch is None else {"branch": branch}
+        return self.context(loaded, self.policy(loaded, chosen), LocalEngine(), dry_run=dry_run), loaded
 
     def plan_repair(self, table: TableName, options: RepairOptions) -> RepairOutcome:
         """What :meth:`repair` would do; changes nothing.
@@ -574,7 +576,7 @@ class Runtime:
         """
         from icekeeper.repair.repair import planned
 
-        return planned(*self.repair_context(table, dry_run=True), options)
+        return planned(*self.repair_context(table, options.branch, dry_run=True), options)
 
     def repair_to_save(self, found: RepairOutcome, options: RepairOptions) -> SavedRepair:
         """The plan of a repair for :meth:`apply_repair`; ``found`` is the dry run that made it."""
@@ -612,7 +614,7 @@ class Runtime:
         from icekeeper.pass_context.context import PassLimits
         from icekeeper.repair.repair import repair
 
-        context, _ = self.repair_context(table, dry_run=False)
+        context, _ = self.repair_context(table, options.branch, dry_run=False)
         if why := context.resolved.why_disabled():
             raise OperationRefused(f"{why}; nothing was repaired")
         self.state.require_writable()

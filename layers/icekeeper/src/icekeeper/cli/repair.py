@@ -46,6 +46,9 @@ def repair(
             "--keep", metavar="N", min=1, help="which entry stays of a file that is listed twice, differently"
         ),
     ] = None,
+    branch: Annotated[
+        str | None, typer.Option("--branch", metavar="NAME", help="the branch to repair, by default that of the policy")
+    ] = None,
     point_to: PointTo = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be mended, and change nothing")] = False,
     save: Annotated[
@@ -68,7 +71,9 @@ def repair(
     from icekeeper.report.terminal import print_repair
     from icekeeper.runtime import Runtime
 
-    options = RepairOptions(file_metrics=file_metrics, drop_missing=drop_missing, keep=keep, point_to=point_to)
+    options = RepairOptions(
+        file_metrics=file_metrics, drop_missing=drop_missing, keep=keep, branch=branch, point_to=point_to
+    )
     runtime, name, console = Runtime.open(catalog), table_name(table), people(as_json=as_json)
     found, verified = runtime.plan_repair(name, options), None
     is_open = found.plan is not None and not found.plan.is_empty

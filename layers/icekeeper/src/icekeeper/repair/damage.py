@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.types import comparable, decode, summarise_partitions
-from icekeeper.model import ManifestEntry, ManifestFile, PartitionFieldSummary
+from icekeeper.model import EntryStatus, ManifestEntry, ManifestFile, PartitionFieldSummary
 from icekeeper.repair.plan import Effect, EntryMend, Found, Head, ManifestMend, MendKind, RepairOptions, Unmended
 from icekeeper.text import counted
 from icekeeper.verification.checks import manifest_problems, summary_problems
@@ -89,8 +89,12 @@ def _choices(path: str, group: Sequence[Listed], live_rows: Callable[[Listed], i
 def wrong_lists(head: Head, options: RepairOptions) -> Found:
     """Manifests that the manifest list describes wrongly, and wrong totals of the snapshot."""
     mends: list[ManifestMend] = []
+    left: list[Unmended] = []
     for manifest in head.manifests:
         entries = head.entries[manifest.manifest_path]
+        if not options.file_metrics and (doubt := _doubt(manifest, entries)):
+            left.append(doubt)
+            continue
         details = [p.detail for p in manifest_problems(manifest, entries)]
         is_hidden = not manifest.may_have_live_files and any(entry.is_live for entry in entries)
         if is_hidden:
@@ -104,9 +108,28 @@ def wrong_lists(head: Head, options: RepairOptions) -> Found:
             mends.append(ManifestMend(manifest=manifest.manifest_path, sentence=sentence, effect=effect))
     path = head.snapshot.manifest_list or ""
     details = [problem.detail for problem in summary_problems(head.snapshot, head.manifests, path)]
-    if details and not mends:
+    if details and not mends and not left:
         mends.append(ManifestMend(manifest=path, sentence="; ".join(details), kind=MendKind.SUMMARY))
-    return Found(manifests=tuple(mends))
+    return Found(manifests=tuple(mends), unmended=tuple(left))
+
+
+def _doubt(manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> Unmended | None:
+    """The finding that a manifest list and entries count other rows of the same files: only the files show which is
+    right, so the list must not be made to agree with wrong entries."""
+    for status, files, rows in (
+        (EntryStatus.ADDED, manifest.added_files_count, manifest.added_rows_count),
+        (EntryStatus.EXISTING, manifest.existing_files_count, manifest.existing_rows_count),
+    ):
+        counts = [entry.file.record_count for entry in entries if entry.status is status]
+        if files == len(counts) and rows not in (None, sum(counts)):
+            return Unmended(
+                kind=MendKind.MANIFEST_COUNTS.value,
+                path=manifest.manifest_path,
+                sentence=f"the manifest list counts {rows} rows in {manifest.manifest_path}, its entries count "
+                f"{sum(counts)}; only their files show which of the two is right",
+                option="--repair-file-metrics",
+            )
+    return None
 
 
 def _narrow_summaries(head: Head, manifest: ManifestFile, entries: Sequence[ManifestEntry]) -> str:

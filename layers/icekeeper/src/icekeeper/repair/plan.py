@@ -29,7 +29,9 @@ class RepairOptions:
     point_to: str | None = None
     """The newer metadata file at which the catalog is to point; then nothing else is repaired."""
     keep: int | None = None
-    """The sequence number of the entry to keep, of several entries of a file that differ."""
+    """Which entry stays of several entries of a file that differ: 1 is the oldest."""
+    branch: str | None = None
+    """The branch whose head is repaired; ``None``: that of the table's policy."""
 
 
 class MendKind(StrEnum):
