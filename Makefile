@@ -72,8 +72,8 @@ fuzz: $(STAMP) $(FUZZER_STAMP) ## fuzz every reader of foreign files by coverage
 planted: $(STAMP) ## plant faults in the code, and see that the tests find each of them (part of nightly)
 	$(BIN)/python -m planted
 
-# They make more commits, and tables of every writer and operation, with the nightly profile.
-NIGHTLY_TOO := tests/contract/test_contention.py tests/interop/test_reader_matrix.py
+# They make more commits, tables of every writer and operation, and explore the demonstration, with the nightly profile.
+NIGHTLY_TOO := tests/contract/test_contention.py tests/interop/test_reader_matrix.py tests/integration/test_demo.py
 
 nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000 histories under fire, planted faults, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly $(NIGHTLY_TOO)

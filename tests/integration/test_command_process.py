@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from icekeeper.cli import main
-from support.command import OPERATION_NAMES, PASS, Command, one_sentence, summaries
+from support.command import OPERATION_NAMES, PASS, Command, one_sentence
 from support.interrupted_process import wait_until
 
 # -- the console script, terminals
@@ -40,15 +40,6 @@ def test_the_console_script_prints_results_and_errors_apart(command: Command) ->
     message = "there is no table ns.none in catalog C"
     assert wrong.json == {"error": {"type": "TableNotFound", "message": message}}
     assert one_sentence(wrong.err) == message
-
-
-@pytest.mark.slow
-def test_the_spark_engine_is_silent_on_standard_output(command: Command) -> None:
-    command.table()
-    answer = command.script(*PASS, "--catalog", "C", "--json", "--engine", "spark")
-    assert answer.code == 0
-    assert summaries(answer)["compact"] == "compacted 6 files into 1 (across 1 bins)"
-    assert [line.split()[0] for line in answer.err.splitlines()] == ["ns.t:", *OPERATION_NAMES, "freed"]
 
 
 def on_terminal(*arguments: str) -> tuple[int, str, str]:

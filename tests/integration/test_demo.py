@@ -19,6 +19,7 @@ import pytest
 
 from icekeeper.cli import main
 from support.command import one_sentence, require_documented
+from support.examples import NIGHTLY
 
 ICEKEEPER = str(Path(sys.executable).parent / "icekeeper")
 WAIT_S = 300
@@ -113,8 +114,9 @@ def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(
     assert main(["demo", "--engine", "local", "--keep", str(kept)]) == 2
     assert one_sentence(capsys.readouterr().err) == f"--keep {kept} is not empty; name a new folder"
 
-    explore(kept, scratch)
-    assert_nothing_is_left(tmp_path)
+    if NIGHTLY:  # a second server and two commands take as long as all else
+        explore(kept, scratch)
+        assert_nothing_is_left(tmp_path)
 
 
 def explore(kept: Path, environment: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Spark's incremental readers and streams continue over our rewrites."""
+"""Spark's incremental readers continue over our rewrites, and the command with Spark keeps standard output clean."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from icekeeper.report.outcome import PassStatus
+from support.command import OPERATION_NAMES, PASS, Command, summaries
 from support.java_table import JavaTable
 from support.maintained_table import registered_table
 
@@ -75,3 +76,11 @@ def test_a_spark_stream_does_not_write_an_epoch_twice(spark_session: SparkSessio
     epoch(2)
     assert ids() == [0, 1, 2]
     java.drop()
+
+
+def test_the_spark_engine_is_silent_on_standard_output(command: Command) -> None:
+    command.table()
+    answer = command.script(*PASS, "--catalog", "C", "--json", "--engine", "spark")
+    assert answer.code == 0
+    assert summaries(answer)["compact"] == "compacted 6 files into 1 (across 1 bins)"
+    assert [line.split()[0] for line in answer.err.splitlines()] == ["ns.t:", *OPERATION_NAMES, "freed"]

@@ -102,8 +102,10 @@ def manifest_list(_: Path) -> Any:
     short = avro_text("m") + b"\0\0"
     summaries = avro_long(2_000_000) + b"\0\0\0\0" * 2_000_000 + b"\0"
     path_of_number = json.dumps(schema).replace('"string"', '"long"')
+    # Manifests, which the same reader unpacks, try all of its bombs.
+    bombs = {case: data for case, data in avro_bombs(schema, record).items() if " GB of " not in case}
     return lambda data: decode_manifest_list(data, "s3://b/snap.avro"), {
-        **avro_bombs(schema, record),
+        **bombs,
         "15,000,000 lines": lambda: avro_file(
             {**lean, "fields": lean["fields"][:3]}, [(15_000_000, deflated(b"", short, 60 * 2**20))], "deflate"
         ),
