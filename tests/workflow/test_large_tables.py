@@ -198,8 +198,8 @@ def statuses(lake: LocalLake, execution: Execution) -> dict[str, str]:
 def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
     lake: LocalLake, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table that fails or never ends stops no other, and the next run leaves out the endless table.
-    ``test_jobs_that_fail_are_retried_once_and_reported`` kills jobs."""
+    """A table that fails or never ends stops no other.  ``test_jobs_that_fail_are_retried_once_and_reported`` kills
+    jobs."""
     rows = {name: ids(lake, name) for name in TABLES}
 
     monkeypatch.setattr(run_wave_module, "longest_s", lambda *_, **__: 5.0)
@@ -227,13 +227,5 @@ def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
         assert "cut off: its part of the wave did not end within 5 s (job_timeout_s" in endless.summary
         for name in TABLES[:2]:
             assert lake.state.leases.current(lake.identity(name).lease_key, now_ms=system_clock()) is None
-
-        job.broken = ""
-        execution = lake.stack.run({})
-        detection = lake.stack.control(f"runs/{execution.name}/detection.json")
-        (skip,) = [entry for entry in detection["skipped"] if entry["table"] == "ns.v"]
-        assert skip["reason"].startswith("not maintained: its part of the wave did not end within 5 s (job_timeout_s")
-        assert statuses(lake, execution)["ns.u"] == "succeeded"
-        assert (files(lake, "ns.u"), ids(lake, "ns.u")) == (1, rows["ns.u"])
     finally:
         job.wakes.set()
