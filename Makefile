@@ -73,7 +73,7 @@ planted: $(STAMP) ## plant faults in the code, and see that the tests find each 
 	$(BIN)/python -m planted
 
 # They make more commits, tables of every writer and operation, and explore the demonstration, with the nightly profile.
-NIGHTLY_TOO := tests/contract/test_contention.py tests/interop/test_reader_matrix.py tests/integration/test_demo.py
+NIGHTLY_TOO := $(addprefix tests/,contract/test_contention.py integration/test_demo.py interop/test_java_tables.py interop/test_reader_matrix.py)
 
 nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000 histories under fire, planted faults, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly $(NIGHTLY_TOO)

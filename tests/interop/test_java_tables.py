@@ -27,6 +27,7 @@ from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassStatus, Status
 from icekeeper.rows.file_rows import why_unreadable
 from support.duckdb_session import DuckDB
+from support.examples import NIGHTLY
 from support.iceberg_java import IcebergJava
 from support.java_table import JavaTable, SharedTable
 from support.java_writer import BY_REGION, ID_AND_REGION, JavaTables
@@ -260,7 +261,7 @@ ALL = """SELECT CAST(id AS INT), IF(id % 3 = 0, FLOAT('NaN'), FLOAT(-0.0)), CAST
     FROM RANGE({start}, {end})"""
 
 
-@pytest.fixture(params=[1, 3], ids=["v1", "v3"])
+@pytest.fixture(params=[1, 3] if NIGHTLY else [3], ids="v{}".format)
 def java_table(request: pytest.FixtureRequest, spark_session: SparkSession, tmp_path: Path) -> Iterator[JavaTable]:
     """A table partitioned by every transform."""
     properties = f"'format-version' = '{request.param}', 'commit.manifest-merge.enabled' = 'false'"
