@@ -5,66 +5,64 @@ Table buckets of two sizes get small files; scheduled runs of the real state mac
 under a retention that every run reaches.  The difference of both is what a table costs, the rest what a run costs; both
 are scaled to fleets of the given sizes, once with all compaction in Glue and once with small tables in functions.
 
-Calls, states, requests, metrics and log bytes are counted exactly, requests where they reach the server.  Units of
-the state table are reckoned from the bytes of requests and answers.  Durations are of this machine, whose store is
-moto, a Python server, where AWS has S3.  So each request of a function takes 0.2 s more, beside which the load of this
-machine is small; the time that the function has waited is then scaled to ``--latency`` a request.  A Glue run is
-reckoned: ``--wave-start`` seconds, and ``--wave-table`` for each table (docs/costs.md has their sources).
+As on Lambda, a call has a process to itself.  Each request of a function or job takes ``--latency`` more.  A call is
+billed for the CPU time of its process and for the time in which at least one of its requests is delayed: both are
+independent of the load of this machine.  Calls, states, requests, metrics and log bytes are counted exactly, requests
+where they reach the server.  Units of the state table are reckoned from the bytes of requests and answers.  A Glue run
+is reckoned: ``--wave-start`` seconds, and ``--wave-table`` for each table (docs/costs.md has their sources).
+
+``--once 1000`` instead lets one run maintain so many copies of a table for the first time and proves it: the journal,
+the rows of each table, the quotas of Step Functions and the longest call.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
+import hashlib
+import json
 import os
 import tempfile
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from threading import Lock
-from typing import Any
-from unittest.mock import patch
+from statistics import mean
 
 import pyarrow as pa
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+from moto.s3.models import s3_backends
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import StaticTable
 from rich.console import Console
 
+from benchmarks.billed import CALLS, GB_LOGGED, GB_SECONDS, GETS, PUTS, READS, WRITES, Used, billing, calls_of_steps
+from icekeeper.model import TableName
 from local_stack.executions import Execution
-from local_stack.functions import DeployedFunction, Handler, LambdaContext
+from local_stack.metrics import metrics_in
 from local_stack.moto_s3tables import ANSWERS
 from local_stack.moto_server import MotoServer, running_moto
-from local_stack.rights.callers import caller_of
 from local_stack.stack import LocalStack, deployed
-from local_stack.template import load_template
-from local_stack.wire import signer
+from local_stack.template import ACCOUNT, load_template
 
 # AWS's list prices in US dollars: us-east-1, November 2026, without free tiers and discounts.  What is billed, the
 # amount that the price is for, and the price, from the pricing pages of AWS Lambda (x86), AWS Glue ("ETL jobs", FLEX),
 # AWS Step Functions (standard workflows), Amazon DynamoDB (on demand), Amazon S3 (the same for table buckets) and
 # Amazon CloudWatch (of the first 10,000 custom metrics; each is billed per hour in which it is written).
-_GB_SECONDS, _CALLS, _DPU_HOURS = "functions, GB-seconds", "functions, calls", "Glue, FLEX, DPU-hours"
-# Seconds that each request of a function takes more while it is measured.
-_SLOW_S = 0.2
-_TRANSITIONS, _READS, _WRITES = "state transitions", "state table, read units", "state table, write units"
-_GETS, _PUTS, _METRICS, _GB_LOGGED = "GET and HEAD", "PUT, POST and LIST", "custom metrics", "GB logged"
+_DPU_HOURS, _TRANSITIONS, _METRICS = "Glue, FLEX, DPU-hours", "state transitions", "custom metrics"
 _PRICES: Mapping[str, tuple[float, float]] = {
-    _GB_SECONDS: (1, 0.0000166667),
-    _CALLS: (1e6, 0.20),
+    GB_SECONDS: (1, 0.0000166667),
+    CALLS: (1e6, 0.20),
     _DPU_HOURS: (1, 0.29),
     _TRANSITIONS: (1000, 0.025),
-    _READS: (1e6, 0.125),
-    _WRITES: (1e6, 0.625),
-    _GETS: (1000, 0.0004),
-    _PUTS: (1000, 0.005),
+    READS: (1e6, 0.125),
+    WRITES: (1e6, 0.625),
+    GETS: (1000, 0.0004),
+    PUTS: (1000, 0.005),
     _METRICS: (1, 0.30),
-    _GB_LOGGED: (1, 0.50),
+    GB_LOGGED: (1, 0.50),
 }
 # Amazon S3 pricing, "S3 Tables maintenance": objects and GB that compaction processes.
 _FILES, _GB_COMPACTED = "files compacted", "GB compacted"
@@ -75,6 +73,7 @@ _MONTH_HOURS = 730
 _DAYS = 30
 # Table buckets list no objects.
 _BLIND = {"py-io-impl": "support.aws_table_bucket.BlindFileIO"}
+_PLAIN = {"write.avro.compression-codec": "null"}
 # Every run expires the snapshots that the one before has left.
 _REACHED = {"ICEKEEPER_SNAPSHOT_RETENTION_HOURS": "0", "ICEKEEPER_MAX_SNAPSHOTS_TO_KEEP": "2"}
 # Amazon CloudWatch pricing, us-east-1: a standard alarm, and a dashboard.
@@ -104,84 +103,14 @@ def _fill(moto: MotoServer, folder: Path, tables: int, files: int, megabytes: fl
         client.create_table(**address, format="ICEBERG")
         ANSWERS[arn, "ns", f"t{number}"] = dict(_OFF)
         pointer = client.get_table_metadata_location(**address)
-        table = writer.create_table(f"ns.t{number}", rows.schema, location=pointer["warehouseLocation"])
+        where = pointer["warehouseLocation"]
+        table = writer.create_table(f"ns.t{number}", rows.schema, location=where, properties=_PLAIN)
         for _ in range(files):
             table.append(rows)
         client.update_table_metadata_location(
             **address, versionToken=pointer["versionToken"], metadataLocation=table.metadata_location
         )
     return arn
-
-
-# What a call of a function logs beside its own lines: START, END and REPORT (Lambda developer guide, "Log format").
-_PLATFORM_LOG_BYTES = 400
-_OF_READS = frozenset({"GetItem", "Query"})
-
-
-@dataclass(slots=True)
-class Used:
-    """Amounts that AWS bills, by the names of their prices; threads may share it."""
-
-    amounts: Counter[str] = field(default_factory=Counter)
-    lock: Lock = field(default_factory=Lock)
-
-    def add(self, name: str, amount: float) -> None:
-        with self.lock:
-            self.amounts[name] += amount  # type: ignore[assignment]  # also fractions
-
-    def note(self, environ: Mapping[str, Any], answered: int) -> None:
-        """Count a request of a function or job, and what its answer of so many bytes is billed as."""
-        key, service = signer(environ.get("HTTP_AUTHORIZATION", ""))
-        if caller_of(key) is None:  # the operator, and who fills the tables
-            return
-        if service == "s3" and environ["REQUEST_METHOD"] != "DELETE":
-            is_listing = "list-type=" in environ.get("QUERY_STRING", "")
-            is_get = environ["REQUEST_METHOD"] in ("GET", "HEAD") and not is_listing
-            is_deletion = "delete" in environ.get("QUERY_STRING", "").split("&")
-            if not is_deletion:
-                self.add(_GETS if is_get else _PUTS, 1)
-        elif service == "dynamodb":
-            operation = environ["HTTP_X_AMZ_TARGET"].rpartition(".")[2]
-            sent = int(environ.get("CONTENT_LENGTH") or 0)
-            if operation in _OF_READS:
-                self.add(_READS, math.ceil(answered / 4096))
-            else:
-                self.add(_WRITES, math.ceil(sent / 1024) * (2 if operation.startswith("Transact") else 1))
-
-
-@contextmanager
-def _counted(latency_s: float) -> Iterator[Used]:
-    """Count the requests that reach the server, and the GB-seconds and calls of functions; delay each request."""
-    used, answer = Used(), DomainDispatcherApplication.__call__
-    load: Callable[[DeployedFunction], Handler] = DeployedFunction.load
-
-    def counting(self: Any, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if caller_of(signer(environ.get("HTTP_AUTHORIZATION", ""))[0]) is not None:
-            time.sleep(_SLOW_S)
-        body = [b"".join(answer(self, environ, start_response))]
-        used.note(environ, len(body[0]))
-        return body
-
-    def timed(self: DeployedFunction) -> Handler:
-        handler = load(self)
-
-        def handle(event: Any, context: LambdaContext, /) -> Any:
-            begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
-            try:
-                return handler(event, context)
-            finally:
-                cpu_s = time.thread_time() - begun_cpu_s
-                waited_s = (time.monotonic() - begun_s - cpu_s) * latency_s / _SLOW_S
-                used.add(_GB_SECONDS, context.memory_limit_in_mb / 1024 * (cpu_s + waited_s))
-                used.add(_CALLS, 1)
-
-        return handle
-
-    with (
-        patch.object(DomainDispatcherApplication, "__call__", counting),
-        patch.object(DeployedFunction, "load", timed),
-    ):
-        yield used
 
 
 def _month(
@@ -221,7 +150,11 @@ def main() -> None:
     parser.add_argument("--wave-workers", type=int, default=2, help="of a Glue run, its driver included")
     parser.add_argument("--latency", type=float, default=0.03, help="seconds that a request takes")
     parser.add_argument("--alarms", type=int, default=_alarms(), help="of the stack")
+    parser.add_argument("--once", type=int, help="how many copies of a table a run maintains and proves")
     options = parser.parse_args()
+    if options.once:
+        _once(options)
+        return
     for by_glue in (True, False):
         # moto keeps its resources for the life of a process.
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as alone:
@@ -249,26 +182,37 @@ def _measured(options: argparse.Namespace, tables: int, *, by_glue: bool) -> tup
     """
     with tempfile.TemporaryDirectory() as folder, running_moto() as moto:
         arn = _fill(moto, Path(folder), tables, options.files, options.megabytes)
-        small = {"SmallCompactionMb": "0" if by_glue else "1280"}
-        parameters = {"TableBucketArns": arn, "Ownership": "auto", "MaxConcurrentTables": "1", **small}
-        with deployed(moto, parameters=parameters, environment=_REACHED) as stack:
-            stack.run({}, timeout_s=600)
-            for number in range(tables):
-                _append_more(moto, Path(folder), arn, number, options)
-            stack.forget_calls()
-            with _counted(options.latency) as used:
+        with deployed(moto, parameters=_parameters(arn, by_glue=by_glue, at_once=1), environment=_REACHED) as stack:
+            with billing(stack, options.latency) as used:
+                stack.run({}, timeout_s=600)
+                for number in range(tables):
+                    _append_more(moto, Path(folder), arn, number, options)
+                stack.forget_calls()
+                used.forget()
                 execution = stack.run({}, timeout_s=600)
-            assert execution.output["report"]["status"] == "succeeded", execution.output
             _note_run(used, stack, execution, tables)
-            return used.amounts, frozenset(metric.name for metric in stack.metrics)
+            return used.amounts, _metrics(used)
+
+
+def _parameters(arn: str, *, by_glue: bool, at_once: int) -> dict[str, str]:
+    """Of the stack."""
+    small = "0" if by_glue else "1280"
+    return {
+        "TableBucketArns": arn,
+        "Ownership": "auto",
+        "MaxConcurrentTables": str(at_once),
+        "SmallCompactionMb": small,
+    }
+
+
+def _metrics(used: Used) -> frozenset[str]:
+    return frozenset(metric.name for printed in used.printed for metric in metrics_in(printed))
 
 
 def _note_run(used: Used, stack: LocalStack, execution: Execution, tables: int) -> None:
-    calls = [call for function in stack.functions.values() for call in function.invocations]
+    assert execution.output["report"]["status"] == "succeeded", execution.output
     used.add(_TRANSITIONS, execution.transitions)
-    logged = sum(_PLATFORM_LOG_BYTES + len(call.output.encode()) for call in calls)
-    logged += sum(len(run.log.encode()) for job in stack.jobs.values() for run in job.runs)
-    used.add(_GB_LOGGED, logged / _GB)
+    used.add(GB_LOGGED, sum(len(run.log.encode()) for job in stack.jobs.values() for run in job.runs) / _GB)
     if any(job.runs for job in stack.jobs.values()):
         used.add(_DPU_HOURS, 1)  # reckoned later
     for number in range(tables):
@@ -289,6 +233,78 @@ def _append_more(moto: MotoServer, folder: Path, arn: str, number: int, options:
     client.update_table_metadata_location(
         **address, versionToken=pointer["versionToken"], metadataLocation=table.metadata_location
     )
+
+
+def _once(options: argparse.Namespace) -> None:
+    """Let a run maintain copies of a table, print what it used, and prove it."""
+    with tempfile.TemporaryDirectory() as folder, running_moto() as moto:
+        arn = _fill(moto, Path(folder), 1, options.files, options.megabytes)
+        names = ["t0", *(_copy(moto, arn, number) for number in range(1, options.once))]
+        with deployed(moto, parameters=_parameters(arn, by_glue=True, at_once=8), environment=_REACHED) as stack:
+            before = _content(moto, arn, names[0])
+            begun_s = time.monotonic()
+            with billing(stack, options.latency) as used:
+                execution = stack.run({}, timeout_s=7200)
+            print(f"{options.once} tables in {time.monotonic() - begun_s:.0f} s", flush=True)
+            _note_run(used, stack, execution, options.once)
+            _print_once(used, execution, options.once)
+            assert {_content(moto, arn, name) for name in names} == {before}
+            assert _journaled(stack, execution) == {TableName.parse(f"ns.{name}").key for name in names}
+
+
+def _copy(moto: MotoServer, arn: str, number: int) -> str:
+    """Copy the first table under a name, a UUID and a location of its own; the name.
+
+    Its manifests are not compressed, and a location is as long as each other.
+    """
+    client, store = moto.client("s3tables"), s3_backends[ACCOUNT]["aws"]
+    first = client.get_table_metadata_location(tableBucketARN=arn, namespace="ns", name="t0")
+    made = {"tableBucketARN": arn, "namespace": "ns", "name": f"t{number}"}
+    client.create_table(**made, format="ICEBERG")
+    ANSWERS[arn, "ns", f"t{number}"] = dict(_OFF)
+    pointer = client.get_table_metadata_location(**made)
+    before, after = (one["warehouseLocation"].removeprefix("s3://") for one in (first, pointer))
+    head = store.get_object(before, first["metadataLocation"].partition(f"{before}/")[2])
+    names = {before: after, json.loads(head.value)["table-uuid"]: str(uuid.uuid4())}
+    for key in store.get_bucket(before).keys.values():
+        data = key.value
+        for old, new in names.items() if key.name.startswith("metadata/") else ():
+            data = data.replace(old.encode(), new.encode())
+        store.put_object(after, key.name, data)
+    location = first["metadataLocation"].replace(before, after)
+    client.update_table_metadata_location(**made, versionToken=pointer["versionToken"], metadataLocation=location)
+    return f"t{number}"
+
+
+def _content(moto: MotoServer, arn: str, name: str) -> str:
+    """A digest of a table's rows, read by PyIceberg."""
+    where = moto.client("s3tables").get_table_metadata_location(tableBucketARN=arn, namespace="ns", name=name)
+    rows = StaticTable.from_metadata(where["metadataLocation"], {**_BLIND, **moto.s3_properties}).scan().to_arrow()
+    lines = sorted(map(repr, rows.to_pylist()))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _journaled(stack: LocalStack, execution: Execution) -> set[str]:
+    """The keys of the tables whose pass in this run is in the journal of its hour, and succeeded."""
+    pages = stack.moto.client("dynamodb").get_paginator("scan").paginate(TableName=stack.template.name("StateTable"))
+    items = (item for page in pages for item in page["Items"] if item["pk"]["S"].startswith("passes#"))
+    done = [item for item in items if item["run_id"]["S"] == execution.name and item["status"]["S"] == "succeeded"]
+    names = [item["table_name"]["S"] for item in done]
+    assert len(names) == len(set(names))
+    return set(names)
+
+
+def _print_once(used: Used, execution: Execution, tables: int) -> None:
+    for what, amount in sorted(used.amounts.items()):
+        print(f"  {what:34} {amount:>14,.3f} {amount / tables:>12,.3f} a table")
+    print(f"  largest payload of a state {execution.largest_payload} bytes")
+    for step, calls in sorted(calls_of_steps(used.calls).items()):
+        billed, cpu, sent, wall = zip(*((c.billed_s, c.cpu_s, c.requests, c.wall_s) for c in calls), strict=True)
+        print(
+            f"  {step:18} {len(calls):>6} calls; billed {mean(billed):6.2f} s on average, {max(billed):6.1f} at most,"
+            f" CPU {mean(cpu):5.2f} s; {mean(sent):7.1f} requests; on this machine {max(wall):6.1f} s at most",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ def carry_out(step: str, event: dict[str, Any], context: LambdaContext) -> dict[
     work = table_work(step, asked, context)
 
     def call() -> dict[str, Any]:
-        sentences = run_steps(work, steps_for(work, step))
+        plan = work.documents.plan()
+        sentences = run_steps(work, steps_for(plan, step), plan)
         for name, sentence in sentences.items():
             logger.info("%s: %s", name, sentence)
         return dict(sentences)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
@@ -41,6 +41,8 @@ Application: TypeAlias = Callable[[Any, dict[str, Any], Any], Iterable[bytes]]
 
 _LIMITED = frozenset({"s3", "s3tables", "dynamodb", "states"})
 
+_TABLES: dict[str, Any] = {}
+"""moto's tables by the bucket that holds their files; a dropped table may still be in it."""
 _ANSWERED_BY_MOTO: Application = DomainDispatcherApplication.__call__
 
 
@@ -165,13 +167,12 @@ def _storage_of_pointer(path: str) -> str | None:
 
 
 def _table_of_storage(storage: str) -> str | None:
-    return _tables_by_storage().get(storage)
-
-
-def _tables_by_storage() -> Mapping[str, str]:
-    return {
-        str(table.warehouse_location).removeprefix("s3://").partition("/")[0]: str(table.arn)
-        for bucket in list(s3tables_backends[ACCOUNT][REGION].table_buckets.values())
-        for namespace in list(bucket.namespaces.values())
-        for table in list(namespace.tables.values())
-    }
+    """The ARN of the table whose files a bucket holds."""
+    if storage not in _TABLES:  # found anew only then: fleets have many tables, and each has many requests
+        _TABLES.clear()
+        for bucket in list(s3tables_backends[ACCOUNT][REGION].table_buckets.values()):
+            for namespace in list(bucket.namespaces.values()):
+                for table in list(namespace.tables.values()):
+                    _TABLES[str(table.warehouse_location).removeprefix("s3://").partition("/")[0]] = table
+    table = _TABLES.get(storage)
+    return None if table is None else str(table.arn)

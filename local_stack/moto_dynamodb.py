@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from threading import RLock
 from typing import Any
 from unittest import mock
 
 from moto.core.responses import ActionResult
+from moto.dynamodb.models.table import Table
 from moto.dynamodb.responses import DynamoHandler
 
 
@@ -18,6 +20,7 @@ def dynamodb_that_keeps_its_promises() -> Iterator[None]:
     lock = RLock()
     landed: set[str] = set()
     take_turns, transact = DynamoHandler.call_action, DynamoHandler.transact_write_items
+    query_all = Table.query
 
     def call_action(handler: DynamoHandler) -> Any:
         with lock:
@@ -31,7 +34,13 @@ def dynamodb_that_keeps_its_promises() -> Iterator[None]:
         landed.add(token)
         return answer
 
+    def query(table: Table, hash_key: Any, *given: Any, **named: Any) -> Any:
+        found = table.items.get(hash_key, {}).values()  # moto sorts the items of all partitions
+        with mock.patch.object(table, "all_items", partial(list, found)):
+            return query_all(table, hash_key, *given, **named)
+
     with (
+        mock.patch.object(Table, "query", query),
         mock.patch.object(DynamoHandler, "call_action", call_action),
         mock.patch.object(DynamoHandler, "transact_write_items", transact_write_items),
     ):

@@ -60,9 +60,14 @@ def expire_and_sweep() -> State:
     """The work of functions after the wave; no ``ResultPath``, ``Catch`` and ``Next`` yet.
 
     Most tables are here for their snapshots, so the first state is not a choice: if nothing expires, the call ends at
-    once.
+    once.  Its answer names the later steps that have nothing to do.
     """
-    states = {**_task("expire_snapshots", then="WhatNext"), **_sweep()}
+    states = _task("expire_snapshots", then="WhatNext") | _sweep()
+    states["ExpireSnapshots"] = {
+        **states["ExpireSnapshots"],
+        "ResultSelector": {"steps.$": "$.Payload"},
+        "ResultPath": "$.done",
+    }
     return _stage_map("ExpireAndSweep", Stage.SWEEP, "Snapshots, then orphans, then manifests", states)
 
 
@@ -136,15 +141,21 @@ def _task(step: str, name: str = "", *, then: str | None, failed: str = "", more
 
 
 def _choice(comment: str, to: Mapping[str, str], otherwise: str) -> State:
-    """A choice by the steps that the stage has for the table: the first call of ``to`` with one of its steps."""
+    """A choice by the steps that the stage has for the table: the first call of ``to`` with one of its steps.
+
+    Steps that another call has done are passed over.
+    """
+
+    def due(step: str) -> State:
+        is_due = {"Variable": f"$.steps.{step}", "IsPresent": True}
+        is_open = {"Variable": f"$.done.steps.{step}", "IsPresent": False}
+        return {"And": [is_due, is_open]} if step == "rewrite_manifests" else is_due
+
     return {
         "Type": "Choice",
         "Comment": comment,
         "Choices": [
-            {"Variable": f"$.steps.{step}", "IsPresent": True, "Next": state}
-            for call, state in to.items()
-            for step in STEPS
-            if step in steps_of_call(call)
+            {**due(step), "Next": state} for call, state in to.items() for step in STEPS if step in steps_of_call(call)
         ],
         "Default": otherwise,
     }

@@ -271,6 +271,21 @@ def test_a_table_without_a_snapshot_is_not_rewritten(pipeline: Pipeline) -> None
     assert {step: plan.outcomes[step]["reason"] for step in REWRITES} == dict.fromkeys(REWRITES, "no current snapshot")
 
 
+def test_expiry_ends_a_rewrite_of_manifests_that_would_find_nothing(pipeline: Pipeline) -> None:
+    """Compaction leaves two manifests, as few as it can; without it, the manifests wait for their own step."""
+    pipeline.deployment = pipeline.open(ICEKEEPER_MIN_MANIFESTS_TO_REWRITE="3")
+    item, _ = pipeline.begin()
+    assert set(pipeline.run(item, "expire_snapshots")) == {"expire_snapshots"}
+    pipeline.report()
+    item, plan = pipeline.begin("run-2")
+    assert plan.routes["rewrite_manifests"] == "function"
+    pipeline.run(item, "compact", run_id="run-2")
+    done = pipeline.run(item, "expire_snapshots", run_id="run-2")
+    assert done["rewrite_manifests"] == "skipped: only 2 data manifests, below threshold of 3"
+    assert pipeline.document(item, "rewrite_manifests.json", "run-2")["status"] == "skipped"
+    assert pipeline.run(item, "rewrite_manifests", run_id="run-2") == {}
+
+
 # The documents that a run writes for its stages.
 
 

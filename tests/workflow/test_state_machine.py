@@ -177,6 +177,9 @@ def test_a_table_passes_the_states_of_its_steps(scripted_stack: LocalStack, scri
         "ns.expiry": route("expire_snapshots"),
         "ns.manifests": route("expire_snapshots", manifests),
         "ns.counted": route("compute_statistics"),
+        "ns.idle": route("expire_snapshots", manifests),
+        "ns.idle-counted": route("expire_snapshots", manifests, "compute_statistics"),
+        "ns.idle-all": route("expire_snapshots", orphans, manifests),
         "ns.orphans": route(orphans),
         "ns.clean": route("expire_snapshots", orphans),
         "ns.clean-manifests": route(orphans, manifests),
@@ -188,6 +191,7 @@ def test_a_table_passes_the_states_of_its_steps(scripted_stack: LocalStack, scri
     }
     script.tables = tuple(script.own_routes)
     script.without_orphans = frozenset({"ns.clean", "ns.clean-manifests"})
+    script.idle = frozenset(table for table in script.tables if table.startswith("ns.idle"))
     execution = scripted_stack.run()
 
     assert states_by_table(execution, "PlanTables") == {table: ["PlanTable"] for table in script.tables}
@@ -202,6 +206,9 @@ def test_a_table_passes_the_states_of_its_steps(scripted_stack: LocalStack, scri
         "ns.expiry": [*first, "TableSwept"],
         "ns.manifests": [*first, "RewriteManifests"],
         "ns.counted": [*first, "RewriteManifests"],
+        "ns.idle": [*first, "TableSwept"],
+        "ns.idle-counted": [*first, "RewriteManifests"],
+        "ns.idle-all": [*first, *listed, *removed, "TableSwept"],
         "ns.orphans": [*first, *listed, *removed, "TableSwept"],
         "ns.clean": [*first, *listed, "TableSwept"],
         "ns.clean-manifests": [*first, *listed, "RewriteManifests"],
@@ -210,7 +217,7 @@ def test_a_table_passes_the_states_of_its_steps(scripted_stack: LocalStack, scri
     after_jobs = ["WhatNext", *listed, *removed, "RewriteManifests"]
     assert states_by_table(execution, "SweepAfterJobs") == {"ns.many": [f"{name}AfterJobs" for name in after_jobs]}
     listed_by_table = {call.table: call.event["listed"] for call in script.calls if call.step == orphans}
-    assert listed_by_table == dict.fromkeys(("ns.orphans", "ns.all", "ns.many"), DIGEST)
+    assert listed_by_table == dict.fromkeys(("ns.orphans", "ns.all", "ns.idle-all", "ns.many"), DIGEST)
 
 
 def test_later_steps_of_a_table_follow_its_earlier_ones_on_every_route(

@@ -30,6 +30,7 @@ from icekeeper.errors import (
     TableBusy,
 )
 from icekeeper.maintenance.pass_steps import begin, run_operation
+from icekeeper.model import Nothing
 from icekeeper.operation_facts import CLEAN_STAGED, STEPS, Stage, steps_of_call
 from icekeeper.operations.clean_staging import clean_staged_files
 from icekeeper.pass_context.context import OperationContext, PassLimits
@@ -54,6 +55,7 @@ from icekeeper.report.outcome import (
     operation_document,
     refused,
     refused_besides,
+    skipped,
 )
 from icekeeper.state.leases import HeldLease
 from icekeeper.storage.storage import KnownFiles
@@ -105,8 +107,11 @@ class _Step:
 
 
 @sharing_reads()
-def run_steps(work: TableWork, steps: Sequence[str]) -> Mapping[str, str]:
+def run_steps(work: TableWork, steps: Sequence[str], plan: PlanDocument | None = None) -> Mapping[str, str]:
     """Carry out steps of a planned table, in order, under its lease; return step → status and summary.
+
+    ``plan`` is the table's, if it was read already.  After an expiry the manifests are known: if they need no rewrite,
+    the outcome of that later step is written and returned, too.
 
     A failed step does not stop the others; its outcome records the failure. A transient error is written beside the
     outcomes and raised after all steps; a repetition does only the steps without an outcome. A step whose plan is stale
@@ -119,8 +124,8 @@ def run_steps(work: TableWork, steps: Sequence[str]) -> Mapping[str, str]:
     """
     documents, results = work.documents, dict[str, str]()
     todo = [step for step in steps if documents.outcome(step) is None]
-    plan = documents.plan() if todo else None
-    if plan is None:
+    plan = plan or (documents.plan() if todo else None)
+    if plan is None or not todo:
         return results
     try:
         with held_table(work.deployment, work.run_id, work.item, in_job=work.in_job) as lease:
@@ -146,8 +151,10 @@ def _in_turn(
     """Carry out each step and add its status and summary to ``results``; return the transient errors."""
     documents, transient = work.documents, list[MaintenanceError]()
     for step in steps:
+        if step in results:  # an earlier step has shown that nothing is due
+            continue
         try:
-            results[step] = _run_step(work, plan, step, lease)
+            results.update(_run_step(work, plan, step, lease))
         except (PlanStale, SwitchedOff) as stale:
             documents.write_left(step, str(stale))
             results[step] = f"left to a later run: {stale}"
@@ -177,10 +184,10 @@ def write_error(documents: PassDocuments, run_id: str, step: str, error: Excepti
     documents.write_outcome(step, operation_document(outcome, run_id, documents.listings()))
 
 
-def _run_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease) -> str:
+def _run_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease) -> Mapping[str, str]:
     step = _open_step(work, plan, name, lease)
     if name == CLEAN_STAGED:
-        return _clean_staged(step)
+        return {name: _clean_staged(step)}
     operation = Operation(name)
     before = _commits_before(step)
     listed = None
@@ -197,10 +204,34 @@ def _run_step(work: TableWork, plan: PlanDocument, name: str, lease: HeldLease) 
         outcome = replace(outcome, metrics={**outcome.metrics, **counted})
         if listed.refused is not None and outcome.status is Status.SUCCEEDED:
             outcome = refused_besides(outcome, listed.refused)
-    documents = work.documents
-    document = operation_document(outcome, work.run_id, documents.listings())
-    documents.write_outcome(name, document)
+    done = {name: _write_outcome(step, outcome)}
+    if operation is Operation.EXPIRE_SNAPSHOTS and plan.routes.get(Operation.REWRITE_MANIFESTS) == "function":
+        idle = _idle_manifests(step)
+        return done if idle is None else {**done, idle.operation.value: _write_outcome(step, idle)}
+    return done
+
+
+def _write_outcome(step: _Step, outcome: OperationOutcome) -> str:
+    """Write the outcome of an operation; its status and summary."""
+    documents = step.work.documents
+    document = operation_document(outcome, step.work.run_id, documents.listings())
+    documents.write_outcome(outcome.operation.value, document)
     return f"{document['status']}: {document['summary']}"
+
+
+def _idle_manifests(step: _Step) -> OperationOutcome | None:
+    """The outcome of ``rewrite_manifests`` if the manifest list, which expiry has read, shows that nothing is due.
+
+    A call that finds this out itself costs as much as an expiry.
+    """
+    from icekeeper.operations.manifests.rewrite_manifests import planned  # no other function needs both
+
+    try:
+        found = planned(step.context, step.loaded)
+    except MaintenanceError as error:  # the step itself reports it
+        log.info("%s: the manifests cannot be planned yet: %s", step.work.item.table, error)
+        return None
+    return skipped(Operation.REWRITE_MANIFESTS, found.reason) if isinstance(found, Nothing) else None
 
 
 def _clean_staged(step: _Step) -> str:
@@ -216,11 +247,10 @@ def _clean_staged(step: _Step) -> str:
     return summary
 
 
-def steps_for(work: TableWork, call: str) -> list[str]:
+def steps_for(plan: PlanDocument | None, call: str) -> list[str]:
     """The steps that a table's plan assigns to a function, of those that a call does, in canonical order."""
-    plan = work.documents.plan()
-    mine = frozenset[str]() if plan is None else steps_of_call(call)
-    return [step for step in STEPS if step in mine and plan is not None and plan.routes.get(step) == "function"]
+    mine, routes = steps_of_call(call), {} if plan is None else plan.routes
+    return [step for step in STEPS if step in mine and routes.get(step) == "function"]
 
 
 def clean_tables(

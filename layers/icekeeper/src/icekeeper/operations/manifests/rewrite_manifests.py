@@ -63,7 +63,7 @@ def rewrite_manifests(context: OperationContext) -> OperationOutcome:
     """
     with stopwatch() as elapsed_ms:
         head = context.load()
-        plan = _plan(context, head)
+        plan = planned(context, head)
         if isinstance(plan, Nothing):
             return skipped(_OPERATION, plan.reason, metrics={"rewrite_manifests.duration_ms": elapsed_ms()})
         if context.dry_run:
@@ -102,7 +102,7 @@ class _Attempts:
         if self.rewritten is None or not self._still_hold(head.metadata, manifests):
             context.discard(head, self.outputs)
             self.outputs.clear()
-            plan = _plan(context, head)
+            plan = planned(context, head)
             if isinstance(plan, Nothing):
                 return plan
             self.head, self.plan, self.rewritten = head, plan, self._write(head, plan)
@@ -137,7 +137,12 @@ class _Attempts:
         return rewritten
 
 
-def _plan(context: OperationContext, head: LoadedTable) -> ManifestPlan | Nothing:
+def planned(context: OperationContext, head: LoadedTable) -> ManifestPlan | Nothing:
+    """What to rewrite of the manifests of a head, of which only the manifest list is read.
+
+    Raises:
+        MaintenanceError: the list cannot be read, or the table is not supported.
+    """
     require_writable(head.metadata)
     snapshot = branch_head(head.metadata, context.policy.branch)
     manifests = [] if snapshot is None else context.reader(head).manifests(snapshot)
