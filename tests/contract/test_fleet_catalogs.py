@@ -15,7 +15,6 @@ from icekeeper.catalogs.load import connect, open_catalog
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.pipeline.deployment import (
-    TableBucket,
     find_table_buckets,
     fleet_catalogs,
     parse_catalog_file,
@@ -43,11 +42,10 @@ def aws(moto_server: MotoServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def bucket(moto_server: MotoServer) -> TableBucket:
-    """A table bucket with the table ``ns.t``."""
+def bucket(moto_server: MotoServer) -> str:
+    """The ARN of a table bucket with the table ``ns.t``."""
     s3tables = moto_server.client("s3tables")
-    name = f"fleet-{uuid.uuid4()}"
-    arn = s3tables.create_table_bucket(name=name)["arn"]
+    arn: str = s3tables.create_table_bucket(name=f"fleet-{uuid.uuid4()}")["arn"]
     address = {"tableBucketARN": arn, "namespace": "ns", "name": "t"}
     s3tables.create_namespace(tableBucketARN=arn, namespace=["ns"])
     s3tables.create_table(**address, format="ICEBERG")
@@ -56,7 +54,7 @@ def bucket(moto_server: MotoServer) -> TableBucket:
     metadata = f"{location}/metadata/00000-{uuid.uuid4()}.metadata.json"
     Storage({}).write(metadata, json.dumps(new_document(location, 2)).encode())
     s3tables.update_table_metadata_location(**address, versionToken=pointer["versionToken"], metadataLocation=metadata)
-    return TableBucket(name, arn)
+    return arn
 
 
 @pytest.mark.parametrize("variable", ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"])
@@ -81,14 +79,15 @@ def test_boto3_and_pyarrow_use_the_endpoint_of_the_environment(
             list(elsewhere.list(f"s3://{name}/a"))
 
 
-def test_table_buckets_are_found_and_opened(bucket: TableBucket) -> None:
+def test_table_buckets_are_found_and_opened(bucket: str) -> None:
     assert bucket in set(find_table_buckets())
     found = {item.name: item for item in fleet_catalogs({"ICEKEEPER_TABLE_BUCKETS": "all"}, {})}
-    recorded = recorded_catalog(found[bucket.name].id, {})
-    assert recorded == found[bucket.name]
+    name = bucket.rpartition("/")[2]
+    recorded = recorded_catalog(found[name].id, {})
+    assert recorded == found[name]
     table = TableName(("ns",), "t")
-    for catalog in (connect(recorded, {}), open_catalog(bucket.arn)):
-        assert (catalog.id, list(catalog.list_tables())) == ((bucket.name, bucket.arn), [table])
+    for catalog in (connect(recorded, {}), open_catalog(bucket)):
+        assert (catalog.id, list(catalog.list_tables())) == ((name, bucket), [table])
     after = catalog.commit(catalog.load(table), [], [{"action": "set-properties", "updates": {"a": "b"}}])
     assert catalog.load(table).metadata_location == after.metadata_location
 
@@ -116,7 +115,7 @@ def test_every_page_of_buckets_is_read_and_buckets_of_aws_are_skipped(monkeypatc
         return clients
 
     monkeypatch.setattr(AwsService, "connect", stubbed)
-    assert [bucket.name for bucket in find_table_buckets()] == ["aaa", "bbb"]
+    assert [arn.rpartition("/")[2] for arn in find_table_buckets()] == ["aaa", "bbb"]
     stubs[0].assert_no_pending_responses()
 
 
@@ -138,7 +137,7 @@ def test_a_found_bucket_with_the_name_of_a_catalog_is_skipped() -> None:
     settings = {"ICEKEEPER_TABLE_BUCKETS": "all", "ICEKEEPER_CATALOGS": "lake"}
     configured = {"lake": {"type": "sql", "uri": "sqlite:///lake.db"}}
     arn = "arn:aws:s3tables:eu-west-1:111122223333:bucket/"
-    found = [TableBucket(name, f"{arn}{name}") for name in ("lake", "logs")]
+    found = [f"{arn}lake", f"{arn}logs"]
     messages: list[StorageError] = []
     served = fleet_catalogs(settings, configured, find=lambda: found, unreachable=messages.append)
     assert [item.name for item in served] == ["lake", "logs"]

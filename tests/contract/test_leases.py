@@ -7,6 +7,7 @@ import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Barrier
 
@@ -61,6 +62,16 @@ def test_a_lease_holds_until_it_expires(open_store: OpenStore) -> None:
     assert open_store().leases.acquire(KEY, "b", now_ms=1_060, ttl_ms=10) == a_lease("b", 1_070)
     assert leases.current(KEY, now_ms=5_000) is None
     assert leases.release(a_lease("b", 1_070)) is True
+
+
+def test_a_wrong_guess_that_a_lease_is_free_changes_no_answer(open_store: OpenStore) -> None:
+    leases = open_store().leases
+    take = partial(leases.acquire, KEY, ttl_ms=60, is_likely_free=True)
+    assert take("a", now_ms=0) == a_lease("a", 60)
+    with pytest.raises(LeaseHeld):
+        take("b", now_ms=59)
+    assert take("a", now_ms=59) == a_lease("a", 119)
+    assert take("b", now_ms=119) == a_lease("b", 179)
 
 
 def test_a_refusal_names_the_holder_and_the_end_of_the_lease(open_store: OpenStore) -> None:

@@ -15,7 +15,7 @@ from botocore.stub import Stubber
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.model import CatalogId, TableName
 from icekeeper.pipeline.events import Failure, MachineInput, TableResult, parse_event
-from icekeeper.pipeline.executions import Execution, StateMachine, StateMachineArn
+from icekeeper.pipeline.executions import Execution, StateMachine, region_of
 from icekeeper.pipeline.request_pass import (
     Answer,
     Waiting,
@@ -46,7 +46,7 @@ class Machine(StateMachine):
     """Returns the given answers in order and repeats the last."""
 
     def __init__(self, *answers: Execution | Exception, explained: Execution | None = None) -> None:
-        super().__init__(StateMachineArn.parse(ARN), None)
+        super().__init__(ARN, None)
         self.answers = list(answers)
         self.explained = explained
 
@@ -290,7 +290,7 @@ class Stubbed:
             "stepfunctions", region_name="eu-west-1", aws_access_key_id="x", aws_secret_access_key="secret"
         )
         self.stub = Stubber(client)
-        self.machine = StateMachine(StateMachineArn.parse(MACHINE_ARN), client)
+        self.machine = StateMachine(MACHINE_ARN, client)
         self.stub.activate()
 
     def described(self, **answer: Any) -> Execution:
@@ -310,7 +310,7 @@ def stubbed() -> Stubbed:
 
 def test_the_region_comes_from_the_arn() -> None:
     for arn in (MACHINE_ARN, f"{MACHINE_ARN}:live", MACHINE_ARN.replace("arn:aws:", "arn:aws-us-gov:")):
-        assert StateMachineArn.parse(arn) == StateMachineArn(arn, "eu-west-1")
+        assert region_of(arn) == "eu-west-1"
     wrong = ["", "icekeeper", EXECUTION_ARN, f"{MACHINE_ARN} x", MACHINE_ARN.rpartition(":")[0]]
     for text in (*wrong, MACHINE_ARN.replace("123456789012", "me")):
         with pytest.raises(PolicyError, match="is not the ARN of a state machine"):

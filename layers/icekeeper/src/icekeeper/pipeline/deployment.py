@@ -49,16 +49,8 @@ LEAST_CALL_S = 60.0
 OURS_TO_MAINTAIN = "customer"
 
 
-@dataclass(frozen=True, slots=True)
-class TableBucket:
-    """A table bucket of this account."""
-
-    name: str
-    arn: str
-
-
-def find_table_buckets(properties: Mapping[str, str] | None = None) -> Iterator[TableBucket]:
-    """Every table bucket that customers own, in the order in which the service lists them; page by page.
+def find_table_buckets(properties: Mapping[str, str] | None = None) -> Iterator[str]:
+    """The ARN of every table bucket that customers own, in the order in which the service lists them; page by page.
 
     Region, endpoint and credentials come from the properties (``s3tables.*``, ``client.*``, ``s3.*``), else from
     boto3's default chain and ``AWS_ENDPOINT_URL_S3TABLES``.  Source: Amazon S3 API reference, "ListTableBuckets".
@@ -75,7 +67,7 @@ def find_table_buckets(properties: Mapping[str, str] | None = None) -> Iterator[
                 for bucket in page["tableBuckets"]:
                     # Check again: a server may ignore the parameter, or have no bucket types.
                     if bucket.get("type", OURS_TO_MAINTAIN) == OURS_TO_MAINTAIN:
-                        yield TableBucket(bucket["name"], bucket["arn"])
+                        yield bucket["arn"]
         finally:
             clients.close()
     except AWS_ERRORS as error:
@@ -102,7 +94,7 @@ def fleet_catalogs(
     environment: Mapping[str, str],
     catalog_file: Catalogs,
     *,
-    find: Callable[[], Iterable[TableBucket]] = find_table_buckets,
+    find: Callable[[], Iterable[str]] = find_table_buckets,
     unreachable: Callable[[StorageError], None] | None = None,
 ) -> Sequence[ConfiguredCatalog]:
     """The catalogs of the deployment, not yet connected: open each with :func:`.connect`, so that a failure does not
@@ -112,7 +104,7 @@ def fleet_catalogs(
         environment: holds ``ICEKEEPER_CATALOGS`` and ``ICEKEEPER_TABLE_BUCKETS``; with ``all``, S3 Tables lists the
             buckets.
         catalog_file: the configured catalogs; PyIceberg's own configuration (``PYICEBERG_CATALOG__…``) overrides them.
-        find: lists the table buckets.
+        find: lists the ARNs of the table buckets.
         unreachable: called with the error when the buckets cannot be listed, and for each listed bucket that clashes
             with another catalog; the other catalogs are then returned.
 
@@ -126,7 +118,7 @@ def fleet_catalogs(
         return named
     found: list[str] = []
     try:
-        found.extend(bucket.arn for bucket in find())
+        found.extend(find())
     except StorageError as error:
         if unreachable is None:
             raise

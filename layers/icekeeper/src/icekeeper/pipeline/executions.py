@@ -25,23 +25,15 @@ _DENIED = frozenset({"AccessDenied", "AccessDeniedException"})
 _NEWEST_EVENTS = 100
 
 
-@dataclass(frozen=True, slots=True)
-class StateMachineArn:
-    """The ARN of a state machine, perhaps with a version or alias."""
-
-    text: str
-    region: str
-
-    @classmethod
-    def parse(cls, text: str) -> StateMachineArn:
-        """Raises PolicyError if the text is not such an ARN."""
-        match = re.fullmatch(r"arn:aws[a-z-]*:states:([a-z0-9-]+):[0-9]{12}:stateMachine:[^:\s]{1,80}(:[^:\s]+)?", text)
-        if match is None:
-            raise PolicyError(
-                f"'{text}' is not the ARN of a state machine, arn:aws:states:REGION:ACCOUNT:stateMachine:NAME: "
-                "take the stack's output StateMachineArn"
-            )
-        return cls(text, match.group(1))
+def region_of(arn: str) -> str:
+    """The region in the ARN of a state machine, which may name a version or alias; raises PolicyError if it is none."""
+    match = re.fullmatch(r"arn:aws[a-z-]*:states:([a-z0-9-]+):[0-9]{12}:stateMachine:[^:\s]{1,80}(:[^:\s]+)?", arn)
+    if match is None:
+        raise PolicyError(
+            f"'{arn}' is not the ARN of a state machine, arn:aws:states:REGION:ACCOUNT:stateMachine:NAME: "
+            "take the stack's output StateMachineArn"
+        )
+    return match.group(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +52,7 @@ class Execution:
 class StateMachine:
     """A deployed state machine; nothing is sent before the first call."""
 
-    def __init__(self, arn: StateMachineArn, client: Any) -> None:
+    def __init__(self, arn: str, client: Any) -> None:
         self.arn = arn
         self._client = client
 
@@ -72,13 +64,13 @@ class StateMachine:
             PolicyError: the ARN is malformed.
             StorageError: boto3's own settings cannot be used.
         """
-        parsed = StateMachineArn.parse(arn.strip())
+        region = region_of(arn := arn.strip())
         try:
-            session = session_of(AwsIdentity(profile=profile), parsed.region)
+            session = session_of(AwsIdentity(profile=profile), region)
             client = session.client("stepfunctions", config=client_config({}))
         except (*AWS_ERRORS, ValueError) as error:
             raise StorageError(f"AWS Step Functions cannot be used: {error}") from error
-        return cls(parsed, client)
+        return cls(arn, client)
 
     def start(self, name: str, machine_input: Mapping[str, Any]) -> str:
         """Start an execution and return its ARN; a repetition with the same name and input does not start another
@@ -90,7 +82,7 @@ class StateMachine:
         """
         try:
             answer = self._client.start_execution(
-                stateMachineArn=self.arn.text, name=name, input=json.dumps(machine_input, ensure_ascii=False)
+                stateMachineArn=self.arn, name=name, input=json.dumps(machine_input, ensure_ascii=False)
             )
         except AWS_ERRORS as error:
             raise self._error(error, "start a run of", "states:StartExecution") from error
@@ -131,9 +123,9 @@ class StateMachine:
 
     def _error(self, error: Exception, what: str, right: str) -> MaintenanceError:
         if _code(error) in _MISSING:
-            return PolicyError(f"state machine {self.arn.text} does not exist: take the stack's output StateMachineArn")
+            return PolicyError(f"state machine {self.arn} does not exist: take the stack's output StateMachineArn")
         if _code(error) in _DENIED:
-            return StorageError(f"no permission to {what} {self.arn.text}: {right} is required")
+            return StorageError(f"no permission to {what} {self.arn}: {right} is required")
         described = describe_failure(error, self._client.meta.endpoint_url)
         return StorageError(f"AWS Step Functions {described}")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.metering import WorkThreads
@@ -29,6 +29,8 @@ JOB_STAGES = tuple(dict.fromkeys(step.job.stage for step in STEP_FACTS if step.j
 """The stages that each are a single run of a Glue job; the others are lists of tables for functions."""
 _READERS = 16
 """How many plans are read at once: each read is a request that mostly waits."""
+_Planned: TypeAlias = tuple[Item, PlanDocument, tuple[str, ...]]
+"""A table with its plan, and the steps that a stage does."""
 
 
 def gather(deployment: Deployment, event: RunEvent) -> Mapping[str, Any]:
@@ -47,12 +49,12 @@ def gather(deployment: Deployment, event: RunEvent) -> Mapping[str, Any]:
         plans = [
             (item, plan) for item, found in zip(items, futures, strict=True) if (plan := found.result()) is not None
         ]
-    return {
-        stage.value: _job(deployment, event, stage, plans)
-        if stage in JOB_STAGES
-        else _list(deployment, event, stage, plans)
-        for stage in Stage
-    }
+    answer: dict[str, Mapping[str, Any]] = {}
+    for stage in Stage:
+        work = [(item, plan, steps) for item, plan in plans if (steps := steps_in(stage, plan.routes))]
+        write = _job if stage in JOB_STAGES else _list
+        answer[stage.value] = write(deployment, event, stage, work) if work else {"count": 0}
+    return answer
 
 
 def _plan_of(documents: PassDocuments, item: Item) -> PlanDocument | None:
@@ -94,37 +96,24 @@ def _able(step: StepFacts, route: Route) -> Collection[Stage | None]:
     return () if route == "none" else (step.stage, step.later_stage)
 
 
-def _list(
-    deployment: Deployment, event: RunEvent, stage: Stage, plans: Sequence[tuple[Item, PlanDocument]]
-) -> Mapping[str, Any]:
-    tables = [
-        StageItem(item=item, steps=dict.fromkeys(steps, "function"))
-        for item, plan in plans
-        if (steps := steps_in(stage, plan.routes))
-    ]
-    if not tables:
-        return {"count": 0}
+def _list(deployment: Deployment, event: RunEvent, stage: Stage, work: Sequence[_Planned]) -> Mapping[str, Any]:
+    tables = [StageItem(item=item, steps=dict.fromkeys(steps, "function")) for item, _, steps in work]
     key = stage_key(event.run_id, stage)
     deployment.control.write(key, [table.model_dump(mode="json") for table in tables])
     return {"bucket": deployment.control.name, "key": key, "count": len(tables)}
 
 
-def _job(
-    deployment: Deployment, event: RunEvent, stage: Stage, plans: Sequence[tuple[Item, PlanDocument]]
-) -> Mapping[str, Any]:
+def _job(deployment: Deployment, event: RunEvent, stage: Stage, work: Sequence[_Planned]) -> Mapping[str, Any]:
     tables = in_order(
         WorkTable(item=item, steps=steps, size_bytes=plan.size_bytes, manifest_bytes=plan.manifest_bytes)
-        for item, plan in plans
-        if (steps := steps_in(stage, plan.routes))
+        for item, plan, steps in work
     )
-    if not tables:
-        return {"count": 0}
     is_compaction = stage is Stage.COMPACTION  # the others read metadata, which is small compared with data
     size_bytes = sum(table.size_bytes for table in tables) if is_compaction else 0
-    sorted_bytes = max(plan.sorted_bytes for _, plan in plans) if is_compaction else 0
+    sorted_bytes = max(plan.sorted_bytes for _, plan, _ in work) if is_compaction else 0
     settings = deployment.settings
     workers, worker_type = run_size(size_bytes, sorted_bytes, settings.worker_type, settings.max_workers)
-    work = Work(
+    document = Work(
         run_id=event.run_id,
         started_ms=event.started_ms,
         stage=stage,
@@ -133,7 +122,7 @@ def _job(
         environment={**travelling_environment(deployment.environment), WORKER_TYPE: worker_type},
     )
     key = stage_key(event.run_id, stage)
-    digest = deployment.control.write(key, work.model_dump(mode="json"))
+    digest = deployment.control.write(key, document.model_dump(mode="json"))
     # A person waits for a requested table.
     is_urgent = any(table.item.forced and not table.item.is_scheduled for table in tables)
     execution_class = "STANDARD" if is_urgent else settings.execution_class

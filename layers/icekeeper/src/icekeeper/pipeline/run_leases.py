@@ -40,7 +40,14 @@ def held_table(deployment: Deployment, run_id: str, item: Item, *, in_job: bool 
             raise FleetBusy(f"{item.table} has to wait: {taken}") from taken
     try:
         try:
-            lease = leases.acquire(item.identity.lease_key, run_id, now_ms=now_ms, ttl_ms=_LEASE_MS, name=item.table)
+            lease = leases.acquire(
+                item.identity.lease_key,
+                run_id,
+                now_ms=now_ms,
+                ttl_ms=_LEASE_MS,
+                name=item.table,
+                is_likely_free=slot is not None,
+            )
         except LeaseHeld as other:
             raise _or_busy(other, item) from other
         with kept_alive(HeldLease(leases, lease, _LEASE_MS, deployment.clock)) as held:

@@ -79,10 +79,11 @@ class ItemTable(Protocol):
         """Remove all items of a partition."""
         ...
 
-    def change(self, pk: str, sk: str, decide: Decision) -> bool:
+    def change(self, pk: str, sk: str, decide: Decision, *, is_likely_new: bool = False) -> bool:
         """Replace or remove an item as ``decide`` returns, and return whether the item was changed.
 
-        ``decide`` is called again if another writer was faster.  If it raises, nothing was changed.
+        ``decide`` is called again if another writer was faster.  If it raises, nothing was changed.  With
+        ``is_likely_new`` a remote store saves a read: it calls ``decide`` with ``None`` before it knows the item.
         """
         ...
 

@@ -90,8 +90,12 @@ class LeaseStore(Records):
     the item), so that all users share one clock: a machine whose clock is ahead would take leases of others too early.
     """
 
-    def acquire(self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "") -> Lease:
+    def acquire(
+        self, key: str, holder: str, *, now_ms: int, ttl_ms: int, name: str = "", is_likely_free: bool = False
+    ) -> Lease:
         """Take a lease that is free or expired; if ``holder`` has it already, extend it (never shorten it).
+
+        ``is_likely_free`` saves a request if nobody has it; an earlier request must have shown the table's clock.
 
         Raises:
             LeaseHeld: another holder has it; the message says who and until when.
@@ -104,7 +108,7 @@ class LeaseStore(Records):
             taken = _taken(_found(key, item), replace(wanted, expires_ms=its_now_ms + ttl_ms), now_ms=its_now_ms)
             return {"holder": taken.holder, "name": taken.name or None, **self._times(taken.expires_ms)}
 
-        self.table.change(*_item_key(key), decide)
+        self.table.change(*_item_key(key), decide, is_likely_new=is_likely_free)
         return taken
 
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
@@ -271,7 +275,7 @@ def take_slot(leases: LeaseStore, holder: str, limit: int, *, now_ms: int, ttl_m
     first = crc32(holder.encode()) % limit  # holders that begin at the same time try different slots
     for key in own or [key for key in keys[first:] + keys[:first] if key not in taken]:
         try:
-            return leases.acquire(key, holder, now_ms=now_ms, ttl_ms=ttl_ms)
+            return leases.acquire(key, holder, now_ms=now_ms, ttl_ms=ttl_ms, is_likely_free=not own)
         except LeaseHeld:
             continue
     raise LeaseHeld(f"{limit} table(s) are maintained now, as many as max_concurrent_jobs allows at once")

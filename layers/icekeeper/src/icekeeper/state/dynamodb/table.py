@@ -161,9 +161,10 @@ class DynamoTable:
         with self._translated():
             self.client.delete_item(TableName=self.name, Key=encoded({"pk": pk, "sk": sk}))
 
-    def change(self, pk: str, sk: str, decide: Decision) -> bool:
+    def change(self, pk: str, sk: str, decide: Decision, *, is_likely_new: bool = False) -> bool:
         for _ in self._attempts():
-            found = self.get(pk, sk)
+            found = None if is_likely_new else self.get(pk, sk)
+            is_likely_new = False
             wanted = decide(found)
             if wanted is None:
                 return False

@@ -304,7 +304,7 @@ class SqliteTable:
     def clear(self, pk: str) -> None:
         self.file.write("DELETE FROM items WHERE pk = ?", pk)
 
-    def change(self, pk: str, sk: str, decide: Decision) -> bool:
+    def change(self, pk: str, sk: str, decide: Decision, *, is_likely_new: bool = False) -> bool:
         with self.file.transaction():
             wanted = decide(self.get(pk, sk))
             if wanted:
