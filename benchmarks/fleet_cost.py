@@ -264,9 +264,10 @@ def _copy(moto: MotoServer, arn: str, number: int) -> str:
     ANSWERS[arn, "ns", f"t{number}"] = dict(_OFF)
     pointer = client.get_table_metadata_location(**made)
     before, after = (one["warehouseLocation"].removeprefix("s3://") for one in (first, pointer))
-    head = store.get_object(before, first["metadataLocation"].partition(f"{before}/")[2])
-    names = {before: after, json.loads(head.value)["table-uuid"]: str(uuid.uuid4())}
-    for key in store.get_bucket(before).keys.values():
+    keys = store.get_bucket(before).keys
+    head = json.loads(keys[first["metadataLocation"].partition(f"{before}/")[2]].value)
+    names = {before: after, head["table-uuid"]: str(uuid.uuid4())}
+    for key in keys.values():
         data = key.value
         for old, new in names.items() if key.name.startswith("metadata/") else ():
             data = data.replace(old.encode(), new.encode())

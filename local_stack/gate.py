@@ -174,5 +174,4 @@ def _table_of_storage(storage: str) -> str | None:
             for namespace in list(bucket.namespaces.values()):
                 for table in list(namespace.tables.values()):
                     _TABLES[str(table.warehouse_location).removeprefix("s3://").partition("/")[0]] = table
-    table = _TABLES.get(storage)
-    return None if table is None else str(table.arn)
+    return str(_TABLES[storage].arn) if storage in _TABLES else None

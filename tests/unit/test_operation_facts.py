@@ -141,7 +141,7 @@ def its_states_are_in_the_definition(steps: Sequence[StepFacts]) -> Iterable[str
 def its_steps_are_selected_by_the_choices(steps: Sequence[StepFacts]) -> Iterable[str]:
     """The choices in the map of a stage select each step; expiry comes first and needs no choice."""
     selected = {
-        case["Variable"].removeprefix("$.steps.")
+        case.get("And", [case])[0]["Variable"].removeprefix("$.steps.")
         for level in LEVELS.values()
         for state in level.states.values()
         for case in state.get("Choices", ())

@@ -27,18 +27,6 @@ from icekeeper.policy.values import TextList
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import LAST_MS, MAX_SETTINGS, requested_table
 
-# What fits into the payloads of the state machine; each holds at most 256 KB.
-# Pure.
-
-
-def fits_payloads(settings: Mapping[str, str]) -> bool:
-    """Whether a table's settings leave enough room in the payloads of its states, each of which repeats them.
-
-    A single item that is too long ends the whole Distributed Map, and with it every run that proposes the table.
-    """
-    return len(json.dumps(dict(settings))) <= MAX_SETTINGS
-
-
 # The events as validated models: an unknown or malformed field raises PolicyError.
 #
 # The state machine (``functions/maintain_tables.asl.yaml``) builds these; people write :class:`MachineInput` in the
@@ -98,7 +86,9 @@ class MachineInput(_Event):
     def _can_be_carried_out(self) -> Self:
         for text in (self.catalog, *self.patterns, *self.overrides, *self.overrides.values()):
             (text or "").encode()  # a lone surrogate raises UnicodeEncodeError, a ValueError: no key can hold it
-        if not fits_payloads(self.overrides):
+        # Each state of a table repeats its settings, and a payload holds 256 KB.  A single item that is too long ends
+        # the whole Distributed Map, and with it every run that proposes the table.
+        if len(json.dumps(self.overrides)) > MAX_SETTINGS:
             raise ValueError(f"settings are longer than {MAX_SETTINGS} bytes and do not fit into a payload")
         if self.table is None and self.catalog is not None:
             raise ValueError("catalog is set, but table is not; set both, or neither to scan the fleet")
