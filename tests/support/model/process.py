@@ -243,8 +243,8 @@ class _Items(SqliteTable):
         items = list(items)
         self._step("put", lambda: super(_Items, self).put_all(items))
 
-    def change(self, pk: str, sk: str, decide: Any) -> bool:
-        return bool(self._step("change", lambda: super(_Items, self).change(pk, sk, decide)))
+    def change(self, pk: str, sk: str, decide: Any, **named: Any) -> bool:
+        return bool(self._step("change", lambda: super(_Items, self).change(pk, sk, decide, **named)))
 
     def set_if(self, pk: str, sk: str, values: Any, **conditions: Any) -> Any:
         return self._step("set", lambda: super(_Items, self).set_if(pk, sk, values, **conditions))
