@@ -7,13 +7,11 @@ a column is corrected by its decoded values.  What an entry does not state stays
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import FileUnreadable
@@ -28,22 +26,12 @@ from icekeeper.rows.read_task import ReadableFile
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
 from icekeeper.verification.checks import ProblemKind
+from icekeeper.verification.row_checks import ColumnFacts, are_usable_offsets
 
 _PARALLEL_READS = 16
 # Iceberg's default of write.metadata.metrics.default is truncate(16).
 _BOUND_LENGTH = 16
 _OPTION = "--repair-file-metrics"
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnFacts:
-    """The values of a column of a file; ``low`` and ``high`` are raw, ``None`` if there is nothing to bound."""
-
-    values: int
-    nulls: int
-    nans: int
-    low: Any
-    high: Any
 
 
 def file_metrics(head: Head, options: RepairOptions, loaded: LoadedTable, storage: Storage) -> Found:
@@ -149,46 +137,9 @@ def decoded_columns(
         leaves = iter(leaf_columns(wanted))
         for column in batch.columns:
             for leaf, values in leaf_values(column, leaves):
-                facts = _column_facts(leaf, values)
-                found[leaf.field_id] = _joined(found[leaf.field_id], facts) if leaf.field_id in found else facts
+                facts = found.setdefault(leaf.field_id, ColumnFacts(leaf.name, leaf.iceberg_type))
+                facts.add(values.storage if isinstance(values, pa.ExtensionArray) else values)
     return found
-
-
-def _column_facts(leaf: LeafColumn, values: pa.Array) -> ColumnFacts:
-    values = values.storage if isinstance(values, pa.ExtensionArray) else values
-    nans = (pc.sum(pc.is_nan(values)).as_py() or 0) if leaf.is_float else 0
-    low = high = None
-    if leaf.has_bounds and len(values) > values.null_count + nans:
-        ends = pc.min_max(values)
-        low, high = _raw(ends["min"]), _raw(ends["max"])
-        if leaf.is_float:  # either sign of zero may be the least or the greatest value
-            low, high = low or -0.0, high or 0.0
-    return ColumnFacts(len(values), values.null_count, nans, low, high)
-
-
-def _raw(scalar: Any) -> Any:
-    """The raw value of an Arrow scalar."""
-    kind = scalar.type
-    if pa.types.is_temporal(kind):
-        return scalar.value
-    value = scalar.as_py()
-    if pa.types.is_decimal(kind):
-        sign, digits, _ = value.as_tuple()
-        unscaled = int("".join(map(str, digits)))
-        return -unscaled if sign else unscaled
-    return value
-
-
-def _joined(first: ColumnFacts, second: ColumnFacts) -> ColumnFacts:
-    lows = [facts.low for facts in (first, second) if facts.low is not None]
-    highs = [facts.high for facts in (first, second) if facts.high is not None]
-    return ColumnFacts(
-        first.values + second.values,
-        first.nulls + second.nulls,
-        first.nans + second.nans,
-        min(lows, default=None),
-        max(highs, default=None),
-    )
 
 
 def corrected(
@@ -205,19 +156,21 @@ def corrected(
         for counts, count in ((values, found.values), (nulls, found.nulls), (nans, found.nans)):
             if field_id in counts:
                 counts[field_id] = count
-        kind = leaves[field_id].iceberg_type
-        if found.low is None or not excludes(file, field_id, kind, found.low, found.high):
+        leaf, kind, low, high = leaves[field_id], leaves[field_id].iceberg_type, found.low, found.high
+        if leaf.is_float and low is not None:  # either sign of zero may be the least or the greatest value
+            low, high = low or -0.0, high or 0.0
+        if low is None or not leaf.has_bounds or not excludes(file, field_id, kind, low, high):
             continue
         if field_id in lower:
-            lower[field_id] = truncated_lower(kind, encode(kind, found.low), _BOUND_LENGTH)
-        most = truncated_upper(kind, encode(kind, found.high), _BOUND_LENGTH)
+            lower[field_id] = truncated_lower(kind, encode(kind, low), _BOUND_LENGTH)
+        most = truncated_upper(kind, encode(kind, high), _BOUND_LENGTH)
         if most is None:
             upper.pop(field_id, None)
         elif field_id in upper:
             upper[field_id] = most
     offsets = file.split_offsets
-    if offsets is not None and facts.row_group_offsets and not _may_be_offsets(offsets, size, facts):
-        offsets = facts.row_group_offsets
+    starts = facts.row_group_offsets
+    offsets = starts if offsets and starts and not are_usable_offsets(offsets, size, len(starts)) else offsets
     return replace(
         file,
         file_size_in_bytes=size,
@@ -229,12 +182,6 @@ def corrected(
         upper_bounds=None if file.upper_bounds is None else upper,
         split_offsets=offsets,
     )
-
-
-def _may_be_offsets(offsets: Sequence[int], size: int, facts: FileFacts) -> bool:
-    """Whether split offsets are usable; writers count the start of a row group differently."""
-    is_rising = all(first < second for first, second in pairwise(offsets))
-    return is_rising and len(offsets) == len(facts.row_group_offsets) and offsets[0] >= 0 and offsets[-1] < size
 
 
 def _differences(before: DataFile, after: DataFile) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -31,6 +32,8 @@ class ColumnFacts:
     iceberg_type: str
     is_nested: bool = False
     """Whether it is inside a struct: writers count the values of null structs differently."""
+    values: int = 0
+    """All values, nulls too."""
     nulls: int = 0
     nans: int = 0
     low: Any = None
@@ -38,6 +41,7 @@ class ColumnFacts:
 
     def add(self, array: pa.Array) -> None:
         """Take in the values of a batch, with their Arrow storage type."""
+        self.values += len(array)
         self.nulls += array.null_count
         if self.iceberg_type in FLOATS:
             self.nans += pc.sum(pc.is_nan(array)).as_py() or 0
@@ -125,15 +129,14 @@ def footer_notes(file: DataFile, footer: pq.FileMetaData) -> Iterator[str]:
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     if (rows := sum(group.num_rows for group in groups)) != footer.num_rows:
         yield f"its footer says {footer.num_rows} rows, its row groups have {rows}"
-    starts = {_start(group.column(0)) for group in groups if group.num_columns}
-    if file.split_offsets is not None and starts and not starts.issuperset(file.split_offsets):
-        yield "its entry has split offsets at which no row group begins"
+    if file.split_offsets and not are_usable_offsets(file.split_offsets, file.file_size_in_bytes, len(groups)):
+        yield "its entry has split offsets that cannot be those of its row groups"
 
 
-def _start(chunk: Any) -> int:
-    """The offset of the first page of a column chunk."""
-    first = int(chunk.data_page_offset)
-    return min(first, int(chunk.dictionary_page_offset)) if chunk.has_dictionary_page else first
+def are_usable_offsets(offsets: Sequence[int], size: int, row_groups: int) -> bool:
+    """Whether readers may split a file there; writers count the start of a row group differently."""
+    is_rising = all(first < second for first, second in pairwise(offsets))
+    return is_rising and len(offsets) == row_groups and all(0 <= offset < size for offset in offsets)
 
 
 @dataclass(slots=True)
