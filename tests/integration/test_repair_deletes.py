@@ -5,14 +5,19 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from icekeeper.engines.local_engine import LocalEngine
+from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile, FileContent
 from icekeeper.repair.plan import RepairOptions
 from icekeeper.repair.repair import RepairOutcome
+from icekeeper.report.activity import silent
 from icekeeper.report.outcome import PassStatus
+from icekeeper.verification.deep import Extent, verify_deep
 from support.deletes import commit_deletes, equality_delete, position_delete
 from support.maintained_table import NAME, MaintainedTable, local_path
 from support.v3 import (
@@ -121,6 +126,30 @@ def test_a_vector_that_cannot_be_read_is_not_united(three: MaintainedTable) -> N
     (left,) = found.plan.unmended
     assert left.kind == "united_vectors"
     assert "the checksum is wrong" in left.sentence
+
+
+def test_what_a_deep_verify_finds_in_entries_is_corrected_on_request(three: MaintainedTable) -> None:
+    """Wrong counts and bounds of a data file, and the number of positions of a vector."""
+    path = file_of(three, 0)
+    delete_positions(three, {path: [1, 2]})
+    before = rows(three)
+    file, vector = next(f for f in data_files(three) if f.file_path == path), vectors(three)[path].file
+    wrong = replace(file, lower_bounds={1: encode("long", 3)}, null_value_counts={1: 4, 2: 0})
+    commit_files(three, [wrong], {file.key: ""})
+    commit_files(three, [replace(vector, record_count=3)], {vector.key: ""})
+    assert deep_kinds(three) == {(path, "wrong_metrics"), (vector.file_path, "deletion_vector")}
+    assert planned(three).summary == "nothing to repair"
+    document = repaired(three, RepairOptions(file_metrics=True))
+    assert sorted(kinds(document)) == [("file_metrics", 0)] * 2
+    assert snapshot_operation(three) == "replace"
+    assert deep_kinds(three) == set()
+    assert_rows(three, before)
+
+
+def deep_kinds(table: MaintainedTable) -> set[tuple[str, str]]:
+    known = table.verify()
+    found = verify_deep(table.loaded, table.storage, LocalEngine(1), Extent(), silent, known)
+    return {(problem.path, problem.kind.value) for problem in found.problems}
 
 
 def test_vectors_of_a_file_that_is_gone_from_the_table_go(three: MaintainedTable) -> None:

@@ -26,6 +26,7 @@ from icekeeper.rows.apply_deletes import SpelledFiles, vector_positions
 from icekeeper.rows.write_deletes import encode_vectors
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
+from icekeeper.verification.read_files import blob_of, decoded_vector, puffin_blobs
 
 
 @dataclass(slots=True)
@@ -65,15 +66,15 @@ def broken_deletes(head: Head, options: RepairOptions, loaded: LoadedTable, stor
     mends: list[EntryMend] = []
     left: list[Unmended] = []
     for path, group in deletes.vectors.items():
-        if len(group) == 1 or any(_waits(head, deletes, one) for one in group):
+        if any(_waits(head, deletes, one) for one in group) or not (len(group) > 1 or options.file_metrics):
             continue
+        is_one, first = len(group) == 1, group[0]
         try:
-            mends += _united(path, group, deletes, head, storage)
+            mends += _recounted(first, storage) if is_one else _united(path, group, deletes, head, storage)
         except (FileUnreadable, MetadataUnreadable) as error:
-            sentence, first = f"{path} has {len(group)} deletion vectors, which cannot be united: {error}", group[0]
-            left.append(
-                Unmended(kind=MendKind.UNITED_VECTORS.value, path=first.entry.file.file_path, sentence=sentence)
-            )
+            kind = MendKind.FILE_METRICS if is_one else MendKind.UNITED_VECTORS
+            sentence = f"{counted(len(group), 'deletion vector')} of {path} cannot be mended: {error}"
+            left.append(Unmended(kind=kind.value, path=first.entry.file.file_path, sentence=sentence))
     for groups in (deletes.vectors, deletes.positions):
         for path, group in groups.items():
             if groups is deletes.positions or len(group) == 1:
@@ -142,12 +143,27 @@ def _positions(file: DataFile, storage: Storage) -> BitMap64:
     offset, size = file.content_offset, file.content_size_in_bytes
     if offset is None or size is None or file.key_metadata is not None:
         raise MetadataUnreadable(f"the entry of {file.file_path} lacks its size, or it is encrypted")
-    positions = vector_positions(file.file_path, offset, size, file.record_count, storage)
-    with storage.translated(file.file_path), storage.open_input(file.file_path) as stream:
-        why = why_other_vectors(stream, [file])
-    if why is not None:
-        raise MetadataUnreadable(f"{file.file_path} {why}")
-    return positions
+    blob = blob_of(file, puffin_blobs(file.file_path, storage) or ())
+    if blob is None or blob.get("referenced-data-file") != file.referenced_data_file:
+        raise MetadataUnreadable(f"{file.file_path} does not say that its vector is of that data file")
+    return vector_positions(file.file_path, offset, size, file.record_count, storage)
+
+
+def _recounted(one: Listed, storage: Storage) -> Iterator[EntryMend]:
+    """The entry of a vector with as many positions as the vector has.
+
+    Raises:
+        FileUnreadable: the vector cannot be read.
+        StorageError: the store does not answer.
+    """
+    file = one.entry.file
+    if file.content_size_in_bytes is None or file.key_metadata is not None:
+        return
+    blob = blob_of(file, puffin_blobs(file.file_path, storage) or ()) or {}
+    if (found := len(decoded_vector(file, blob, storage))) != file.record_count:
+        becomes = replace(existing(one.entry), file=replace(file, record_count=found))
+        sentence = f"the vector in {file.file_path} has {found} positions, its entry says {file.record_count}"
+        yield _mend(MendKind.FILE_METRICS, one, becomes, sentence)
 
 
 def _moved(one: Listed, data: Sequence[Listed], head: Head, deletes: _Deletes) -> Iterator[EntryMend]:

@@ -64,7 +64,10 @@ class ProblemKind(StrEnum):
         "unreadable_data",
         "its rows cannot be read: restore the object, else delete the file's rows and load them again",
     )
-    WRONG_METRICS = "wrong_metrics", "queries may skip rows or count wrongly; `icekeeper repair --repair-file-metrics`"
+    WRONG_METRICS = (
+        "wrong_metrics",
+        "queries may skip rows or miscount; `icekeeper repair --repair-file-metrics` corrects entries of data files",
+    )
     WRONG_PARTITION = (
         "wrong_partition",
         "queries by partition miss these rows; delete them by their values, and insert them again",

@@ -5,7 +5,7 @@ A file that cannot be read is a problem of its own; a failure of the store is no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,37 +168,59 @@ class _Reader:
         return ReadFile(path=file.file_path, rows=found.rows, problems=tuple(problems))
 
     def _vector(self, file: DataFile) -> list[Problem]:
-        path, offset, size = file.file_path, file.content_offset, file.content_size_in_bytes
-        if offset is None or size is None:
+        path = file.file_path
+        if file.content_size_in_bytes is None:
             return []  # ``verify`` reports the entry
-        blobs = self._blobs_of(path)
-        blob = next((b.properties for b in blobs or () if (b.offset, b.length) == (offset, size)), None)
-        try:
-            positions = vector_positions(path, offset, size, file.record_count, self._storage)
-        except FileUnreadable:
-            stated = (blob or {}).get("cardinality", "")
-            if not stated.isdecimal() or int(stated) == file.record_count:
-                raise
-            # The vector may be sound and only its entry wrong.
-            positions = vector_positions(path, offset, size, int(stated), self._storage)
+        if path not in self._blobs:
+            self._blobs[path] = puffin_blobs(path, self._storage)
+        blobs = self._blobs[path]
+        blob = blob_of(file, blobs or ())
+        positions = decoded_vector(file, blob or {}, self._storage)
         rows = self._task.rows_of.get(file.referenced_data_file or "")
         highest = positions.max() if positions else None
         notes = list(vector_notes(file, len(positions), highest, rows, {} if blobs is None else blob))
         return noted(ProblemKind.DELETION_VECTOR, path, notes)
 
-    def _blobs_of(self, path: str) -> tuple[PuffinBlob, ...] | None:
-        """The blobs of a Puffin file by its footer; ``None``: it has no readable footer, which readers of vectors do
-        not need."""
-        if path not in self._blobs:
-            with reading(path, self._storage):
-                end = self._storage.read_end(path, _FOOTER_READ)
-                wanted = int.from_bytes(end.data[-12:-8], "little") + _FOOTER_FRAME
-                data = self._storage.read_end(path, wanted).data if len(end.data) < wanted <= end.size else end.data
-            try:
-                self._blobs[path] = decode_footer(data, path)
-            except MetadataUnreadable:
-                self._blobs[path] = None
-        return self._blobs[path]
+
+def puffin_blobs(path: str, storage: Storage) -> tuple[PuffinBlob, ...] | None:
+    """The blobs of a Puffin file by its footer; ``None``: it has no readable footer, which readers of vectors do not
+    need.
+
+    Raises:
+        FileUnreadable: the file is missing.
+        StorageError: the store failed.
+    """
+    with reading(path, storage):
+        end = storage.read_end(path, _FOOTER_READ)
+        wanted = int.from_bytes(end.data[-12:-8], "little") + _FOOTER_FRAME
+        data = storage.read_end(path, wanted).data if len(end.data) < wanted <= end.size else end.data
+    try:
+        return decode_footer(data, path)
+    except MetadataUnreadable:
+        return None
+
+
+def blob_of(file: DataFile, blobs: Iterable[PuffinBlob]) -> Mapping[str, str] | None:
+    """The properties of the blob at the place that a vector's entry states; ``None``: there is none (pure)."""
+    place = file.content_offset, file.content_size_in_bytes
+    return next((blob.properties for blob in blobs if (blob.offset, blob.length) == place), None)
+
+
+def decoded_vector(file: DataFile, blob: Mapping[str, str], storage: Storage) -> BitMap64:
+    """The positions of a vector, whose entry or else whose blob states how many there are.
+
+    Raises:
+        FileUnreadable: it is missing or damaged, or both numbers are wrong.
+        StorageError: the store failed.
+    """
+    place = file.file_path, file.content_offset or 0, file.content_size_in_bytes or 0
+    try:
+        return vector_positions(*place, file.record_count, storage)
+    except FileUnreadable:
+        stated = blob.get("cardinality", "")
+        if not stated.isdecimal() or int(stated) == file.record_count:
+            raise
+        return vector_positions(*place, int(stated), storage)
 
 
 class _Columns:
