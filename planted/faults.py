@@ -312,4 +312,50 @@ _ROWS = (
     ),
 )
 
-FAULTS = (*_EXPIRY, *_DELETION, *_COMMITS, *_ROWS)
+# What may be mended or set back.
+_MENDS = (
+    Fault(
+        "a rollback does not look at the files of its target",
+        "repair/rollback.py",
+        '        raise OperationRefused(\n            f"snapshot {plan.target.snapshot_id} is damaged',
+        '        str(\n            f"snapshot {plan.target.snapshot_id} is damaged',
+        ("tests/integration/test_rollback.py",),
+    ),
+    Fault(
+        "a rollback undoes a commit that landed after it was planned",
+        "repair/rollback.py",
+        "ref.snapshot_id != plan.head.snapshot_id",
+        "ref.snapshot_id < 0",
+        ("tests/property/test_rollback.py", "tests/integration/test_rollback.py"),
+    ),
+    Fault(
+        "a manifest list is proven although files that its summary counts are unknown",
+        "repair/lists.py",
+        "    if why := _why_incomplete(snapshot, own):\n",
+        "    if (why := _why_incomplete(snapshot, own)) and not own:\n",
+        ("tests/property/test_rebuilt_lists.py",),
+    ),
+    Fault(
+        "the manifests that a child rewrote are taken for those of its parent",
+        "repair/lists.py",
+        "        entry.status is not EntryStatus.ADDED or entry.snapshot_id != child.snapshot_id for entry in entries",
+        "        entry.snapshot_id is None for entry in entries",
+        ("tests/property/test_rebuilt_lists.py",),
+    ),
+    Fault(
+        "the pointer moves although another state is as new",
+        "repair/newer_metadata.py",
+        "    if rivals:\n        rival",
+        "    if len(rivals) > 9:\n        rival",
+        ("tests/integration/test_lost_metadata.py",),
+    ),
+    Fault(
+        "a sweep deletes metadata that a rollback copied aside",
+        "operations/orphans/orphan_rules.py",
+        "        if not is_aside(found.path, metadata) or",
+        "        if found.path or",
+        ("tests/unit/test_orphan_plan.py",),
+    ),
+)
+
+FAULTS = (*_EXPIRY, *_DELETION, *_COMMITS, *_ROWS, *_MENDS)

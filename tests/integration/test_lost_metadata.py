@@ -11,10 +11,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from icekeeper.catalogs.rest import RestCatalog
-from icekeeper.repair import newer_metadata
+from icekeeper.errors import StorageError
+from icekeeper.repair import newer_metadata, unreadable
+from icekeeper.storage.copies import ObjectVersion
+from icekeeper.storage.storage import Storage
 from support.command import EVERYTHING_IS_OLD, LOCAL, Answer, Command, local_path, one_sentence, rows, statuses
 from support.damaged_table import edit_avro
 from support.readers import duckdb_rows
@@ -135,6 +139,22 @@ def test_a_lost_file_comes_back_from_a_file_of_the_same_name(command: Command) -
     maintained(command)
 
 
+def test_a_lost_list_comes_back_from_an_older_version_of_its_key(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_, head = snapshots(command)
+    versions = {"2": list_of(first).read_bytes(), "1": list_of(head).read_bytes()}
+    found = [ObjectVersion(name, len(data)) for name, data in versions.items()]
+    monkeypatch.setattr(unreadable, "older_versions", lambda _, path: found if path == head.manifest_list else ())
+    monkeypatch.setattr(unreadable, "open_version", lambda _, path, name: pa.BufferReader(versions[name]))
+    list_of(head).unlink()
+    answer = command(*REPAIR, "--json")
+    assert [mend["detail"] for mend in answer.json["mends"]] == [
+        f"{head.manifest_list} is gone; version 1 of it has its content, and is copied"
+    ]
+    assert (answer.code, list_of(head).read_bytes(), count(command)) == (0, versions["1"], 12)
+
+
 def test_a_file_of_the_same_name_with_other_content_is_not_taken(command: Command) -> None:
     first, *_, head = snapshots(command)
     lost, other = manifests_of(command, first)[0], manifests_of(command, head)[0]
@@ -154,6 +174,24 @@ def test_a_file_of_the_same_name_with_other_content_is_not_taken(command: Comman
     answer = command(*REPAIR, "--json")
     assert (answer.code, answer.json["mends"], set(states(answer).values())) == (1, [], {"unmended"})
     assert answer.json["unmended"][0]["detail"].endswith("no ancestor of it can be read")
+
+
+@pytest.mark.parametrize("what", ["list", "manifest"])
+def test_a_store_that_fails_shows_no_damage(command: Command, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    head = snapshots(command)[-1]
+    path = (list_of(head) if what == "list" else manifests_of(command, head)[0]).as_uri()
+    read = Storage.read
+
+    def fail(storage: Storage, wanted: str) -> bytes:
+        if wanted == path:
+            raise StorageError(f"{wanted}: the store is busy")
+        return read(storage, wanted)
+
+    monkeypatch.setattr(Storage, "read", fail)
+    for call in (REPAIR, ("rollback", "ns.t", "--yes", "--to", str(snapshots(command)[0].snapshot_id))):
+        answer = command(*call)
+        assert (answer.code, answer.out) == (1, "")
+        assert "the store is busy" in one_sentence(answer.err)
 
 
 def test_each_branch_and_tag_is_reported_for_itself(command: Command) -> None:

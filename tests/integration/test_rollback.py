@@ -130,6 +130,18 @@ def test_a_branch_is_set_back_by_its_name_and_main_stays(command: Command) -> No
     assert command(*BACK, str(first), "--branch", "good").code == 2
 
 
+def test_a_table_of_version_1_goes_back_without_a_tag(command: Command) -> None:
+    command.table("ns.old", appends=3, properties={"format-version": "1"})
+    table = command.catalog.load_table("ns.old")
+    second = table.snapshots()[1].snapshot_id
+    answer = command("rollback", "ns.old", "--yes", "--to", str(second), "--json")
+    assert (answer.code, answer.json["no_tag"]) == (0, "tables of format version 1 cannot have tags")
+    table.refresh()
+    assert len(duckdb_rows(table.metadata_location)) == len(table.scan().to_arrow()) == 6
+    table.append(table.scan().to_arrow())
+    assert command("verify", "ns.old").code == 0
+
+
 def test_without_a_terminal_it_asks_for_yes(command: Command) -> None:
     before = command.contents()
     answer = command("rollback", "ns.t", "--to", str(ids(command)[0]))

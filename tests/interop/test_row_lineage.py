@@ -238,7 +238,7 @@ def test_java_reads_the_position_deletes_that_we_merged(
     table.drop()
 
 
-def test_rebuilt_manifest_lists_keep_rows_and_lineage(
+def test_rebuilt_manifest_lists_and_a_rollback_keep_rows_and_lineage(
     changed: JavaTable,
     iceberg_java: IcebergJava,
     tmp_path: Path,
@@ -266,4 +266,8 @@ def test_rebuilt_manifest_lists_keep_rows_and_lineage(
         answer = command("repair", "ns.t", "--yes", "--json")
         assert answer.code == 0, answer.out
         assert read(snapshot.snapshot_id) == before
-    rows_agree(changed.metadata_location, iceberg_java)
+    assert command("rollback", "ns.t", "--yes", "--to", str(updated.snapshot_id)).code == 0
+    ((_, location),) = command.pointers()
+    assert lineage(iceberg_java, location) == read(updated.snapshot_id)
+    refs = {ref["name"]: ref["snapshot_id"] for ref in iceberg_java.metadata_table(location, "refs")}
+    assert refs == {"main": updated.snapshot_id, f"icekeeper-before-{merged.snapshot_id}": merged.snapshot_id}

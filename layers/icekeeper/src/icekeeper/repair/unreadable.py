@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.neighbours import owned_locations
-from icekeeper.errors import MetadataUnreadable
+from icekeeper.errors import MetadataUnreadable, is_damage
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.avro_files import open_avro
 from icekeeper.metadata.document import Snapshot, TableMetadata
@@ -107,6 +107,8 @@ def find_unreadable(
             _read_list(table, snapshot)
     while any(_rebuild(table, namesakes, s) for s in lost if s.snapshot_id not in table.lists):
         pass
+    if table.made:  # a list that was found again may name other manifests
+        damaged = _damaged_manifests(table)
     states = dict(_states(table, damaged, given_up))
     return Unreadable(
         files=tuple(table.made.values()),
@@ -132,6 +134,8 @@ def _damaged_manifests(table: _Table) -> dict[str, ManifestFile]:
             try:
                 deque(_read(table, [listed[path]]), maxlen=0)
             except MetadataUnreadable as error:
+                if not is_damage(error):
+                    raise
                 table.damage[path] = str(error)
     return {path: listed[path] for path in table.damage}
 
@@ -140,6 +144,8 @@ def _read_list(table: _Table, snapshot: Snapshot) -> bool:
     try:
         table.lists[snapshot.snapshot_id] = table.reader.manifests(snapshot)
     except MetadataUnreadable as error:
+        if not is_damage(error) and table.storage.allows(snapshot.manifest_list or table.metadata.location):
+            raise  # a store that fails shows no damage
         table.why[snapshot.snapshot_id] = snapshot.manifest_list or table.loaded.metadata_location, str(error)
         return False
     return True

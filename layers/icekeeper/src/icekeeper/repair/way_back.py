@@ -34,11 +34,16 @@ def why_no_tag(metadata: TableMetadata, reader: TableReader, head: Snapshot) -> 
     """Why the old head gets no tag; ``None``: it gets one.
 
     A tag on a snapshot whose metadata cannot be read would stop every later expiry.
+
+    Raises:
+        MetadataUnreadable: the store does not answer.
     """
     try:
         for _, entries in reader.entries(reader.manifests(head)):
             deque(entries, maxlen=0)
     except MetadataUnreadable as error:
+        if not is_damage(error):
+            raise
         return f"{UNREADABLE}: {error}"
     if metadata.format_version < 2:
         return "tables of format version 1 cannot have tags"
