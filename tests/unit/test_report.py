@@ -399,6 +399,11 @@ def test_a_blocker_is_named_once_and_waiting_tables_keep_their_states() -> None:
     assert render_page([document], NOW_MS).count(f"<p>{document['blocker']}</p>") == 1
 
 
+def test_damage_begins_with_a_planned_repair() -> None:
+    (table,) = document_of(seen("shop.a b", warnings={"damaged": "1 file is missing"}))["tables"]
+    assert table["command"] == "icekeeper repair 'shop.a b' --catalog lake --dry-run"
+
+
 def test_tables_in_trouble_come_first_then_tables_with_work() -> None:
     wrong = {"wrong_settings": "the table's settings are wrong"}
     document = document_of(

@@ -221,7 +221,7 @@ def _table(
         "trouble": trouble,
         "waits": WarningKind.DELETIONS_WAIT in known.warnings or (last is not None and last.only_waits),
         "verified_ms": known.verified_ms,
-        "command": f"icekeeper {command} {argument}" if command else "",
+        "command": f"icekeeper {command} {argument}{' --dry-run' if command == 'repair' else ''}" if command else "",
         "warnings": {kind: in_plain_words(sentence) for kind, sentence in known.warnings.items()},
         "reasons": [in_plain_words(reason) for reason in verdict.reasons],
         "left_alone": "" if trouble else in_plain_words(verdict.left_alone),
@@ -285,6 +285,9 @@ def _fleet_sizes(layouts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"tables": tables, "files": sorted(files.items())}
 
 
+_COMMANDS = {WarningKind.WRONG_SETTINGS: "policy show", WarningKind.DAMAGED: "repair"}
+
+
 def _trouble(
     state: TableState, kind: WarningKind | None, record: LakeStats, last: PassRecord | None
 ) -> tuple[str, str]:
@@ -293,8 +296,7 @@ def _trouble(
     if state is TableState.UNREADABLE:
         return f"cannot be read: {in_plain_words(record.verdict.left_alone)}", "verify"
     if kind is not None:
-        command = "policy show" if kind is WarningKind.WRONG_SETTINGS else "verify"
-        return in_plain_words(record.warnings[kind]), command
+        return in_plain_words(record.warnings[kind]), _COMMANDS.get(kind, "verify")
     if state is TableState.TROUBLE and last is not None:
         return f"last pass {last.status}: {'; '.join(lines_of(last.summary))}", "maintain"
     return "", "maintain" if state is TableState.WORK else ""
