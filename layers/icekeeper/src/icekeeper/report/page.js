@@ -443,7 +443,7 @@
       const made = days.length ? line(title, days.map(([day, values]) => [day, values[at]]), text) : undefined;
       return made ? [section(title, made)] : [];
     });
-    const targets = new Set(tables.map(targetOf));
+    const targets = new Set(tables.filter((t) => !t.warnings?.wrong_settings).map(targetOf));
     const target = targets.size === 1 ? [...targets][0] : undefined;
     const title = "Sizes of data files";
     if (files.size) drawn.push(section(title, histogram(title, [...files], target)));
