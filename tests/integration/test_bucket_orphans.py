@@ -212,7 +212,7 @@ def test_wrong_calls_change_nothing_and_the_text_has_a_line_per_table(command: C
     assert command.contents() == before
     answer = command("orphans", "--bucket", str(command.warehouse), *GRACE)
     assert answer.code == 0
-    assert answer.out.splitlines()[1].split() == ["ns.a", "succeeded", "removed", "1", "orphan", "file(s)"]
+    assert answer.out.splitlines()[1].split() == ["ns.a", "succeeded", "removed", "1", "orphan", "file"]
     assert "outside all tables: 1 file, 1 B, left alone" in answer.out
     assert not local_path(orphan).exists()
 

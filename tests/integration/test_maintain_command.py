@@ -102,8 +102,8 @@ def test_text_has_a_line_per_operation_and_a_second_pass_does_nothing(command: C
         "ns.t: succeeded",
         "compact succeeded compacted 6 files into 1",
         "rewrite_position_deletes skipped no position delete files eligible for merging",
-        "expire_snapshots succeeded expired 6 snapshot(s), deleted 18 unreferenced file(s)",
-        "remove_orphans succeeded removed 0 orphan file(s)",
+        "expire_snapshots succeeded expired 6 snapshots, deleted 18 unreferenced files",
+        "remove_orphans succeeded removed 0 orphan files",
     ]
     assert answer.err == ""
 

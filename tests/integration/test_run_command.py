@@ -242,7 +242,7 @@ def test_a_stop_ends_the_pass_after_its_current_operation(command: Command, pool
     (line,) = [line for line in lines if " succeeded in " in line]
     assert "compact: compacted 3 files into 1" in line
     assert "bins" not in line
-    assert "; 4 operation(s) left: the process is about to end" in line
+    assert "; 4 operations left: the process is about to end" in line
     name = line.split()[2].removeprefix("ns.")
     state = open_state(os.environ)
     seen = newest_look(state, identity(name))

@@ -68,9 +68,9 @@ def test_a_bucket_sweep_does_not_repeat_a_sentence_of_the_table_above() -> None:
     print_bucket(Console(file=stream, width=200), outcome)
     assert stream.getvalue().splitlines() == [
         "b: succeeded",
-        "ns.a  succeeded  removed 0 orphan file(s)",
+        "ns.a  succeeded  removed 0 orphan files",
         "ns.b  succeeded  as above",
-        "ns.c  succeeded  removed 2 orphan file(s)",
+        "ns.c  succeeded  removed 2 orphan files",
     ]
 
 
@@ -682,8 +682,8 @@ def outcome_of(*parts: OperationOutcome, dry_run: bool = False) -> PassOutcome:
 
 def test_output_for_people_has_no_class_names() -> None:
     broken = outcome_of(failed(Operation.COMPACT, "1 bin(s) failed: StorageError: the disk is full"))
-    assert printed_outcome(broken)[1] == "compact failed 1 file group(s) failed: the disk is full"
-    assert trouble(broken) == "ns.t: compact failed: 1 file group(s) failed: the disk is full"
+    assert printed_outcome(broken)[1] == "compact failed 1 file group failed: the disk is full"
+    assert trouble(broken) == "ns.t: compact failed: 1 file group failed: the disk is full"
     assert broken.summary == "compact: 1 bin(s) failed: StorageError: the disk is full"
     stream = io.StringIO()
     entry = {"started_ms": 0, "duration_ms": 1, "status": "failed", "summary": "compact: CommitConflict: moved"}
@@ -736,7 +736,7 @@ def test_bins_are_printed_as_file_groups() -> None:
     assert printed_outcome(item)[1] == "compact succeeded compacted 6 files into 1"
     assert (
         printed_outcome(three)[1]
-        == "compact succeeded compacted 15 files into 4 in 3 file groups; left 1 file(s) unchanged"
+        == "compact succeeded compacted 15 files into 4 in 3 file groups; left 1 file unchanged"
     )
     assert item.summary == "compact: compacted 6 files into 1 (across 1 bins)"
 

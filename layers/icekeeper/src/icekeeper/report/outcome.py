@@ -477,17 +477,23 @@ def listing_in(directory: Path) -> ListingWriter:
 # The boundary between the sentences of two operations.
 _NEXT = re.compile(rf"; (?=(?:{'|'.join(STEPS)}): )")
 _BINS = re.compile(r" \(across (\d+) bins\)")
+# A number and its noun; a single thing before a verb in the plural keeps both forms.
+_COUNTED = re.compile(
+    r"(\b(?!1 [a-z -]+\(s\) (?:are|do|have|lack|need|remain|stay|wait)\b)(\d[\d,]*)(?: [a-z-]+){1,4}?)\(s\)"
+)
 _CLASS_NAMES = re.compile(rf"\b(?:{'|'.join(sorted(errors.ERROR_NAMES, key=len, reverse=True))}): ")
 
 
 def in_plain_words(sentence: str) -> str:
     """``StorageError: the disk is full`` becomes ``the disk is full``.
 
-    ``into 4 (across 3 bins)`` becomes ``into 4 in 3 file groups``; a single group is not mentioned.
+    ``into 4 (across 3 bins)`` becomes ``into 4 in 3 file groups``; a single group is not mentioned.  ``2 file(s)``
+    becomes ``2 files``.
     """
     plain = _CLASS_NAMES.sub("", sentence)
     plain = _BINS.sub(lambda found: "" if found[1] == "1" else f" in {found[1]} file groups", plain)
-    return plain.replace("bin(s) failed", "file group(s) failed").replace("every bin was", "every file group was")
+    plain = plain.replace("bin(s) failed", "file group(s) failed").replace("every bin was", "every file group was")
+    return _COUNTED.sub(lambda found: f"{found[1]}{'' if found[2] == '1' else 's'}", plain)
 
 
 def without_repeats(names: Sequence[str], sentences: Sequence[str]) -> list[str]:
