@@ -281,7 +281,10 @@ def test_check_finds_mistakes_and_rules_that_contradict_each_other(command: Comm
     file = command.folder / "fleet.yaml"
     for text, reported in (
         (FLEET.replace("min_input_files: 8", "min_input_file: 8"), "unknown policy key 'min_input_file'"),
-        (FLEET.replace("min_input_files: 8", "orphan_older_than_hours: 1"), "policy key orphan_older_than_hours"),
+        (
+            FLEET.replace("min_input_files: 8", "orphan_older_than_hours: 1"),
+            "C ns.t: policy key orphan_older_than_hours",
+        ),
     ):
         file.write_text(text)
         answer = command("policy", "check", str(file))

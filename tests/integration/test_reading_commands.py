@@ -470,7 +470,7 @@ def test_history_may_be_empty_and_wrong_calls_are_errors(command: Command) -> No
             ("passes", "failed", "bytes_freed", "files_before", "files_after", "requests_saved", "cost_usd"), 0
         ),
     }
-    assert command("history", "ns.t").out == "no pass over this table is recorded\n"
+    assert command("history", "ns.t").out == "no pass that changed something is recorded\n"
     for since in ("yesterday", "2019-01-01", "2999-01-01", "0h"):
         answer = command("history", "ns.t", "--since", since)
         assert answer.code == 2

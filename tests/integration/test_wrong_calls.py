@@ -56,7 +56,7 @@ WRONG_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
     "unknown option": ((*MAINTAIN, "--force"), "No such option: --force"),
     "unknown command": (("tidy",), "No such command 'tidy'"),
     "too many arguments": (("show", "ns.t", "ns.u"), "unexpected extra argument"),
-    "no table": (("verify",), "name a table or a pattern such as 'shop.*'"),
+    "no table": (("verify",), "name a table or a pattern such as 'shop.*', or '*' for all"),
     "neither a table nor all": (("maintain",), "name a table, a pattern such as 'shop.*', or --all"),
     "policy of an unknown table": (("policy", "show", "ns.nope"), "there is no table ns.nope in catalog C"),
     "detect with an unknown key": (("detect", "--set", "nope=1"), "unknown policy key 'nope'"),

@@ -344,7 +344,7 @@ def test_a_plan_reports_the_files_it_leaves_alone_and_why() -> None:
     planned = plan_compaction(table_state(files), policy(), now_ms=SOON)
     assert isinstance(planned, CompactionPlan)
     assert [(reason, left.files, left.bytes // MB) for reason, left in planned.left.items()] == [
-        ("their partition has fewer than min_input_files 5 candidates", 1, 3),
+        ("in partitions with fewer than min_input_files 5 candidates", 1, 3),
         ("they wait for more files of about their size, or for enough bytes to fill a file", 1, 150),
         ("they cannot be read or moved: l is LANCE, which is not read", 1, 1),
     ]

@@ -28,6 +28,7 @@ from icekeeper.report.outcome import (
     BucketOutcome,
     OperationOutcome,
     PassOutcome,
+    PassStatus,
     failed,
     listing_in,
     order_json,
@@ -39,7 +40,9 @@ from icekeeper.report.outcome import (
 from icekeeper.report.page import CatalogFacts, catalog_document, recorded_facts, render_page, within
 from icekeeper.report.terminal import (
     print_bucket,
+    print_changes,
     print_detection,
+    print_line,
     print_outcome,
     print_passes,
     print_policy,
@@ -654,6 +657,20 @@ def test_a_policy_fits_a_terminal_of_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert "min_input_files = 3  (this call)" in [line.rstrip() for line in lines]
     assert next(line for line in lines if line[:4].strip()).startswith("maintenance_enabled = true")
+
+
+def test_a_change_and_the_line_of_a_pass_wrap_between_words() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, color_system=None)
+    source = f"policy file /home/somebody/.config/icekeeper/{'folder/' * 3}icekeeper.yaml rule 1 (*/*/*)"
+    sides = {"before": {"value": 4, "source": source}, "after": {"value": 7, "source": "this call"}}
+    print_changes(console, "shop.orders", [{"key": "min_input_files", **sides}])
+    print_line(console, "shop." + "n" * 50, PassStatus.FAILED, LONG)
+    lines = stream.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(map(str.strip, lines)) == (
+        f"shop.orders: min_input_files: 4 ({source}) → 7 (this call) shop.{'n' * 50}  failed  {LONG}"
+    )
 
 
 def test_a_line_for_each_row_cuts_the_first_and_the_last_column() -> None:

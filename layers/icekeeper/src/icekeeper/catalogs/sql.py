@@ -117,7 +117,8 @@ def why_no_database(uri: str) -> str | None:
         return f"unable to open its file: folder {file.parent} does not exist"
     beside = [entry.name for entry in file.parent.iterdir() if entry.is_file()]
     nearest = difflib.get_close_matches(file.name, beside, n=1)
-    return f"unable to open {file}: the file does not exist" + (f" (did you mean '{nearest[0]}'?)" if nearest else "")
+    what_to_do = f" (did you mean '{nearest[0]}'?)" if nearest else "; correct the uri, or write a first table there"
+    return f"unable to open {file}: the file does not exist{what_to_do}"
 
 
 class SqlCatalog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,17 +72,16 @@ def policy_show(
     return answer_each(runtime.catalog, tables, shown, as_json=as_json)
 
 
+def _words(setting: str, verb: str) -> Any:
+    """The argument of a command that changes settings of tables."""
+    what = f"tables, or patterns such as 'shop.*', then settings to {verb} them"
+    return typer.Argument(metavar=f"NS.TABLE|PATTERN... {setting}", help=what, autocompletion=completion.tables)
+
+
 @policy_app.command("set")
 def policy_set(
     catalog: CatalogName,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NS.TABLE|PATTERN... KEY=VALUE",
-            help="tables, or patterns such as 'shop.*', then settings to store in them",
-            autocompletion=completion.tables,
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, _words("KEY=VALUE", "store in")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="the same as an option; repeatable")
     ] = None,
@@ -106,14 +105,7 @@ def policy_set(
 @policy_app.command("unset")
 def policy_unset(
     catalog: CatalogName,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="NS.TABLE|PATTERN... KEY",
-            help="tables, or patterns such as 'shop.*', then settings to remove from them",
-            autocompletion=completion.tables,
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, _words("KEY", "remove from")] = None,
     yes: Yes = False,
     unsafe: Unsafe = False,
     as_json: AsJson = False,

@@ -125,7 +125,10 @@ def _matched(rules: PolicyRules, catalogs: list[str]) -> list[list[tuple[str, st
                     matched[number].append((catalog.id.name, str(table)))
                 if found not in checked:
                     checked.add(found)
-                    resolve(layers_for({}, os.environ, {}, rules=[rules[number][1] for number in found]))
+                    try:
+                        resolve(layers_for({}, os.environ, {}, rules=[rules[number][1] for number in found]))
+                    except PolicyError as error:
+                        raise PolicyError(f"{catalog.id.name} {table}: {error}") from None
         except PartlyListed as error:
             notify(str(error))
     return [sorted(tables) for tables in matched]

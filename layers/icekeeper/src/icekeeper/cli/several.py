@@ -68,7 +68,7 @@ def chosen_tables(
 
     given = list(dict.fromkeys(tables or ()))
     if bool(given) == bool(all_tables):
-        ways = "a pattern such as 'shop.*'"
+        ways = "a pattern such as 'shop.*'" + (", or '*' for all" if all_tables is None else "")
         raise PolicyError(f"name a table or {ways}" if all_tables is None else f"name a table, {ways}, or --all")
     patterns = ["*"] if all_tables else [word for word in given if is_pattern(word)]
     chosen = {table_name(word) for word in given if not is_pattern(word)}

@@ -72,7 +72,7 @@ def list_tables(
 
     check_patterns(patterns or ())
     if unknown := set(states or ()) - set(TableState):
-        raise PolicyError(f"--state takes {', '.join(TableState)}, not '{min(unknown)}'")
+        raise PolicyError(f"--state takes {', '.join(TableState)}, not '{min(unknown)}'; repeat it for several")
     state, now_ms = open_state(variables_set(os.environ)), system_clock()
     documents = [recorded_catalog(state, name, now_ms) for name in dict.fromkeys(catalogs)]
     kept = ("name", "state", "priority", "observed_ms", "counters", "trouble", "reasons", "left_alone")

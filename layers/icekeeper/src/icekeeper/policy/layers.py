@@ -62,7 +62,7 @@ _NAMES: Mapping[str, str] = {
     "use_starting_sequence_number": _ALWAYS,
     "prefix_listing": _ALWAYS,
     "max_concurrent_deletes": "no setting: eight delete requests are sent at a time",
-    "dry_run": "--dry-run, an option of the command",
+    "dry_run": "no setting: a dry run is asked for with each call (--dry-run, dry_run=True)",
     "zorder": "strategy=zorder, with its columns in sort_order",
 }
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from icekeeper.health.table_state import DAMAGE, verified_text
@@ -117,6 +116,25 @@ def _cut(text: Text, width: int) -> None:
         text.plain = f"{text.plain[: width // 2]}…{text.plain[len(text) - (width - width // 2 - 1) :]}"
 
 
+def _print_after(console: Console, begin: Text, sentence: str, style: str = "") -> None:
+    """Print a sentence on the line that begins so; on a terminal it is wrapped between words, and then indented."""
+    if not console.is_terminal:
+        console.print(begin + Text(sentence, style), soft_wrap=True)
+        return
+    wrapped = textwrap.wrap(
+        sentence,
+        console.width,
+        initial_indent=" " * begin.cell_len,
+        subsequent_indent=" " * _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    first, *others = wrapped or [" " * begin.cell_len]
+    console.print(begin + Text(first[begin.cell_len :], style), soft_wrap=True)
+    for line in others:
+        console.print(Text(line, style), soft_wrap=True)
+
+
 def _print_below(console: Console, text: Text, indent: int, begin: Text) -> None:
     """Print a text in lines of the console's width, the first after ``begin``; only a longer word exceeds it.
 
@@ -134,22 +152,14 @@ def print_policy(console: Console, rows: Iterable[Sequence[str]], ignored: Itera
     """
     if console.is_terminal:
         for key, value, source, meaning in rows:
-            is_default = source == "default"
-            setting = Text(f"{key} = {value.replace(',', ', ')}", "" if is_default else "bold")
-            console.print(Text.assemble(setting, (f"  ({source})", "dim" if is_default else "bold")))
+            setting = f"{key} = {value.replace(',', ', ')}  ({source})"
+            _print_after(console, Text(), setting, "" if source == "default" else "bold")
             _print_below(console, Text(meaning, "dim"), _INDENT, Text(" " * _INDENT))
         for sentence in ignored:
             console.print(Text(sentence, "bold"))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("key", no_wrap=True)
-    for heading in ("value", "source", "meaning"):
-        table.add_column(heading, overflow="fold")
-    for key, value, source, meaning in rows:
-        style = "dim" if source == "default" else "bold"
-        table.add_row(Text(key), Text(value, style=style), Text(source, style=style), Text(meaning))
-    if table.row_count:
-        console.print(table)
+    if found := [[Text(cell) for cell in row] for row in rows]:
+        print_rows(console, [[Text(heading) for heading in ("key", "value", "source", "meaning")], *found])
     for sentence in ignored:
         console.print(Text(sentence), soft_wrap=True)
 
@@ -199,9 +209,8 @@ def print_outcome(console: Console, outcome: PassOutcome) -> None:
 
 def print_line(console: Console, table: str, status: PassStatus, sentence: str, *, dry_run: bool = False) -> None:
     """Print one line about one of several tables."""
-    shown = _status_text(status, dry_run=dry_run)
-    line = Text.assemble((table, "bold"), "  ", shown, f"  {in_plain_words(sentence)}")
-    console.print(line, soft_wrap=True)
+    begin = Text.assemble((table, "bold"), "  ", _status_text(status, dry_run=dry_run), "  ")
+    _print_after(console, begin, in_plain_words(sentence))
 
 
 def changes_sentence(outcome: PassOutcome) -> str:
@@ -380,7 +389,7 @@ def print_passes(
         named = [Text(f"{past['catalog']} {past['table']}")] if is_of_fleet else []
         took = Text(f"{past['duration_ms'] / 1000:.1f} s")
         rows.append((began, took, status, *named, Text("; ".join((_effect(past), *lines_of(past["summary"]))))))
-    none = "no pass is recorded in this period" if is_of_fleet else "no pass over this table is recorded"
+    none = "no pass is recorded in this period" if is_of_fleet else "no pass that changed something is recorded"
     print_rows(console, rows, none)
     if passes:
         bad = f", {totals['failed']} not succeeded" if totals["failed"] else ""
@@ -424,8 +433,7 @@ def print_changes(console: Console, table: str, changes: Sequence[Mapping[str, A
         console.print(Text.assemble((table, "bold"), ": nothing changed, it already had these settings"))
     for change in changes:
         before, after = (_setting_text(change[side]) for side in ("before", "after"))
-        line = Text.assemble((table, "bold"), f": {change['key']}: {before} → ", (after, "bold"))
-        console.print(line, soft_wrap=True)
+        _print_after(console, Text.assemble((table, "bold"), ": "), f"{change['key']}: {before} → {after}")
 
 
 def _setting_text(setting: Mapping[str, Any] | None) -> str:

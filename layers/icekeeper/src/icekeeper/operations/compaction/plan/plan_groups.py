@@ -296,7 +296,7 @@ def _left_alone(divided: Divided, waiting: Iterable[FileGroup], policy: Policy) 
     for group in waiting:
         later.count(len(group.files), group.total_bytes)
     parts = {
-        f"their partition has fewer than min_input_files {policy.min_input_files} candidates": divided.few,
+        f"in partitions with fewer than min_input_files {policy.min_input_files} candidates": divided.few,
         "they wait for more files of about their size, or for enough bytes to fill a file": divided.uneven,
         f"merging them costs more than it saves in expected_scans {policy.expected_scans}": unpaid,
         "the caps of a pass, or the budget for deletes, leave them to a later pass": later,

@@ -57,6 +57,8 @@ _SPLIT_BYTES = 4 * RANGE_BYTES
 # A lane writes at least this many files, so that its small last file matters little.
 _FILES_PER_LANE = 4
 # Bytes per value in memory; for text and binary, only the offsets.
+# Sampling reads the keys of some files, the sort all columns twice.
+_SAMPLING_SHARE = 0.05
 _WIDTHS = {"boolean": 1, "int": 4, "float": 4, "date": 4}
 _OTHER_WIDTH = 16
 # Size of text in memory per byte on disk.  If the estimate is too low, the group is sorted in several pieces.
@@ -82,8 +84,8 @@ def cluster_groups(
     """Sort every group with all workers; results are in the order of the tasks.
 
     ``will_write`` is called with the records of a group's files (:class:`.PlannedFile`) before it writes them,
-    ``discard`` with the paths that a failed group has written, ``on_done`` repeatedly with the number of finished
-    groups and the finished share of the next one.
+    ``discard`` with the paths that a failed group has written, ``on_done`` repeatedly with how many groups are done, as
+    a fraction: finished groups and shares of others, sampling included.
 
     Raises:
         StorageError: the engine failed, or the names could not be recorded.
@@ -91,23 +93,23 @@ def cluster_groups(
     if not tasks:
         return []
     sampling = [_sample_tasks(task) for task in tasks]
-    samples = iter(engine.map(sample_keys, [work for some in sampling for work in some], lambda done: on_done(0)))
+    works = [work for some in sampling for work in some]
+    sampled = _SAMPLING_SHARE * len(tasks)  # of all groups, because all are sampled first
+    samples = iter(engine.map(sample_keys, works, lambda done: on_done(sampled * done / max(1, len(works)))))
     results: list[RewriteResult] = []
+
+    def note(finished: float) -> None:
+        on_done(sampled + (1 - _SAMPLING_SHARE) * finished)
+
     for task, some in zip(tasks, sampling, strict=True):
         found = [next(samples) for _ in some]
         error = _error_of(found)
         if error is None:
-            results.append(
-                _sorted(engine, task, found, will_write, discard, lambda share: on_done(len(results) + share))
-            )
+            results.append(_sorted(engine, task, found, will_write, discard, lambda share: note(len(results) + share)))
         else:
             results.append(RewriteResult(group_id=task.group_id, error=error, unreadable=_unreadable(found)))
-        on_done(len(results))
+        note(len(results))
     return results
-
-
-def _note_group(on_done: Callable[[float], None], finished: int, share: float) -> None:
-    on_done(finished + share)
 
 
 def _sorted(
