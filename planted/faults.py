@@ -311,6 +311,37 @@ _ROWS = (
         ("tests/property/test_output_partition.py",),
     ),
 )
+# What a deep verify finds, and how deletes are mended.
+_DAMAGE = (
+    Fault(
+        "a bound that excludes a value passes a deep verify",
+        "verification/row_checks.py",
+        "if bound > column.low if is_lower else bound < column.high:",
+        "if bound > column.high if is_lower else bound < column.low:",
+        ("tests/property/test_row_checks.py",),
+    ),
+    Fault(
+        "row ids of deleted rows count as shared",
+        "verification/read_files.py",
+        "            ids = ids.filter(live)\n",
+        "            pass\n",
+        ("tests/integration/test_verify_deep.py",),
+    ),
+    Fault(
+        "a united vector deletes only what the first one deletes",
+        "repair/deletes.py",
+        "reduce(or_, found)",
+        "found[0]",
+        ("tests/integration/test_repair_deletes.py",),
+    ),
+    Fault(
+        "a vector of another data file is taken for a lost one",
+        "repair/deletes.py",
+        'if properties.get("referenced-data-file") != file.referenced_data_file:',
+        "if not properties:",
+        ("tests/integration/test_repair_deletes.py",),
+    ),
+)
 
 # What may be mended or set back.
 _MENDS = (
@@ -358,4 +389,4 @@ _MENDS = (
     ),
 )
 
-FAULTS = (*_EXPIRY, *_DELETION, *_COMMITS, *_ROWS, *_MENDS)
+FAULTS = (*_EXPIRY, *_DELETION, *_COMMITS, *_ROWS, *_MENDS, *_DAMAGE)
