@@ -74,7 +74,7 @@ def commands(block: str) -> Iterator[list[str]]:
 
 @pytest.mark.usefixtures("lake")
 def test_the_commands_of_the_readme_work_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(BLOCKS) == 11
+    assert len(BLOCKS) == 12
     shown = ""
     for arguments in (arguments for block in BLOCKS for arguments in commands(block)):
         code = main(arguments)

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import json
 import shutil
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import PlanStale
-from icekeeper.model import ManifestEntry
-from icekeeper.repair.plan import RepairOptions
+from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.types import encode
+from icekeeper.model import EntryStatus, ManifestEntry, ManifestFile
+from icekeeper.repair.lost_files import lost_files
+from icekeeper.repair.plan import Head, RepairOptions
 from icekeeper.repair.repair import RepairOutcome
 from icekeeper.report.outcome import PassStatus
+from icekeeper.storage.copies import copy_object
 from icekeeper.storage.storage import Storage
+from local_stack.moto_server import MotoServer
 from support.command import LOCAL, Answer, Command, local_path, rows
 from support.damaged_table import Damaged, Record, entry, read_avro
 from support.deletes import commit_deletes, create_by_region, equality_delete, region_rows, relist, rows_of
 from support.maintained_table import NAME, MaintainedTable, maintained_table
 from support.moments import Moment, at
+from support.plans import data_file
+from support.tables import new_document
 
 
 @pytest.fixture
@@ -113,6 +124,37 @@ def test_a_file_that_is_gone_is_dropped_on_request_alone(command: Command, damag
     assert passed.code == 0, passed
 
 
+def test_an_older_version_of_the_key_is_what_its_entry_describes(moto_server: MotoServer) -> None:
+    """The newest version has the same size and other rows."""
+    bucket = f"bucket-{uuid.uuid4()}"
+    storage, path = Storage(moto_server.s3_properties), f"s3://{bucket}/t/data/f.parquet"
+    moto_server.client("s3").create_bucket(Bucket=bucket)
+    storage.s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    versions = []
+    for ids in ([1, 2, 3], [4, 5, 6]):
+        sink = pa.BufferOutputStream()
+        field = pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})
+        pq.write_table(pa.table({"id": ids}, schema=pa.schema([field])), sink)
+        versions.append(sink.getvalue().to_pybytes())
+        storage.write(path, versions[-1])
+    storage.delete([path])
+    assert len(versions[0]) == len(versions[1])
+    lower, upper = ({1: encode("long", end)} for end in (1, 3))
+    file = data_file(path, len(versions[0]), records=3, lower_bounds=lower, upper_bounds=upper)
+    metadata = TableMetadata(new_document(f"s3://{bucket}/t", 2))
+    manifest = ManifestFile(manifest_path="m", manifest_length=1, partition_spec_id=0, added_snapshot_id=1)
+    found = ManifestEntry(EntryStatus.EXISTING, 1, 1, 1, file)
+    snapshot = Snapshot({"snapshot-id": 1, "timestamp-ms": 0})
+    head = Head(
+        metadata=metadata, snapshot=snapshot, manifests=(manifest,), entries={"m": (found,)}, sizes={path: None}
+    )
+    loaded = LoadedTable(NAME, metadata, f"s3://{bucket}/t/metadata/v1.json", "", moto_server.s3_properties)
+    (mend,) = lost_files(head, RepairOptions(), loaded, storage).mends
+    assert mend.copy_version is not None
+    copy_object(storage, path, path, mend.copy_version)
+    assert storage.read(path) == versions[0]
+
+
 def test_a_file_is_dropped_only_if_the_store_says_that_it_is_gone(command: Command, damaged: Damaged) -> None:
     """A bucket that is missing or renamed is no evidence that its objects are gone."""
     local_path(damaged.data_files[0]).unlink()
@@ -124,12 +166,11 @@ def test_a_file_is_dropped_only_if_the_store_says_that_it_is_gone(command: Comma
 
 def test_entries_of_a_copied_table_get_the_paths_of_its_files(command: Command, damaged: Damaged) -> None:
     """The entries still name the bucket that the table was copied from."""
-    before, old = rows(command), "s3a://old-bucket/warehouse/t/data/"
+    before, old = rows(command), "s3a://old-bucket"
 
     def move(records: list[Record]) -> None:
         for record in records:
-            path = str(record["data_file"]["file_path"])
-            record["data_file"]["file_path"] = old + path.rpartition("/")[2]
+            record["data_file"]["file_path"] = f"{old}{local_path(record['data_file']['file_path'])}"
 
     damaged.edit_manifest(move)
     answer = repair(command, "--yes")

@@ -76,7 +76,8 @@ def head_of(table: ListedManifests, manifests: list[ManifestFile]) -> Head:
 
 @given(st.lists(written_entries, min_size=1, max_size=3), st.data())
 def test_a_mend_changes_nothing_that_other_entries_inherit(manifests: list[list[Written]], data: st.DataObject) -> None:
-    """Row ids follow the counts before an entry, so a corrected count would shift those of all entries after it."""
+    """Row ids follow the counts before an entry, so a corrected count would shift those of all entries after it
+    (rule: mends-leave-other-entries)."""
     table, found = listed(manifests)
     head = head_of(table, found)
     mends: list[EntryMend] = []

@@ -209,7 +209,8 @@ class SnapshotWriter:
 
         ``mended``: the path of a manifest and the place of an entry in it, counted from 0 over entries of every status.
         All other live entries keep their snapshot ids, sequence numbers and row ids as they are read: a row id that an
-        entry inherits depends on the row counts before it, and must not follow a mended count.
+        entry inherits depends on the row counts before it, and must not follow a mended count
+        (rule: mends-leave-other-entries).
         ``more``: further updates of the same commit, such as a tag that keeps the old head.
 
         Raises:
