@@ -162,7 +162,7 @@ REPAIR = fields(
                 "",
                 {
                     **snapshot_id("the snapshot"),
-                    "state": one_of("whether it can be read or is mended, too", "mended", "unmended", "given up"),
+                    "state": one_of("whether it can be read or is mended, too", "mended", "unmended"),
                 },
             ),
         ),

@@ -154,7 +154,7 @@ def test_a_change_of_refs_or_snapshots_makes_expiry_try_again(overwritten_table:
     table.table.manage_snapshots().create_tag(named, "old").commit()
     list_of(table, 0).unlink()
     refused = table.run(EXPIRY)
-    assert "first move or drop tag 'old'" in (refused.reason or "")
+    assert "first drop tag 'old'" in (refused.reason or "")
     assert detected(table)[0] == ()
     table.table.manage_snapshots().remove_tag("old").commit()
     reasons, warning, _ = detected(table)
@@ -197,7 +197,7 @@ def test_files_of_other_snapshots_are_kept_and_a_second_unreadable_snapshot_is_n
     aside = head.rename(head.with_suffix(".aside"))
     outcome = table.run(EXPIRY)
     assert outcome.status is Status.REFUSED
-    assert "first move or drop branch 'main', whose head needs it" in (outcome.reason or "")
+    assert "first roll back branch 'main', whose head needs it" in (outcome.reason or "")
     with pytest.raises(PolicyError, match=r"snapshot_give_up_ids names \d+, the head of branch 'main'"):
         give_up(table, -1)
     aside.rename(head)

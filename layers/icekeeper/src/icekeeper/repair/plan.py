@@ -276,7 +276,7 @@ class RepairPlan:
     """The only mend of the plan, if it is given."""
     unmended: tuple[Unmended, ...] = ()
     states: tuple[tuple[int, str], ...] = ()
-    """The snapshots that lack metadata: id, and ``mended``, ``unmended`` or ``given up``."""
+    """The snapshots that lack metadata: id, and ``mended`` or ``unmended``."""
 
     @property
     def is_empty(self) -> bool:

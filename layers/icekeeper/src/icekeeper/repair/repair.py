@@ -56,7 +56,7 @@ class RepairOutcome:
     plan: RepairPlan | None
     """``None``: the branch has no snapshot."""
     retained: tuple[tuple[int, str], ...] = ()
-    """The other retained snapshots with the same damage: id, and ``mended``, ``unmended`` or ``given up``."""
+    """The other retained snapshots with the same damage: id, and ``mended`` or ``unmended``."""
     snapshot_id: int | None = None
     """The snapshot that was committed."""
     tag: str | None = None
@@ -130,9 +130,7 @@ def plan_repair(context: OperationContext, loaded: LoadedTable, options: RepairO
         pointer = plan_pointer(context, loaded, options.point_to)
         return RepairPlan(snapshot_id=snapshot.snapshot_id, branch=branch, pointer=pointer)
     storage, reader = context.stores.storage(loaded), context.reader(loaded)
-    lost = find_unreadable(
-        loaded, storage, reader.read, context.catalogs.own.id.name, context.policy.snapshot_give_up_ids
-    )
+    lost = find_unreadable(loaded, storage, reader.read, context.catalogs.own.id.name)
     unmended = (*lost.unmended, *newer_metadata_found(context, loaded))
     if lost.files or snapshot.snapshot_id in {number for number, _ in lost.states}:
         return RepairPlan(

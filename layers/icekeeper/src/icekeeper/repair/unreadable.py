@@ -78,16 +78,13 @@ class Unreadable:
     files: tuple[FileMend, ...] = ()
     unmended: tuple[Unmended, ...] = ()
     states: tuple[tuple[int, str], ...] = ()
-    """The snapshots that need a lost file: id, and ``mended``, ``unmended`` or ``given up``."""
+    """The snapshots that need a lost file: id, and ``mended`` or ``unmended``."""
 
 
-def find_unreadable(
-    loaded: LoadedTable, storage: Storage, read: ReadBytes, catalog: str, given_up: Sequence[int]
-) -> Unreadable:
+def find_unreadable(loaded: LoadedTable, storage: Storage, read: ReadBytes, catalog: str) -> Unreadable:
     """Search every snapshot of a table for metadata that cannot be read.
 
     Lists are read, manifests only of the heads of branches and tags; of others, existence and size are checked.
-    ``given_up``: the snapshots that the policy gives up.
 
     Raises:
         StorageError: the store does not answer.
@@ -109,7 +106,7 @@ def find_unreadable(
         pass
     if table.made:  # a list that was found again may name other manifests
         damaged = _damaged_manifests(table)
-    states = dict(_states(table, damaged, given_up))
+    states = dict(_states(table, damaged))
     return Unreadable(
         files=tuple(table.made.values()),
         unmended=tuple(_left(table, [i for i, state in states.items() if state != "mended"], catalog)),
@@ -293,7 +290,7 @@ def _search(
             yield of_file(metadata, described, snapshot, entries)
 
 
-def _states(table: _Table, damaged: Mapping[str, ManifestFile], given_up: Sequence[int]) -> Iterator[tuple[int, str]]:
+def _states(table: _Table, damaged: Mapping[str, ManifestFile]) -> Iterator[tuple[int, str]]:
     for snapshot in table.metadata.in_commit_order:
         number, listed = snapshot.snapshot_id, table.lists.get(snapshot.snapshot_id)
         lacking = [] if listed is None else [m.manifest_path for m in listed if m.manifest_path in damaged]
@@ -301,7 +298,7 @@ def _states(table: _Table, damaged: Mapping[str, ManifestFile], given_up: Sequen
         if gone:
             table.why[number] = gone[0], table.damage[gone[0]]
         if listed is None or gone:
-            yield number, "given up" if number in given_up else "unmended"
+            yield number, "unmended"
         elif lacking or snapshot.manifest_list in table.made:
             yield number, "mended"
 

@@ -270,9 +270,10 @@ def is_still_lost(reader: TableReader, snapshot_id: int, error: str) -> bool:
 def way_out(metadata: TableMetadata, lost: Sequence[int]) -> str:
     """What a person can do about the unreadable metadata of the ``lost`` snapshots."""
     heads = {ref.snapshot_id: ref for ref in metadata.refs.values()}
-    refs = [f"{ref.type} '{ref.name}'" for ref in map(heads.get, lost) if ref is not None]
+    found = (ref for ref in map(heads.get, lost) if ref is not None)
+    refs = [f"{'drop' if ref.type == 'tag' else 'roll back'} {ref.type} '{ref.name}'" for ref in found]
     if refs:
-        return f"restore it, or first move or drop {', '.join(refs)}, whose head needs it"
+        return f"restore it, or first {', '.join(refs)}, whose head needs it"
     ids = ",".join(map(str, lost))
     return f"restore it, or give up the snapshots that need it: the setting snapshot_give_up_ids={ids} with --unsafe"
 
