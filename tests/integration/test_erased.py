@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import re
@@ -20,9 +21,11 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField,
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, StringType
+from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
 from icekeeper.catalogs.load import open_catalog
+from icekeeper.engines import local_engine
+from icekeeper.erasure import search
 from icekeeper.erasure.prove import Search
 from icekeeper.errors import StorageError
 from icekeeper.metadata.puffin import THETA_SKETCH, PuffinBlob, encode_blobs
@@ -452,6 +455,25 @@ def test_keys_come_from_a_file(command: Command, tmp_path: Path) -> None:
     assert [command(*call).code for call in (both, both[:2], (*both[:2], "--where", "nome = 1"))] == [2, 2, 2]
 
 
+def test_keys_may_be_dates(command: Command, tmp_path: Path) -> None:
+    table = command.catalog.create_table("ns.t", Schema(NestedField(1, "day", DateType())))
+    table.append(pa.table({"day": pa.array([dt.date(2026, 1, 31), dt.date(2026, 2, 1)])}))
+    listed = tmp_path / "days.csv"
+    listed.write_text("day\n2026-01-31\n2025-01-01\n")
+    answer = erased(command, "--keys", str(listed))
+    assert [place["rows"] for place in answer.json["places"] if place["rows"]] == [1]
+
+
+def test_workers_search_the_files(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In processes of their own, a task for each file."""
+    table = Hidden(command)
+    for _ in range(3):
+        table.append("bob", NEEDLE, "tom")
+    monkeypatch.setattr(search, "_TASK_BYTES", 1)
+    monkeypatch.setattr(local_engine, "SMALL_WORK_BYTES", 1)
+    assert erased(command).json["places"][0]["rows"] == 3
+
+
 # Passes and writers meanwhile.
 
 
@@ -462,8 +484,8 @@ def test_rows_that_a_pass_moves_meanwhile_are_found(command: Command, monkeypatc
         table.append("bob", NEEDLE, "tom")
     listed = Search._list
 
-    def moving(search: Search) -> None:
-        listed(search)
+    def moving(looking: Search) -> None:
+        listed(looking)
         monkeypatch.setattr(Search, "_list", listed)
         assert command("maintain", "ns.t", *LOCAL, *EVERYTHING_IS_OLD, "--operations", "all").code == 0
 
@@ -478,10 +500,10 @@ def test_a_table_that_never_rests_is_unknown(command: Command, monkeypatch: pyte
     table = Hidden(command)
     listed = Search._list
 
-    def vanishing(search: Search) -> None:
+    def vanishing(looking: Search) -> None:
         path = table.folder / "data" / "fleeting.parquet"
         path.write_bytes(b"PAR1")
-        listed(search)
+        listed(looking)
         path.unlink()
 
     monkeypatch.setattr(Search, "_list", vanishing)

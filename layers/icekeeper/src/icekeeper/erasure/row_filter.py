@@ -6,7 +6,7 @@ A row matches if an engine may say so: where engines disagree (a ``float`` and 0
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from itertools import product
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import PolicyError
-from icekeeper.metadata.types import FLOATS, UNORDERED
+from icekeeper.metadata.types import FLOATS, INTEGER_BITS, UNORDERED
 from icekeeper.operations.compaction.plan.predicates import FALSE, NULL, TRUE, Binding, Truth, and_, is_true, not_
 from icekeeper.operations.compaction.plan.value_ranges import Column, Values, anything
 from icekeeper.operations.compaction.plan.where import columns_of, parsed_filter
@@ -72,11 +72,15 @@ class RowFilter:
         if wanted.where is not None:
             return parsed_filter(wanted.where, self.schema, self.now_ms, "--where")
         kind = next((column.kind for column in columns_of(self.schema) if column.name == wanted.column), "")
-        is_exact = kind in FLOATS or kind.startswith("decimal")
+        keys: Sequence[Any] = wanted.keys
         try:
-            keys = tuple(Decimal(key) for key in wanted.keys) if is_exact else wanted.keys
-            condition = Comparison(Term(wanted.column, wanted.column), "in", keys)
-            return self._binding.truth(condition), condition
+            if kind in FLOATS or kind.startswith("decimal"):
+                keys = [Decimal(key) for key in keys]
+            condition = Comparison(Term(wanted.column, wanted.column), "in", tuple(keys))
+            truth = self._binding.truth(condition)
+            return truth, condition if kind not in ("int", "long") else replace(
+                condition, literals=tuple(map(int, keys))
+            )
         except (ValueError, ArithmeticError) as error:
             raise PolicyError(f"--keys: {error}") from None
 
@@ -116,7 +120,10 @@ class RowFilter:
                 array = known.get(column.field_id)
                 if array is None:
                     return _repeated(unknown_as, rows)
-                return _flags(binding.truth(test), column, array) if known_as is None else _repeated(known_as, rows)
+                if known_as is not None:
+                    return _repeated(known_as, rows)
+                listed = _listed(test, column, array)
+                return _flags(binding.truth(test), column, array) if listed is None else listed
 
             return pc.bit_wise_and(_arrays(rows).of(self._parsed[1], tested), _TRUE)
 
@@ -251,6 +258,24 @@ def _of_batch(batch: pa.RecordBatch, schema: Mapping[str, Any], column: Column) 
     for name in names[1:]:
         array = pc.struct_field(array, [name])
     return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _listed(test: Comparison, column: Column, array: pa.Array) -> pa.Array | None:
+    """The truth values of ``=`` or ``in`` of whole numbers or text, which Arrow compares as engines do; else ``None``.
+
+    There may be a million of them.
+    """
+    kind, literals = str if column.kind == "string" else int, test.literals
+    is_plain = column.kind in ("int", "long", "string") and test.term.transform is None and test.kind in ("=", "in")
+    if not is_plain or any(type(literal) is not kind for literal in literals):
+        return None
+    wanted: list[Any] = list(literals)
+    if kind is int:
+        limit = 1 << INTEGER_BITS[column.kind] - 1
+        wanted = [number for number in wanted if -limit <= number < limit]
+    is_wanted = pc.is_in(array, value_set=pa.array(wanted, array.type))
+    flags = pc.if_else(is_wanted, _TRUE, pa.scalar(FALSE, pa.uint8()))
+    return pc.if_else(array.is_valid(), flags, pa.scalar(NULL, pa.uint8()))
 
 
 def _flags(truth: Truth, column: Column, array: pa.Array) -> pa.Array:

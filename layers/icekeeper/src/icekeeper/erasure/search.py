@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icekeeper.aws.worker_keys import properties_for_workers
 from icekeeper.erasure.row_filter import RowFilter
 from icekeeper.errors import MaintenanceError
 from icekeeper.operations.compaction.plan.value_ranges import Column, Values, anything
@@ -91,7 +92,8 @@ def search_tasks(
             held = 0
         portions[-1].append(file)
         held += file.size
-    return [SearchTask(tuple(p), filter_, read_all, io_properties) for p in portions if p]
+    properties = properties_for_workers(io_properties)
+    return [SearchTask(tuple(p), filter_, read_all, properties) for p in portions if p]
 
 
 def search_files(task: SearchTask) -> list[Searched]:
