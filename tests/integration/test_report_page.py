@@ -206,8 +206,14 @@ def test_a_table_and_a_state_have_a_link(browser: Browser, hostile_page: Path) -
     assert browser.run(opened) is None
     evil = f"evil.{escaped(HOSTILE)}"
     address = quote(f"lake/{evil}", safe="!'()*")
+    browser.driver.get("about:blank")  # else it only changes the address
+    browser.console()
     browser.driver.get(f"{hostile_page.as_uri()}#{address}")
     browser.wait_for(f"{opened} === arguments[0]", evil)
+    headings = browser.run("return [...document.querySelectorAll('.detail h3')].map((one) => one.textContent)")
+    assert "Policy in force" in headings
+    assert browser.run("return document.querySelectorAll('#fleet svg').length") > 0
+    assert browser.console() == []
 
 
 def test_a_reason_names_files_without_their_folders_and_the_end_of_a_pause(browser: Browser, tmp_path: Path) -> None:

@@ -296,8 +296,6 @@
     pager,
   );
   show();
-  follow();
-  addEventListener("hashchange", follow);
   let before = 0;
   addEventListener("beforeprint", () => {
     before = view.page;
@@ -680,13 +678,10 @@
     if (t.warnings?.wrong_settings) return wide("Policy in force", faint("None, because the table's settings are wrong."));
     const own = Object.entries(t.policy ?? {}).map(([key, [value, source]]) => [key, setting(value), source]);
     const rest = Object.entries(data.defaults).filter(([key]) => !(key in (t.policy ?? {})));
-    const folded = el("details", {}, el("summary", {}, `${count(rest.length)} settings have their defaults`));
+    const all = own.length ? `${count(rest.length)} settings have their defaults` : "Every setting has its default";
+    const folded = el("details", {}, el("summary", {}, all));
     folded.append(grid(["setting", "value"], rest.map(([key, value]) => [key, setting(value)])));
-    return wide(
-      "Policy in force",
-      own.length ? grid(["setting", "value", "source"], own) : faint("Every setting has its default."),
-      folded,
-    );
+    return wide("Policy in force", own.length ? grid(["setting", "value", "source"], own) : undefined, folded);
   }
 
   function advice(t) {
@@ -707,4 +702,6 @@
   const late = Date.now() - data.now_ms;
   if (late > 6e5) document.getElementById("written").append(`, ${age(late)} ago; ages are as of then`);
   fleet();
+  follow();
+  addEventListener("hashchange", follow);
 })();
