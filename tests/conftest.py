@@ -53,7 +53,7 @@ copy_no_metadata()
 share_avro_schemas()
 
 # Servers and a JVM share two cores with the tests, so the time of an example is no evidence.
-hypothesis.settings.register_profile("icekeeper", deadline=None)
+hypothesis.settings.register_profile("icekeeper", deadline=None, max_examples=60)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
 hypothesis.settings.load_profile("icekeeper")
 

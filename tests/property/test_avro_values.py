@@ -103,7 +103,7 @@ def records(draw: st.DrawFn) -> tuple[Any, Any]:
     return schema, {f"t{n}": draw(values) for n, (_, values) in enumerate(fields)}
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(records())
 def test_any_value_reads_as_with_fastavro(made: tuple[Any, Any]) -> None:
     parsed: Any = parse_schema(made[0])
@@ -139,7 +139,7 @@ def facts_of(entry: ManifestEntry) -> tuple[Any, ...]:
     return int(entry.status), file.file_path, file.file_size_in_bytes, offsets, file.lower_bounds
 
 
-@settings(max_examples=examples(60))
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_a_damaged_manifest_is_refused_or_reads_as_with_fastavro(data: st.DataObject) -> None:
     """A lazily read value fails when it is read (rule: damage-ends-in-a-named-error)."""
@@ -288,7 +288,7 @@ ENTRIES = st.lists(st.sampled_from([b"\x02\x02x", b"\x06\x02y", b"\x02\x04zz", b
 DAMAGE = st.just(b"") | st.just(b"") | st.binary(max_size=3)
 
 
-@settings(max_examples=examples(150))
+@settings(max_examples=examples(100))
 @given(
     ENTRIES,
     ENTRIES,

@@ -104,7 +104,7 @@ def read_either_way(data: bytes) -> tuple[Any, Any]:
         return None if "cannot be parsed" in str(error) else plain, plain
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(60))
 @given(more=st.dictionaries(st.text(), VALUES), ascii_only=st.booleans(), indent=st.sampled_from((None, 2)))
 @example(more={"a": [1, 1.0, True, 1e308, -0.0, 2**200]}, ascii_only=True, indent=None)
 @example(more={"a": float("nan")}, ascii_only=True, indent=None)
@@ -115,7 +115,7 @@ def test_a_document_reads_as_with_json_loads(more: Mapping[str, Any], ascii_only
     assert repr(fast) == repr(plain)  # 1, 1.0 and True are equal
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(60))
 @given(st.binary(max_size=30), st.integers(0, 40))
 @example(b'"format-version": 3, "location": "again", "location": "twice"}', 1)
 @example(b"", 0)
@@ -126,7 +126,7 @@ def test_invalid_documents_are_refused_as_by_the_json_module(noise: bytes, at: i
         assert repr(fast) == repr(plain)
 
 
-@settings(max_examples=examples(100))
+@settings(max_examples=examples(60))
 @given(SUMMARIES)
 def test_the_prefilter_for_marks_skips_no_mark(summary: dict[str, str]) -> None:
     snapshot = Snapshot({"snapshot-id": 1, "timestamp-ms": 7, "summary": summary})

@@ -102,7 +102,7 @@ def files(
         yield target.read_bytes(), entry
 
 
-@settings(max_examples=examples(30), deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(
     kinds=st.lists(st.sampled_from([*KINDS, "long", "string"]), min_size=1, max_size=6),
     nested=st.sets(st.sampled_from(sorted(NESTED))),

@@ -48,7 +48,7 @@ def stored(partition: Sequence[Any]) -> list[Any]:
     ]
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(15))
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_written_manifests_are_read_back_unchanged(format_version: int, data: st.DataObject) -> None:
@@ -86,7 +86,7 @@ def by_section(
     return list(found.values())
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(15))
 @given(st.data())
 @pytest.mark.parametrize("format_version", [1, 2, 3])
 def test_the_manifest_list_entry_adds_up(format_version: int, data: st.DataObject) -> None:
@@ -190,7 +190,7 @@ def opens(comparison: str, literal: Any, low: Any, high: Any) -> bool:
     return judged[comparison]
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(300))
 @given(st.lists(uuid_values, min_size=1, max_size=8), st.lists(uuid_values, min_size=1, max_size=4))
 def test_a_planner_of_either_order_opens_manifests_with_a_match(values: list[bytes], literals: list[bytes]) -> None:
     """This holds for every comparison and for literals of either sign, and so for ``IN``, a list of literals
@@ -207,7 +207,7 @@ def test_a_planner_of_either_order_opens_manifests_with_a_match(values: list[byt
                         assert opens(name, literal, low, high), (name, order)
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(300))
 @given(st.lists(uuid_values, min_size=1, max_size=8))
 def test_bounds_of_uuids_are_the_narrowest_that_hold_in_both_orders(values: list[bytes]) -> None:
     bounds, own = uuid_bounds(values), (min(values), max(values))

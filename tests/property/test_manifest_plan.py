@@ -40,7 +40,7 @@ from support.values import ORDERS
 HERE = LocalEngine(1)
 
 
-@settings(max_examples=examples(40))  # real encoding is slow
+@settings(max_examples=examples(25))  # real encoding is slow
 @given(stored_manifests(), st.integers(2, 8), targets)
 def test_an_applied_plan_leaves_nothing_to_plan(stored: list[EncodedManifest], least: int, target: int) -> None:
     wanted = policy(min_manifests_to_rewrite=least)
@@ -51,7 +51,7 @@ def test_an_applied_plan_leaves_nothing_to_plan(stored: list[EncodedManifest], l
         assert isinstance(plan(after, wanted, target), Nothing)
 
 
-@settings(max_examples=examples(50))
+@settings(max_examples=examples(30))
 @given(stored_manifests(), targets, lane_sizes)
 def test_rewritten_manifests_hold_the_same_entries_in_partition_order_with_true_summaries(
     stored: list[EncodedManifest], target: int, lane_bytes: int | None
@@ -241,7 +241,7 @@ def test_a_manifest_without_live_entries_does_not_make_others_look_clustered() -
 # Cuts of merged manifests and bounds of lanes are even, and move to the end of a partition where possible.
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(120))
 @given(
     st.lists(st.tuples(st.integers(1, 50), st.booleans()), min_size=1, max_size=60),
     st.integers(1, 400),

@@ -90,7 +90,7 @@ def planned(contents: list[Content], **limits: int) -> tuple[Part, ...]:
     return parts
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(120))
 @given(CONTENTS)
 def test_every_byte_is_planned_once_and_in_order(contents: list[Content]) -> None:
     parts = planned(contents, **SMALL)
@@ -98,7 +98,7 @@ def test_every_byte_is_planned_once_and_in_order(contents: list[Content]) -> Non
     assert single_bytes(inside) == single_bytes(contents)
 
 
-@settings(max_examples=examples(200))
+@settings(max_examples=examples(120))
 @given(CONTENTS)
 def test_parts_are_within_the_limits(contents: list[Content]) -> None:
     parts = planned(contents, **SMALL)
@@ -413,7 +413,7 @@ def _outcome(inputs: list[Input], to: Path, target: CopyTarget) -> DataFile | No
         return str(error)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     change=st.sampled_from(CHANGES),

@@ -98,7 +98,7 @@ def evidence(parts: list[pa.RecordBatch], level: str = FULL) -> Evidence:
     return proof.evidence
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(15))
 @given(tables(), st.integers(1, 5), st.sampled_from(["1", "100000000"]), st.sampled_from(["truncate(2)", "full"]))
 def test_files_hold_the_written_rows_and_bounds_contain_them(table: pa.Table, size: int, group: str, mode: str) -> None:
     """This holds at both levels of proof; metrics of the entry are exact, and no bound excludes a value."""
@@ -192,7 +192,7 @@ def test_evidence_adds_up_in_any_order_and_grouping(table: pa.Table, size: int, 
     assert sum((evidence([part]) for part in shuffled), Evidence()) == whole
 
 
-@settings(max_examples=examples(25))
+@settings(max_examples=examples(15))
 @given(tables(), st.data())
 def test_a_changed_value_changes_the_checksum(table: pa.Table, data: st.DataObject) -> None:
     """This holds in any column, also nested; 0.0 and -0.0 are different values."""

@@ -265,7 +265,7 @@ def place(value: int | None, column: KeyColumn) -> tuple[int, int]:
     return (0, -value if column.descending else value)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(25))
 @given(rows_to_sort())
 def test_rows_are_in_the_order_of_their_comparison(drawn: tuple[list[pa.Array], list[KeyColumn]]) -> None:
     """This holds for both ways to sort; rows of equal keys keep their order."""

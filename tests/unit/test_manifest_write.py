@@ -93,7 +93,7 @@ def copied(metadata: TableMetadata, manifest: EncodedManifest) -> list[ManifestE
     return list(decode_manifest(put.data, put.manifest, metadata.specs[0]))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(stored())
 def test_a_copied_entry_states_every_value_that_it_inherited(found: tuple[TableMetadata, EncodedManifest]) -> None:
     """From every format version into every later version; repr, because NaN does not equal itself."""
