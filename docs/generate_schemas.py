@@ -152,7 +152,7 @@ REPAIR = fields(
                     "kind": text("a kind of mend or problem of docs/recovery.md"),
                     "path": text("the file"),
                     "detail": text("what is wrong, and why it is left"),
-                    "option": or_null(text("the option of `repair` that mends it; null: none does")),
+                    "option": or_null(text("the option of `repair`, or the command, that helps; null: none does")),
                 },
             ),
         ),

@@ -67,7 +67,11 @@ def maintained(command: Command) -> None:
     assert command("verify", "ns.t").code == 0
 
 
-def test_the_list_of_the_head_is_rebuilt_from_its_parent_and_its_manifests(command: Command) -> None:
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_the_list_of_the_head_is_rebuilt_from_its_parent_and_its_manifests(command: Command, version: str) -> None:
+    if version == "1":
+        command.catalog.drop_table("ns.t")
+        command.table(appends=4, properties={"format-version": "1"})
     head = snapshots(command)[-1]
     lost = list_of(head).read_bytes()
     list_of(head).unlink()

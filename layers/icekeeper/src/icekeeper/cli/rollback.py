@@ -103,7 +103,8 @@ def _print_advice(console: Console, document: Mapping[str, Any], catalog: str) -
     else:
         console.print(f"no tag keeps the old head {head}: {document['no_tag']}", soft_wrap=True)
     if document["aside"] is not None:
-        console.print(f"{document['aside']} keeps what can be read of it for 30 days", soft_wrap=True)
+        then = f"icekeeper repair {table} --catalog {catalog} names what to give up, so that snapshots expire again"
+        console.print(f"{document['aside']} keeps what can be read of it for 30 days; {then}", soft_wrap=True)
 
 
 def _count(rows: int | None) -> str:

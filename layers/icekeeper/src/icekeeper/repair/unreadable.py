@@ -231,6 +231,9 @@ def _proofs(
     table: _Table, namesakes: Mapping[str, Sequence[ListedObject]], snapshot: Snapshot
 ) -> Iterator[Sequence[ManifestFile] | Nothing]:
     ours = snapshot.snapshot_id
+    if snapshot.raw.get("key-id") is not None:
+        yield Nothing("it is encrypted")
+        return
     for child in table.metadata.snapshots.values():
         if child.parent_id == ours and (listed := table.lists.get(child.snapshot_id)) is not None:
             added = [manifest for manifest in listed if manifest.added_snapshot_id == child.snapshot_id]
