@@ -7,9 +7,10 @@ are streamed, and each file is read in batches.  Only row ids are kept, as a bit
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from pyroaring import BitMap64
@@ -20,7 +21,7 @@ from icekeeper.errors import MetadataUnreadable, TableUnsupported
 from icekeeper.metadata.delete_scope import DeleteIndex, partition_key
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.table_reader import TableReader, delete_index
-from icekeeper.model import FileKey, ManifestContent, ManifestEntry, ManifestFile
+from icekeeper.model import FileKey, LiveEntry, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.statistics.plan_statistics import RowFile
 from icekeeper.report.activity import Progress
 from icekeeper.rows.arrow_schema import arrow_type
@@ -28,7 +29,7 @@ from icekeeper.rows.file_rows import why_unreadable
 from icekeeper.rows.read_task import make_read_task, with_lineage
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.checks import Problem, ProblemKind, Verification, superseded_snapshots
-from icekeeper.verification.read_files import FilesToRead, ReadFile, read_files
+from icekeeper.verification.read_files import FilesToRead, read_files
 
 _File: TypeAlias = tuple[ManifestFile, ManifestEntry, tuple[ManifestEntry, ...]]
 """A chosen file, with the vector or the position deletes that matter for its row ids."""
@@ -78,21 +79,12 @@ def verify_deep(
     Raises:
         StorageError: the engine failed, or the table's name mapping is malformed.
     """
-    return _DeepVerification(loaded, storage, engine, extent, progress, known).run()
+    return _DeepVerification(loaded, storage, extent, known).run(engine, progress)
 
 
 class _DeepVerification:
-    def __init__(
-        self,
-        loaded: LoadedTable,
-        storage: Storage,
-        engine: Engine,
-        extent: Extent,
-        progress: Progress,
-        known: Verification,
-    ) -> None:
-        self._loaded, self._storage, self._engine = loaded, storage, engine
-        self._extent, self._progress, self._known = extent, progress, known
+    def __init__(self, loaded: LoadedTable, storage: Storage, extent: Extent, known: Verification) -> None:
+        self._loaded, self._storage, self._extent, self._known = loaded, storage, extent, known
         self._metadata = loaded.metadata
         self._reader = TableReader(loaded.metadata, storage.read)
         skipped = (ProblemKind.MISSING_FILE, ProblemKind.NOT_ALLOWED)
@@ -105,43 +97,43 @@ class _DeepVerification:
         self._rows_of: dict[str, int] = {}
         """The rows of data files that have deletion vectors."""
         self._seen: set[FileKey] = set()
-        self._done = self._unsupported = 0
+        self._total = 1
+        """About how many files are read."""
+        self._done = self._rows = self._unsupported = 0
+        self._problems = list(known.problems)
+        self._read: set[str] = set()
+        self._unread: dict[str, str] = {}
 
-    def run(self) -> Verification:
+    def run(self, engine: Engine, progress: Progress) -> Verification:
         heads = self._heads()
-        manifests = {m.manifest_path: m for found in heads.values() for m in found}
-        data, deletes = (
-            [m for m in manifests.values() if m.content is content and m.may_have_live_files]
-            for content in (ManifestContent.DATA, ManifestContent.DELETES)
-        )
-        found = self._chosen(deletes)
-        self._rows_of = {str(e.file.referenced_data_file): 0 for _, e in found if e.file.content_offset is not None}
+        manifests = {m.manifest_path: m for found in heads.values() for m in found if m.may_have_live_files}
+        # The newer of two rows with an id is the wrong one.
+        data = sorted(_of(manifests.values(), ManifestContent.DATA), key=lambda manifest: manifest.sequence_number)
+        deletes = [
+            pair for pair in self._entries(_of(manifests.values(), ManifestContent.DELETES)) if self._takes(*pair)
+        ]
+        self._rows_of = {str(e.file.referenced_data_file): 0 for _, e in deletes if e.file.content_offset is not None}
         current = self._metadata.current_snapshot
         listed = [] if current is None else heads.get(current.snapshot_id, [])
-        data.sort(key=lambda manifest: manifest.sequence_number)  # the newer of two rows with an id is the wrong one
-        total = int(sum(map(_live_files, (*data, *deletes))) * self._extent.share) or 1
-        files = self._data_files(data, self._deletes_of_rows(listed))
-        results = [*self._read(files, total, {m.manifest_path for m in listed})]
+        files = sum((m.added_files_count or 0) + (m.existing_files_count or 0) for m in manifests.values())
+        self._total = max(1, int(files * self._extent.share))
+        compared = {m.manifest_path for m in listed}
+        for round_ in _rounds(self._data_files(data, self._deletes_of_rows(listed))):
+            self._read_round(round_, compared, engine, progress)
         self._rows_of = {path: rows for path, rows in self._rows_of.items() if rows}
         # The vectors of a Puffin file belong into the same task.
-        by_path = sorted(found, key=lambda pair: pair[1].file.key[0])
-        results += self._read(((m, entry, ()) for m, entry in by_path), total, set())
-        return self._verification(results)
-
-    def _verification(self, results: Sequence[ReadFile]) -> Verification:
-        problems = [problem for result in results for problem in result.problems]
-        checked = {
-            **self._known.checked,
-            "read_files": len(results),
-            "read_rows": sum(result.rows for result in results),
-            **({"unsupported_files": self._unsupported} if self._unsupported else {}),
-        }
+        deletes.sort(key=lambda pair: pair[1].file.file_path)
+        for round_ in _rounds((*pair, ()) for pair in deletes):
+            self._read_round(round_, set(), engine, progress)
+        checked = {"read_files": self._done, "read_rows": self._rows}
+        if self._unsupported:
+            checked["unsupported_files"] = self._unsupported
         return replace(
             self._known,
-            problems=tuple(dict.fromkeys((*self._known.problems, *problems))),
-            checked=checked,
-            read=frozenset(result.path for result in results if not result.failure),
-            unread={result.path: result.failure for result in results if result.failure},
+            problems=tuple(dict.fromkeys(self._problems)),
+            checked={**self._known.checked, **checked},
+            read=self._read,
+            unread=self._unread,
         )
 
     def _heads(self) -> dict[int, list[ManifestFile]]:
@@ -168,22 +160,18 @@ class _DeepVerification:
             path = entry.file.file_path
             if path in self._rows_of:
                 self._rows_of[path] = entry.file.record_count
-            if self._takes(entry):
+            if self._takes(manifest, entry):
                 key = partition_key(manifest.partition_spec_id, entry.file.partition)
                 found = () if index is None else tuple(index.positions_of(path, key, entry.sequence_number or 0))
                 yield manifest, entry, found
 
-    def _chosen(self, manifests: Iterable[ManifestFile]) -> list[tuple[ManifestFile, ManifestEntry]]:
-        return [(manifest, entry) for manifest, entry in self._entries(manifests) if self._takes(entry)]
-
-    def _entries(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, ManifestEntry]]:
+    def _entries(self, manifests: Iterable[ManifestFile]) -> Iterator[LiveEntry]:
         """The live entries; ``verify`` has reported manifests that cannot be read."""
         for manifest in manifests:
             with suppress(MetadataUnreadable):
-                for _, entries in self._reader.entries([manifest]):
-                    yield from ((manifest, entry) for entry in entries if entry.is_live)
+                yield from self._reader.live_entries([manifest])
 
-    def _takes(self, entry: ManifestEntry) -> bool:
+    def _takes(self, manifest: ManifestFile, entry: ManifestEntry) -> bool:
         file = entry.file
         if file.key in self._seen or file.file_path in self._skipped or not self._storage.allows(file.file_path):
             return False
@@ -191,54 +179,32 @@ class _DeepVerification:
         if not self._extent.takes(entry, self._metadata):
             return False
         is_vector = file.content_offset is not None and file.key_metadata is None
-        if not is_vector and why_unreadable(file, (), {}):
-            self._unsupported += 1
-            return False
-        return True
+        is_unsupported = not is_vector and why_unreadable(file, (), {}) is not None
+        self._unsupported += is_unsupported
+        return not is_unsupported
 
-    def _read(
-        self,
-        files: Iterable[_File],
-        total: int,
-        with_ids: set[str],
-    ) -> Iterator[ReadFile]:
-        """Read files in rounds; row ids of files in the manifests ``with_ids`` are compared."""
-        tasks: list[FilesToRead] = []
-        compared: set[str] = set()
-        portion: list[_File] = []
-        size = 0
-        for manifest, entry, deletes in files:
-            if portion and (size + entry.file.content_bytes > _TASK_BYTES or len(portion) == _TASK_FILES):
-                tasks.append(self._task(portion))
-                portion, size = [], 0
-                if len(tasks) == _ROUND_TASKS:
-                    yield from self._round(tasks, total, compared)
-                    tasks, compared = [], set()
-            portion.append((manifest, entry, deletes))
-            size += entry.file.content_bytes
-            if manifest.manifest_path in with_ids:
-                compared.add(entry.file.file_path)
-        if portion:
-            tasks.append(self._task(portion))
-        yield from self._round(tasks, total, compared)
-
-    def _round(self, tasks: Sequence[FilesToRead], total: int, compared: set[str]) -> Iterator[ReadFile]:
-        if not tasks:
-            return
-        ends = [0]
-        for task in tasks:
-            ends.append(ends[-1] + len(task.files))
-        before = self._done
+    def _read_round(
+        self, round_: Sequence[Sequence[_File]], compared: Set[str], engine: Engine, progress: Progress
+    ) -> None:
+        """Read the files of some tasks; row ids of files in the manifests ``compared`` are compared."""
+        ends = list(accumulate(map(len, round_), initial=self._done))
         what = f"verify: {self._loaded.name}"
-        found = self._engine.map(
-            read_files, tasks, lambda done: self._progress(what, min(total, before + ends[done]), total)
-        )
-        self._done += ends[-1]
-        for result in (result for results in found for result in results):
-            more: list[Problem] = []
-            if result.row_ids and result.path in compared:
-                more = self._row_ids.add(result.path, result.row_ids)
-            yield replace(result, problems=(*result.problems, *more), row_ids=b"")
+
+        def on_done(tasks: int) -> None:
+            progress(what, min(self._total, ends[tasks]), self._total)
+
+        results = engine.map(read_files, [self._task(portion) for portion in round_], on_done)
+        self._done = ends[-1]
+        for portion, found in zip(round_, results, strict=True):
+            for (manifest, _, _), result in zip(portion, found, strict=True):
+                self._rows += result.rows
+                self._problems += result.problems
+                if result.row_ids and manifest.manifest_path in compared:
+                    self._problems += self._row_ids.add(result.path, result.row_ids)
+                if result.failure:
+                    self._unread[result.path] = result.failure
+                else:
+                    self._read.add(result.path)
 
     def _task(self, portion: Sequence[_File]) -> FilesToRead:
         inputs = [
@@ -267,8 +233,26 @@ class _DeepVerification:
         )
 
 
-def _live_files(manifest: ManifestFile) -> int:
-    return (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+def _of(manifests: Iterable[ManifestFile], content: ManifestContent) -> list[ManifestFile]:
+    return [manifest for manifest in manifests if manifest.content is content]
+
+
+def _rounds(files: Iterable[_File]) -> Iterator[list[list[_File]]]:
+    """The files in portions of a task, and the tasks in rounds whose entries and results are in memory together."""
+    round_: list[list[_File]] = [[]]
+    size = 0
+    for file in files:
+        more = file[1].file.content_bytes
+        if round_[-1] and (size + more > _TASK_BYTES or len(round_[-1]) == _TASK_FILES):
+            if len(round_) == _ROUND_TASKS:
+                yield round_
+                round_ = []
+            round_.append([])
+            size = 0
+        round_[-1].append(file)
+        size += more
+    if round_[-1]:
+        yield round_
 
 
 def whole_schema(metadata: TableMetadata) -> dict[str, Any]:
