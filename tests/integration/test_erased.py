@@ -369,6 +369,19 @@ def a_text(table: Hidden) -> str:
     return "has a format that is not read"
 
 
+def an_orphan_without_ids(table: Hidden) -> str:
+    table.write("data/plain.parquet", pa.table({"name": ["ann"], "mail": [NEEDLE]}))
+    return "plain.parquet"
+
+
+def a_linked_file(table: Hidden) -> str:
+    """A listing leaves links out, but readers follow them."""
+    path, elsewhere = local_path(table.append("bob", "tom")), table.command.warehouse / "elsewhere.parquet"
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+    return "is not listed"
+
+
 def a_lost_list(table: Hidden) -> str:
     table.append("bob")
     snapshot = table.table.refresh().snapshots()[0]
@@ -376,7 +389,10 @@ def a_lost_list(table: Hidden) -> str:
     return "does not exist"
 
 
-@pytest.mark.parametrize("hide", [encrypted, an_encrypted_orphan, a_damaged_orphan, a_text, a_lost_list])
+@pytest.mark.parametrize(
+    "hide",
+    [encrypted, an_encrypted_orphan, a_damaged_orphan, a_text, an_orphan_without_ids, a_linked_file, a_lost_list],
+)
 def test_what_cannot_be_read_is_unknown(hide: Callable[[Hidden], str], command: Command) -> None:
     table = Hidden(command)
     why = hide(table)
@@ -384,6 +400,15 @@ def test_what_cannot_be_read_is_unknown(hide: Callable[[Hidden], str], command: 
     assert (answer.code, answer.json["answer"], places(answer)) == (4, "unknown", set())
     (found,) = answer.json["unknown"]
     assert why in found["reason"]
+
+
+def test_checksums_and_markers_hold_no_values(command: Command) -> None:
+    table = Hidden(command)
+    for name, content in (("_SUCCESS", b""), (".f.parquet.crc", b"crc\0" + bytes(8)), ("version-hint.text", b"17\n")):
+        (table.folder / "metadata" / name).write_bytes(content)
+    assert erased(command).code == 0
+    (table.folder / "metadata" / ".g.crc").write_bytes(NEEDLE.encode())
+    assert erased(command).code == 4
 
 
 def test_what_is_denied_is_unknown(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,7 +533,7 @@ def test_a_table_that_never_rests_is_unknown(command: Command, monkeypatch: pyte
 
     monkeypatch.setattr(Search, "_list", vanishing)
     answer = erased(command)
-    assert (answer.code, "vanished before it was read" in answer.json["unknown"][0]["reason"]) == (4, True)
+    assert (answer.code, "or vanished before it was read" in answer.json["unknown"][0]["reason"]) == (4, True)
 
 
 def test_people_see_each_place_once_and_the_certificate_is_saved(command: Command, tmp_path: Path) -> None:

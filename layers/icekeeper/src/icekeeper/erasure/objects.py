@@ -37,8 +37,8 @@ ObjectKey: TypeAlias = tuple[str, str, str]
 _AVRO_HEADER_BYTES = 1024 * 1024
 _FORMATS = ((b"PAR1", "PARQUET"), (b"ORC", "ORC"))
 _AVRO, _PUFFIN = b"Obj\x01", b"PFA1"
-# Files that writers leave beside data, which hold no values.
-_WITHOUT_VALUES = (".crc", "/_SUCCESS", f"/{VERSION_HINT}")
+# Hadoop's checksums of a file, which hold no values (``ChecksumFileSystem.CHECKSUM_VERSION``).
+_CHECKSUMS = b"crc\0"
 _PARTITION_STATISTICS = frozenset({"partition", "spec_id", "data_record_count"})
 
 
@@ -86,8 +86,6 @@ class ObjectReader:
             MetadataUnreadable: it is damaged.
             ArrowException, OSError, ValueError: likewise.
         """
-        if listed.size == 0 or listed.path.endswith(_WITHOUT_VALUES):
-            return None
         start = self._start(listed)
         kind = next((kind for magic, kind in _FORMATS if start.startswith(magic)), None)
         if kind is not None:
@@ -98,11 +96,13 @@ class ObjectReader:
             self._puffin(listed, found)
         elif start.startswith((b"{", GZIP_MAGIC)):
             self._json(listed, found)
-        else:
+        elif not start.startswith(_CHECKSUMS) and not (listed.path.endswith(VERSION_HINT) and start.strip().isdigit()):
             found.unknown = f"{listed.path} has a format that is not read"
         return None
 
     def _start(self, listed: ListedObject) -> bytes:
+        if listed.size == 0:
+            return _CHECKSUMS
         with self.storage.translated(listed.path), self._opened(listed) as stream:
             return bytes(stream.read(4))
 
@@ -127,8 +127,7 @@ class ObjectReader:
         readable = ReadableFile(
             listed.path,
             kind,
-            name_mapping=name_mapping(self.metadata),
-            by_position=self.metadata.current_schema["fields"],
+            name_mapping=name_mapping(self.metadata),  # without it, the columns of a file without ids are unknown
             file_size_in_bytes=listed.size,
         )
         return FileToRead(readable, listed.size, False, listed.version)

@@ -20,7 +20,7 @@ from icekeeper.text import counted
 _DAY_MS = 86_400_000
 _LONGEST_DAYS = 4096
 NOT_COVERED = (
-    "replicas and backups of the bucket",
+    "replicas and backups of the bucket, and parts of unfinished uploads",
     "caches and spilled files of engines",
     "other tables, and copies of this table",
 )

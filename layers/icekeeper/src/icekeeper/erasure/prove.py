@@ -153,14 +153,14 @@ class Search:
                     raise OperationRefused(f"{now.name}: {what} while its objects were read; call again")
             has_moved = now.metadata_location != before.metadata_location
             self.moved += has_moved
-            if not has_moved and not vanished:
-                return
-            if number < _MOST_ROUNDS - 1:
-                self.loaded = now
-        # What was in the metadata, but not in the listing any more, may have moved to where nothing was looked at.
-        for path in [*vanished, *self._unlisted()]:
+            if (not has_moved and not vanished) or number == _MOST_ROUNDS - 1:
+                break
+            self.loaded = now
+        # A file that the listing lacks may have moved to where nothing was looked at, or is behind a link.
+        lacking = [path for path in self._unlisted() if has_moved or self._is_there(path)]
+        for path in [*vanished, *lacking]:
             self.listing[key_of(path)] = ListedObject(path, 0, None)
-            self._unknown(path, f"{path} vanished before it was read, whenever it was tried")
+            self._unknown(path, f"{path} is not listed, or vanished before it was read")
 
     # What the metadata say.
 
@@ -259,6 +259,12 @@ class Search:
         """The data and delete files that the head needs, and that no listing has."""
         kept = {path for i in self.loaded.metadata.snapshots for path in self.manifests.get(i, ())}
         return (path for key, path in self._named() if not kept.isdisjoint(self.live.get(key, ())))
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            return self.storage.size(path) is not None
+        except StorageError:
+            return True
 
     def _status(self, path: str) -> ListedObject | None:
         try:
