@@ -711,6 +711,33 @@ def test_output_for_people_has_no_class_names() -> None:
     assert stream.getvalue().endswith("failed  nothing freed; compact: moved\n1 pass, 1 not succeeded: nothing freed\n")
 
 
+def test_the_history_of_a_fleet_leaves_out_operations_that_changed_nothing() -> None:
+    none = {"bytes_freed": 0, "files_before": 0, "files_after": 0, "requests_saved": 0, "cost_usd": 0}
+    entry = {"catalog": "lake", "table": "ns.t", "started_ms": 0, "duration_ms": 1, **none}
+    summary = "compact: compacted 4 files into 1; expire_snapshots: no snapshots to expire"
+    metrics = {
+        "compact.files_merged": 4,
+        "expire_snapshots.duration_ms": 8,
+        "expire_snapshots.snapshots_kept_for_writers": 0,
+    }
+    pause = {"status": "succeeded", "summary": "pause: somebody paused the table", "metrics": {}}
+
+    def shown(past: dict[str, Any], *, is_of_fleet: bool) -> str:
+        stream = io.StringIO()
+        totals = {"passes": 1, "failed": 0, **none}
+        print_passes(Console(file=stream, width=400), [{**entry, **past}], totals, is_of_fleet=is_of_fleet)
+        return stream.getvalue().splitlines()[0].partition("nothing freed; ")[2]
+
+    for status, is_of_fleet, expected in (
+        ("succeeded", True, "compact: compacted 4 files into 1"),
+        ("succeeded", False, summary),
+        ("partial", True, summary),
+    ):
+        past = {"status": status, "summary": summary, "metrics": metrics}
+        assert shown(past, is_of_fleet=is_of_fleet) == expected
+    assert shown(pause, is_of_fleet=True) == pause["summary"]
+
+
 def test_a_pass_does_not_repeat_a_sentence_of_the_line_above() -> None:
     disabled = "maintenance is disabled (this call)"
     parts = [skipped(operation, disabled) for operation in list(Operation)[:3]]

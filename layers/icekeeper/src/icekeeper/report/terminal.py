@@ -378,6 +378,16 @@ def print_pins(console: Console, pins: Sequence[Mapping[str, Any]]) -> None:
     print_rows(console, rows, "no pin holds this table")
 
 
+def _changes(past: Mapping[str, Any]) -> Sequence[str]:
+    """The lines of a pass; of one that succeeded, those of operations that changed something, if any did."""
+    lines = lines_of(past["summary"])
+    if past["status"] != "succeeded":
+        return lines
+    counts = (key for key, value in past["metrics"].items() if value and not key.endswith(".duration_ms"))
+    changed = {key.partition(".")[0] for key in counts}
+    return [line for line in lines if line.partition(":")[0] in changed] or lines
+
+
 def print_passes(
     console: Console, passes: Sequence[Mapping[str, Any]], totals: Mapping[str, int | float], *, is_of_fleet: bool
 ) -> None:
@@ -388,7 +398,8 @@ def print_passes(
         status = Text(past["status"], style=_STYLES.get(past["status"], ""))
         named = [Text(f"{past['catalog']} {past['table']}")] if is_of_fleet else []
         took = Text(f"{past['duration_ms'] / 1000:.1f} s")
-        rows.append((began, took, status, *named, Text("; ".join((_effect(past), *lines_of(past["summary"]))))))
+        lines = _changes(past) if is_of_fleet else lines_of(past["summary"])
+        rows.append((began, took, status, *named, Text("; ".join((_effect(past), *lines)))))
     none = "no pass is recorded in this period" if is_of_fleet else "no pass that changed something is recorded"
     print_rows(console, rows, none)
     if passes:
