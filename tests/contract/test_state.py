@@ -464,7 +464,8 @@ def test_a_renamed_or_moved_table_keeps_its_loads(open_store: OpenStore, called:
     assert (store.loads(IDENTITY), paths(store)) == ((), [])
 
 
-def test_pending_and_adopted_loads_are_protected_and_loads_of_dead_jobs_are_not(open_store: OpenStore) -> None:
+def test_all_loads_that_have_not_failed_are_protected_even_those_of_dead_jobs(open_store: OpenStore) -> None:
+    """A dead job may wake up; only the state FAILED stops it from committing its files."""
     store, now_ms = open_store(), 1_000
     memory = TableMemory(store, IDENTITY, lambda: now_ms)
     for name, state, expires_ms in (
@@ -476,7 +477,7 @@ def test_pending_and_adopted_loads_are_protected_and_loads_of_dead_jobs_are_not(
     ):
         load = replace(a_load(name), prefixes=(f"s3://bucket/t/{name}",), state=state, expires_ms=expires_ms)
         store.staging.stage(load, [f"s3://bucket/t/file-{name}"])
-    kept = ("adopted", "pending", "running")
+    kept = ("adopted", "dead", "pending", "running")
     assert memory.staged_paths() == tuple(
         path for name in kept for path in (f"s3://bucket/t/{name}", f"s3://bucket/t/file-{name}")
     )

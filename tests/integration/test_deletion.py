@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
+from icekeeper.catalogs.catalog import Catalog, identity_of
 from icekeeper.deletion import delete as deletion
 from icekeeper.deletion import table_claims as new_manifests
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
@@ -19,12 +19,12 @@ from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import MetadataUnreadable, OperationRefused
 from icekeeper.machine.clock import system_clock
 from icekeeper.metadata.table_reader import References, reachable_files
-from icekeeper.model import CatalogId, TableName
+from icekeeper.model import CatalogId
 from icekeeper.pass_context.context import OperationContext, PassLimits
 from icekeeper.policy import resolve
 from icekeeper.runtime import Runtime
 from icekeeper.state.claims import SeenHead
-from icekeeper.state.staging import LoadOrigin, StagedLoad
+from icekeeper.state.staging import StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.storage.allowed_locations import AllowedLocations
 from icekeeper.storage.paths import normalise
@@ -128,26 +128,6 @@ def test_files_adopted_staged_or_pinned_before_their_batch_are_kept(table: Maint
     result = deleted(table, paths, before_batch_of=actions)
     assert sorted(result.deleted) == [paths[0], paths[1], paths[2], paths[4], paths[6]]
     assert sorted(result.spared) == [paths[3], paths[5], paths[7]]
-    assert table.verify().ok
-
-
-def test_a_file_is_kept_while_it_passes_from_a_job_to_the_table(table: MaintainedTable) -> None:
-    """A job that seemed dead lands and removes its record just after the head was read (models/sweep.pml)."""
-    (path,) = planted(table, 1)
-    Path(path).write_bytes(Path(normalise(table.data_files()[0].file_path)).read_bytes())
-    identity = identity_of(table.catalog, table.loaded)
-    job = StagedLoad(identity=identity, name="J", origin=LoadOrigin.JOB, changed_ms=system_clock(), expires_ms=2**62)
-    job = table.state.staging.stage(job, [path])
-
-    class Landing(ScriptedCatalog):
-        def load(self, name: TableName) -> LoadedTable:
-            found = super().load(name)
-            if table.state.staging.forget(job):
-                table.table.add_files([Path(path).as_uri()])
-            return found
-
-    result = deleted(table, [path], catalog=Landing(table.catalog))
-    assert (result.deleted, result.spared) == ([], [path])
     assert table.verify().ok
 
 

@@ -32,7 +32,7 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, create_by_region, position_delete
-from support.maintained_table import EAGER, NAME, MaintainedTable, maintained_table, new_table
+from support.maintained_table import EAGER, NAME, MaintainedTable, maintained_table, new_table, without_leases
 from support.moments import Moment, at
 from support.scripted_catalog import ScriptedCatalog
 
@@ -420,6 +420,19 @@ def test_a_job_that_slept_while_its_files_were_cleaned_does_not_commit_them(tabl
     assert maintain(Interrupting(after=sleep_a_little)).status is Status.SUCCEEDED
     assert (loads(table), table.verify().ok) == ((), True)
 
+    # Orphan removal leaves its files alone: only marking the record as failed stops the job from committing them.  A
+    # sweep of a table that shares the folder does not take this table's lease.
+    def sleep_while_orphans_are_removed() -> None:
+        now[0] += LATER_MS - HOUR_MS
+        later(table, "remove_orphans", by_ms=LATER_MS - HOUR_MS)
+
+    table.append(78)
+    table.append(79)
+    with without_leases():
+        assert maintain(Interrupting(after=sleep_while_orphans_are_removed)).status is Status.SUCCEEDED
+    assert sorted(table.readers_agree()) == sorted([*ids, 77, 78, 79])
+    assert loads(table) == ()
+
 
 # Later passes clean the files of jobs that were killed or could not settle their record.
 
@@ -504,7 +517,7 @@ def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
     beyond = table.plant(f"data/{stem}-a4.parquet", data)
     strangers = {table.plant(f"data/{stem}{name}.parquet", data) for name in ("", "-1-a0", "-a")}
     held = HeldFiles(table.handle.memory(table.loaded), table.storage.read)
-    held.look_at_loads()
+    held.look(table.metadata)
     assert [path for path in (first, *others, beyond) if not held.hold(path)] == []
     assert set(map(normalise, table.run(Operation.REMOVE_ORPHANS).files_deleted)) == strangers
     listed: list[str] = []

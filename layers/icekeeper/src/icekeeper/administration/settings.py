@@ -161,7 +161,7 @@ def safety_bounds(
         StorageError: the state store cannot be read, or the list cannot be written.
     """
     metadata, policy = loaded.metadata, resolved.policy
-    pins, loads = memory.pins(), [load for load in memory.staged_loads() if load.is_protected(now_ms)]
+    pins, loads = memory.pins(), [load for load in memory.staged_loads() if load.is_protected]
     pinned = {pin.snapshot_id for pin in pins}
     oldest = next((snap.snapshot_id for snap in metadata.in_commit_order if snap.snapshot_id in pinned), None)
     files = list(chain.from_iterable(map(memory.staged_files, loads)))

@@ -91,8 +91,7 @@ class FileNeeds:
         refuse_if_left_to_collector(context.stores.storage(table), table)
         self.references = References() if references is None else references
         self.held = HeldFiles(context.memory, context.stores.storage(table).read)
-        self.held.look_at_loads()
-        self.held.look_at_pins(table.metadata)
+        self.held.look(table.metadata)
         self.shared = SharedReferences(context, (), table, self.references)
         self._context, self._table = context, table
         self._home = table.metadata.location
@@ -219,7 +218,6 @@ class FileNeeds:
         """
         self._owned_now = tuple(map(compared, self._owned))
         self.shared.look_again()
-        self.held.look_at_loads()
         now = self._context.load()
         if now.metadata.uuid != self._table.metadata.uuid:
             raise OperationRefused(f"table {now.name} was replaced by another table; nothing more was deleted")
@@ -231,7 +229,7 @@ class FileNeeds:
             new = reachable_files(self._context.reader(now), now.metadata_location, self.references)
             self._since.update(map(any_spelling, new))
             self._seen = now.metadata_location
-        self.held.look_at_pins(now.metadata)
+        self.held.look(now.metadata)
 
     def _look_for_other_formats(self, paths: Iterable[str]) -> None:
         storage = self._context.stores.storage(self._table)

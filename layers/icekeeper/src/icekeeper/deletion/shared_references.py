@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 class HeldFiles:
-    """The files that pins and staged loads hold, as of the last :meth:`look_at_loads` and :meth:`look_at_pins`.
+    """The files that pins and staged loads hold, as of the last :meth:`look`.
 
     A pin may be added after an expiry has read the pins and before it commits.  The expiry finds such a pin here
     before it deletes a file, with all snapshots that it expired behind the pin (rule: pin-is-a-horizon).
@@ -66,26 +66,16 @@ class HeldFiles:
         self._documents: dict[str, TableMetadata] = {}
         self._followed: set[tuple[int, str]] = set()
 
-    def look_at_loads(self) -> None:
-        """Read the staged loads again.
-
-        This comes before the head is loaded: a job forgets its load as soon as its commit has landed, so its files are
-        in these loads or in that head.
-
-        Raises:
-            StorageError: the state store cannot be read.
-        """
-        loads = self._memory.staged_loads()
-        if loads != self._loads:
-            self._loads, self._staged = loads, PathSet(self._memory.staged_paths_of(loads))
-
-    def look_at_pins(self, now: TableMetadata) -> None:
-        """Read the pins again.  ``now``: the table's newest state, whose snapshots are kept without a pin.
+    def look(self, now: TableMetadata) -> None:
+        """Read the state store again.  ``now``: the table's newest state, whose snapshots are kept without a pin.
 
         Raises:
             MetadataUnreadable: the references of a pinned snapshot cannot be read.
             StorageError: the state store cannot be read.
         """
+        loads = self._memory.staged_loads()
+        if loads != self._loads:
+            self._loads, self._staged = loads, PathSet(self._memory.staged_paths_of(loads))
         for pin in self._memory.pins():
             self._pinned.add(any_spelling(pin.metadata_location))
             try:
@@ -316,9 +306,8 @@ class SharedReferences:
             if identity.uuid and followed.identity.copy == identity.copy:
                 followed.references = References(set(known.snapshots), set(known.manifests))
             with self._reading(followed):
-                followed.held.look_at_loads()
                 self._follow(followed)
-                followed.held.look_at_pins(followed.table.metadata)
+                followed.held.look(followed.table.metadata)
         for followed in _newest_entries(self._followed.values()):
             # The caller looks for newer metadata of the cleaned table itself.
             if followed.identity.copy != identity.copy:
@@ -381,7 +370,6 @@ class SharedReferences:
                 self._look_again(key, known)
 
     def _look_again(self, key: tuple[CatalogId, TableName], known: _Followed) -> None:
-        known.held.look_at_loads()
         try:
             now = known.newest()
         except MaintenanceError as error:
@@ -394,12 +382,11 @@ class SharedReferences:
         followed = known
         if now.metadata.uuid != known.table.metadata.uuid:
             followed = self._followed[key] = _Followed(self._context, known.found, now)
-            followed.held.look_at_loads()
         has_moved = now.metadata_location != known.table.metadata_location
         followed.table = now
         if has_moved:
             self._follow(followed)
-        followed.held.look_at_pins(now.metadata)
+        followed.held.look(now.metadata)
 
     def _look_beside(self, followed: _Followed) -> None:
         """Add the references of newer metadata that a table's catalog entry does not know; errors as above."""

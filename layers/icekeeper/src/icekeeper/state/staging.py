@@ -58,9 +58,10 @@ class StagedLoad:
     """When a rewrite counts as dead unless it extends its record; ``None`` for users' loads."""
     file_count: int = 0
 
-    def is_protected(self, now_ms: int) -> bool:
-        """Whether its files must not be deleted."""
-        return self.state is not LoadState.FAILED and not self.is_dead(now_ms)
+    @property
+    def is_protected(self) -> bool:
+        """Whether its files must not be deleted.  A dead job may wake up: only FAILED stops it from committing them."""
+        return self.state is not LoadState.FAILED
 
     def is_dead(self, now_ms: int) -> bool:
         """Whether it is a pending job that stopped extending its record, because its process ended."""

@@ -64,8 +64,7 @@ class TableMemory:
 
     def staged_paths_of(self, loads: Iterable[StagedLoad]) -> tuple[str, ...]:
         """As :meth:`staged_paths`, for loads that were read already."""
-        now_ms = self.clock()
-        protected = [load for load in loads if load.is_protected(now_ms)]
+        protected = [load for load in loads if load.is_protected]
         return tuple(chain.from_iterable((*load.prefixes, *self.staged_files(load)) for load in protected))
 
     def staged_files(self, load: StagedLoad) -> Iterator[str]:
