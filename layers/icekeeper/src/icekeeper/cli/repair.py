@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from icekeeper.verification.checks import Verification
 
 
+Keep: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--keep", metavar="N", min=1, help="which entry stays of a file that is listed twice, differently"),
+]
 PointTo: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -40,12 +44,7 @@ def repair(
     drop_missing: Annotated[
         bool, typer.Option("--drop-missing", help="drop files that are gone for good; their rows are lost")
     ] = False,
-    keep: Annotated[
-        int | None,
-        typer.Option(
-            "--keep", metavar="N", min=1, help="which entry stays of a file that is listed twice, differently"
-        ),
-    ] = None,
+    keep: Keep = None,
     branch: Annotated[
         str | None, typer.Option("--branch", metavar="NAME", help="the branch to repair, by default that of the policy")
     ] = None,
