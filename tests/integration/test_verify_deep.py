@@ -16,6 +16,7 @@ import pytest
 from icekeeper.engines.engine import Engine
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.errors import StorageError
+from icekeeper.metadata.puffin import DELETION_VECTOR, PuffinBlob, encode_blobs
 from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile, FileContent, ManifestEntry
 from icekeeper.report.activity import silent
@@ -294,6 +295,22 @@ def with_vector(table: MaintainedTable, row: int, positions: list[int], **entry:
     return path
 
 
+def refooted(table: MaintainedTable, *, records: int = 2, **properties: str) -> str:
+    """The footer of a Puffin file describes its vector, which has two positions, so."""
+    path, data_file = with_vector(table, 250, [1, 2]), file_of(table, 250)
+    old = vectors(table)[data_file].file
+    start = old.content_offset or 0
+    vector = local_path(path).read_bytes()[start : start + (old.content_size_in_bytes or 0)]
+    about = {"referenced-data-file": data_file, "cardinality": "2"} | {
+        key.replace("_", "-"): value for key, value in properties.items()
+    }
+    data, (blob,) = encode_blobs([(PuffinBlob(DELETION_VECTOR, (), 0, 0, about), vector)], {})
+    local_path(path).write_bytes(data)
+    new = replace(old, content_offset=blob.offset, file_size_in_bytes=len(data), record_count=records)
+    commit_files(table, [new], {old.key: ""})
+    return path
+
+
 def crc(table: MaintainedTable) -> str:
     vector = vectors(table)[file_of(table, 0)].file
     flip(vector.file_path, (vector.content_offset or 0) + 20)
@@ -333,6 +350,21 @@ OF_V3: dict[str, tuple[Callable[[MaintainedTable], str], str, str]] = {
         partial(with_vector, row=250, positions=[1, 2], record_count=3),
         "deletion_vector",
         "its entry says 3 positions, the vector holds 2",
+    ),
+    "footer of another data file": (
+        partial(refooted, referenced_data_file="file:///other"),
+        "deletion_vector",
+        "the footer of its Puffin file names another data file than ",
+    ),
+    "footer of another cardinality": (
+        partial(refooted, cardinality="3"),
+        "deletion_vector",
+        "the footer of its Puffin file states another number of positions",
+    ),
+    "number without end in a footer": (
+        partial(refooted, records=3, cardinality="9" * 5000),
+        "unreadable_data",
+        "it contains 2 positions, but its manifest says 3",
     ),
     "checksum of a vector": (crc, "unreadable_data", "the checksum is wrong"),
     "id twice in a file": (

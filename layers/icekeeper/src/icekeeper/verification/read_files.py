@@ -43,6 +43,8 @@ from icekeeper.verification.row_checks import (
 _AT_ONCE = 4
 """Files of an object store that are read at once: small files mostly wait for answers."""
 _FOOTER_READ = 64 * 1024
+_MOST_DIGITS = 19
+"""Of a number of positions."""
 _FOOTER_FRAME = 16
 """The bytes of a Puffin footer beside its payload (Puffin specification, "Footer structure")."""
 
@@ -218,7 +220,7 @@ def decoded_vector(file: DataFile, blob: Mapping[str, str], storage: Storage) ->
         return vector_positions(*place, file.record_count, storage)
     except FileUnreadable:
         stated = blob.get("cardinality", "")
-        if not stated.isdecimal() or int(stated) == file.record_count:
+        if not stated.isdecimal() or len(stated) > _MOST_DIGITS or int(stated) == file.record_count:
             raise
         return vector_positions(*place, int(stated), storage)
 
