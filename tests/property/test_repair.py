@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from pyarrow import orc
 
 from icekeeper.commit.snapshot import DELETE, OVERWRITE, REPLACE, SnapshotWriter
 from icekeeper.metadata.document import Snapshot
 from icekeeper.metadata.manifest_write import encode_manifest
+from icekeeper.metadata.types import comparable, decode, encode
 from icekeeper.metadata.updates import apply_updates
 from icekeeper.model import DataFile, EntryStatus, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.repair.damage import duplicates
-from icekeeper.repair.file_metrics import with_own_row_ids
+from icekeeper.repair.file_facts import facts_at
+from icekeeper.repair.file_metrics import corrected, decoded_columns, suspicious_columns, with_own_row_ids
 from icekeeper.repair.plan import EntryMend, Found, Head, MendKind, RepairOptions, existing, plan_of
+from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.storage.storage import Storage
 from support.listed_manifests import ListedManifests, path_of
 from support.plans import data_file
 
@@ -239,3 +250,72 @@ def test_a_plan_is_the_same_after_other_writers_merged_its_manifests(rows: list[
     assume(rows[0] != 9)
     changed = replace(mends[0], becomes=existing(mends[0].entry))
     assert plan_of(head, "main", [Found(mends=(changed, *mends[1:]))]).digest != first.digest
+
+
+# What files say about themselves, in every format.
+
+COLUMNS: dict[str, tuple[pa.DataType, Any, st.SearchStrategy[Any]]] = {
+    "long": (pa.int64(), "long", st.integers(-(2**63), 2**63 - 1)),
+    "string": (pa.string(), "string", st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20)),
+    "double": (pa.float64(), "double", st.floats()),
+    "date": (pa.date32(), {"type": "int", "logicalType": "date"}, st.integers(-10_000, 10_000)),
+    "binary": (pa.binary(), "bytes", st.binary(max_size=20)),
+    "boolean": (pa.bool_(), "boolean", st.booleans()),
+    "decimal(9, 2)": (pa.decimal128(9, 2), None, st.integers(-(10**9) + 1, 10**9 - 1)),
+}
+
+
+def stored(kind: str, file_format: str, values: list[Any], path: Path) -> bool:
+    """Write a file of a column; false if the writer at hand cannot."""
+    arrow, avro, _ = COLUMNS[kind]
+    field = pa.field("c", arrow, metadata={"PARQUET:field_id": "1", "iceberg.id": "1"})
+    if kind.startswith("decimal"):
+        array = pa.array([None if v is None else Decimal(v).scaleb(-2) for v in values], arrow)
+    else:
+        array = pa.array(values, pa.int32() if kind == "date" else arrow).cast(arrow)
+    table = pa.table([array], schema=pa.schema([field]))
+    if file_format == "PARQUET":
+        pq.write_table(table, path, row_group_size=2)
+    elif file_format == "ORC":
+        orc.write_table(table, path)
+    elif avro is None:
+        return False
+    else:
+        schema = {"type": "record", "name": "r", "fields": [{"name": "c", "type": ["null", avro], "field-id": 1}]}
+        with path.open("wb") as sink:
+            fastavro.writer(sink, schema, [{"c": value} for value in values])
+    return True
+
+
+@given(st.sampled_from(["PARQUET", "ORC", "AVRO"]), st.sampled_from(sorted(COLUMNS)), st.data())
+def test_an_entry_without_truth_gets_that_of_its_file(file_format: str, kind: str, data: st.DataObject) -> None:
+    """Whatever an entry says about a column, afterwards its counts are exact and its bounds hold every value."""
+    values = data.draw(st.lists(st.none() | COLUMNS[kind][2], min_size=1, max_size=6))
+    bounds = st.none() | COLUMNS[kind][2]
+    lower, upper = ({1: encode(kind, v)} if v is not None else None for v in (data.draw(bounds), data.draw(bounds)))
+    fields = [{"id": 1, "name": "c", "required": False, "type": kind}]
+    schema = {"type": "struct", "schema-id": 0, "fields": fields}
+    leaves = {leaf.field_id: leaf for leaf in leaf_columns(schema)}
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "f"
+        assume(stored(kind, file_format, values, path))
+        size, storage = path.stat().st_size, Storage({})
+        counts: dict[str, Any] = {
+            name: {1: data.draw(st.integers(0, 6))} for name in ("value_counts", "null_value_counts")
+        }
+        entry = data_file(
+            str(path), 1, records=9, file_format=file_format, lower_bounds=lower, upper_bounds=upper, **counts
+        )
+        facts = facts_at(str(path), file_format, storage)
+        columns = decoded_columns(entry, suspicious_columns(entry, facts, leaves), schema, storage)
+    found = corrected(entry, size, facts, columns, leaves)
+    present = [value for value in values if value is not None]
+    ordered = sorted(comparable(kind, value) for value in present if value == value)  # NaN differs from itself
+    assert (found.file_size_in_bytes, found.record_count) == (size, len(values))
+    assert (found.value_counts, found.null_value_counts) == ({1: len(values)}, {1: len(values) - len(present)})
+    if ordered and found.lower_bounds:
+        assert comparable(kind, decode(kind, found.lower_bounds[1])) <= ordered[0]
+    if ordered and found.upper_bounds:
+        assert comparable(kind, decode(kind, found.upper_bounds[1])) >= ordered[-1]
+    again = suspicious_columns(found, facts, leaves)
+    assert corrected(found, size, facts, {i: columns[i] for i in again if i in columns}, leaves) == found

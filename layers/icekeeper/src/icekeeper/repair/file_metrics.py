@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import isnan
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow as pa
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.errors import FileUnreadable
 from icekeeper.machine.metering import WorkThreads
-from icekeeper.metadata.types import encode, truncated_lower, truncated_upper
+from icekeeper.metadata.types import decode, encode, truncated_lower, truncated_upper
 from icekeeper.model import DataFile, FileContent, ManifestEntry
 from icekeeper.repair.file_facts import FileFacts, excludes, facts_at
 from icekeeper.repair.plan import EntryMend, Found, Head, MendKind, RepairOptions, Unmended, existing
@@ -119,7 +120,15 @@ def _is_suspicious(file: DataFile, field_id: int, facts: FileFacts, leaf: LeafCo
         if count is not None and field_id in found and found[field_id] != count:
             return True
     ranges = facts.bounds.get(field_id, ()) if leaf.has_bounds else ()
-    return any(excludes(file, field_id, leaf.iceberg_type, low, high) for low, high in ranges)
+    return any(_misleads(file, leaf, low, high) for low, high in ranges)
+
+
+def _misleads(file: DataFile, leaf: LeafColumn, low: Any, high: Any) -> bool:
+    """Whether an entry's bounds do not contain these values, or are NaN, which some readers compare with."""
+    stated = [bound for found in (file.lower_bounds, file.upper_bounds) if (bound := (found or {}).get(leaf.field_id))]
+    if leaf.is_float and any(len(bound) in (4, 8) and isnan(decode(leaf.iceberg_type, bound)) for bound in stated):
+        return True
+    return excludes(file, leaf.field_id, leaf.iceberg_type, low, high)
 
 
 def decoded_columns(
@@ -159,7 +168,7 @@ def corrected(
         leaf, kind, low, high = leaves[field_id], leaves[field_id].iceberg_type, found.low, found.high
         if leaf.is_float and low is not None:  # either sign of zero may be the least or the greatest value
             low, high = low or -0.0, high or 0.0
-        if low is None or not leaf.has_bounds or not excludes(file, field_id, kind, low, high):
+        if low is None or not leaf.has_bounds or not _misleads(file, leaf, low, high):
             continue
         if field_id in lower:
             lower[field_id] = truncated_lower(kind, encode(kind, low), _BOUND_LENGTH)
