@@ -18,9 +18,6 @@ from fractions import Fraction
 from functools import partial, reduce
 from typing import Any, TypeAlias
 
-from pyiceberg.expressions.literals import StringLiteral
-from pyiceberg.types import TimeType, UUIDType
-
 from icekeeper.metadata.transforms import CALENDAR, MICROS_PER_DAY, span_of, unit_of
 from icekeeper.metadata.types import (
     FLOATS,
@@ -250,10 +247,11 @@ def _raw(column: Column, literal: Literal) -> Any:
             return float(literal)  # type: ignore[arg-type]
         if _is_number(kind):
             return _exact(kind, literal)
-        if kind == "uuid" and isinstance(literal, str):
-            return StringLiteral(literal).to(UUIDType()).value
-        if kind == "time" and isinstance(literal, str):
-            return StringLiteral(literal).to(TimeType()).value
+        if kind in ("uuid", "time") and isinstance(literal, str):
+            from pyiceberg.expressions.literals import StringLiteral
+            from pyiceberg.types import TimeType, UUIDType
+
+            return StringLiteral(literal).to(UUIDType() if kind == "uuid" else TimeType()).value
     except (ValueError, ArithmeticError, TypeError):
         pass
     raise ValueError(f"Could not convert {literal!r} into a {kind}, which column {column.name} is")

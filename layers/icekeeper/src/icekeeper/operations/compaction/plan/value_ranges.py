@@ -15,8 +15,6 @@ from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter
-from pyiceberg.transforms import BucketTransform
-from pyiceberg.types import IcebergType
 
 from icekeeper.metadata.transforms import MICROS_PER_DAY, NO_BUCKETS, is_known, span_of
 from icekeeper.metadata.types import (
@@ -141,6 +139,9 @@ def bucket_of(kind: str, buckets: int, value: Any) -> int:
 
 @lru_cache(maxsize=256)
 def _bucket_function(kind: str, buckets: int) -> Callable[[Any], Any]:
+    from pyiceberg.transforms import BucketTransform
+    from pyiceberg.types import IcebergType
+
     return BucketTransform(buckets).transform(TypeAdapter(IcebergType).validate_python(kind))
 
 

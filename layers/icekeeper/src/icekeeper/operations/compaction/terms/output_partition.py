@@ -13,20 +13,9 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import TypeAdapter
-from pyiceberg.transforms import (
-    IdentityTransform,
-    MonthTransform,
-    Transform,
-    TruncateTransform,
-    UnknownTransform,
-    VoidTransform,
-    YearTransform,
-    parse_transform,
-)
-from pyiceberg.types import DecimalType, IcebergType
 
 from icekeeper.metadata.delete_scope import decode_bound, partition_key
 from icekeeper.metadata.document import TableMetadata
@@ -34,6 +23,11 @@ from icekeeper.metadata.types import INTEGER_BITS, UNITS_PER_DAY, decimal_of, de
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.terms.output_names import civil_date
 from icekeeper.rows.arrow_schema import leaf_columns
+
+# PyIceberg's transforms take a tenth of the start of a command, and few tables need them.
+if TYPE_CHECKING:
+    from pyiceberg.transforms import Transform
+    from pyiceberg.types import IcebergType
 
 _CONTEXT = decimal.Context(prec=76)
 
@@ -115,6 +109,10 @@ def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[Tar
     """
     if _fixed_field(spec, types) is not None:
         return None
+    if not spec["fields"]:
+        return []
+    from pyiceberg.transforms import UnknownTransform, VoidTransform, parse_transform
+
     fields = []
     for field in spec["fields"]:
         source_id, name = int(field["source-id"]), str(field["transform"])
@@ -130,6 +128,8 @@ def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[Tar
 
 def _function(transform: Transform[Any, Any], kind: str) -> Callable[[Any], Any]:
     """A transform of columns of a type as a function from raw values to raw values."""
+    from pyiceberg.transforms import IdentityTransform, MonthTransform, TruncateTransform, YearTransform
+
     if isinstance(transform, IdentityTransform):
         return lambda raw: raw
     if isinstance(transform, YearTransform | MonthTransform):
@@ -228,6 +228,8 @@ def _months(kind: str, raw: int) -> int:
 
 def pyiceberg_type(kind: str) -> IcebergType:
     """PyIceberg's object for a primitive type."""
+    from pyiceberg.types import DecimalType, IcebergType
+
     found = decimal_of(kind)
     return TypeAdapter(IcebergType).validate_python(kind) if found is None else DecimalType(*found)
 

@@ -11,8 +11,6 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.transforms import BucketTransform, TruncateTransform
-from pyiceberg.types import BinaryType, DecimalType
 
 from icekeeper.errors import TableUnsupported
 from icekeeper.machine.metering import WorkThreads
@@ -161,6 +159,9 @@ def _key_function(transform: str, kind: str) -> _KeyFunction:
     if name == "identity":
         return _ordered
     if name == "bucket" and number is not None:
+        from pyiceberg.transforms import BucketTransform
+        from pyiceberg.types import BinaryType
+
         # Texts and bytes have the same hash, and text need not be UTF-8.
         hashed = BinaryType() if kind == "string" else pyiceberg_type(kind)
         return _by_value(BucketTransform(number).transform(hashed), pa.int32())
@@ -224,6 +225,9 @@ def _truncation(width: int, kind: str) -> _KeyFunction:
         return lambda array: _first_characters(array, width)
     if kind == "binary":
         return lambda array: pc.binary_slice(array, 0, width)
+    from pyiceberg.transforms import TruncateTransform
+    from pyiceberg.types import DecimalType
+
     decimal = pyiceberg_type(kind)
     assert isinstance(decimal, DecimalType)
     # Truncating downwards may need one digit more than the type has.
