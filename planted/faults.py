@@ -389,4 +389,36 @@ _MENDS = (
     ),
 )
 
-FAULTS = (*_EXPIRY, *_DELETION, *_COMMITS, *_ROWS, *_MENDS, *_DAMAGE)
+# What counts as proof that rows are gone.
+_ERASED = (
+    Fault(
+        "what cannot be read counts as gone",
+        "erasure/places.py",
+        '"unknown" if unknown else "gone"',
+        '"gone"',
+        ("tests/integration/test_erased.py",),
+    ),
+    Fault(
+        "the head is not read again after the objects",
+        "erasure/prove.py",
+        "if (not has_moved and not vanished) or number == _MOST_ROUNDS - 1:",
+        "if number >= 0:",
+        ("tests/integration/test_erased.py",),
+    ),
+    Fault(
+        "a column that a delete file lacks is null",
+        "erasure/row_filter.py",
+        "        if len(known) < len(self.columns):\n",
+        "        if False:\n",
+        ("tests/property/test_erased_rows.py",),
+    ),
+    Fault(
+        "removed files leave no trace in manifests",
+        "erasure/prove.py",
+        "if trace is Trace.CERTAIN or text_trace(",
+        "if text_trace(",
+        ("tests/integration/test_erased.py",),
+    ),
+)
+
+FAULTS = (*_EXPIRY, *_DELETION, *_COMMITS, *_ROWS, *_MENDS, *_DAMAGE, *_ERASED)

@@ -182,7 +182,8 @@ class Search:
                 spec = metadata.specs.get(manifest.partition_spec_id)
                 if spec is not None and snapshot.manifest_list and summary_trace(self.filter, manifest, spec):
                     self.found[key_of(snapshot.manifest_list)].whats[What.BOUNDS] = 0
-        new = {path: m for listed in self.manifests.values() for path, m in listed.items() if path not in self._decoded}
+        listed_now = (self.manifests[i] for i in metadata.snapshots if i in self.manifests)
+        new = {path: m for listed_ in listed_now for path, m in listed_.items() if path not in self._decoded}
         with WorkThreads(_AT_ONCE, thread_name_prefix="erased") as pool:
             for start in range(0, len(new), _AT_ONCE):
                 some = list(new.values())[start : start + _AT_ONCE]
