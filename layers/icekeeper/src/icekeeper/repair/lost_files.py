@@ -72,6 +72,8 @@ def lost_files(head: Head, options: RepairOptions, loaded: LoadedTable, storage:
             parts.append(Found(unmended=(_uncertain(path),)))
         elif isinstance(again := _found_again(group, namesakes, kinds, storage), Found):
             parts.append(again)
+        elif others := [other for other, _ in namesakes.get(_name(path), ())]:
+            parts.append(Found(unmended=(_alike(path, others, again),)))
         else:
             parts += [_dropped(one, head, options, again) for one in group]
     return Found(
@@ -184,6 +186,15 @@ def _why_another(stream: pa.NativeFile, files: Sequence[DataFile], kinds: Mappin
         return why_other_vectors(stream, files)
     facts = facts_of(stream, file.file_format)
     return why_another(file, file.file_size_in_bytes, facts, kinds) or why_other_positions(file, facts)
+
+
+def _alike(path: str, others: Sequence[str], hints: str) -> Unmended:
+    """The finding about a lost file of whose name there are other files: it may not be gone for good."""
+    sentence = (
+        f"{path} is gone, and is not dropped while {', '.join(others)} has its name, although the entry describes "
+        f"another file{hints}; copy the right file to its path, or remove those, and repair again"
+    )
+    return Unmended(kind=ProblemKind.MISSING_FILE.value, path=path, sentence=sentence)
 
 
 def _dropped(one: Lost, head: Head, options: RepairOptions, hints: str) -> Found:
