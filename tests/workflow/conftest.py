@@ -1,7 +1,4 @@
-"""Two workers run the workflows: real tables in the first, scripted tables in the second.
-
-Each worker has its own moto and engine, which take longer to start than most of these tests take to run.
-"""
+"""One worker runs the workflows: its moto and engine take longer to start than most of these tests take to run."""
 
 from __future__ import annotations
 
@@ -29,15 +26,13 @@ LAKES = {
 }
 
 _HERE = Path(__file__).parent
-_REAL = {"test_pipeline"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
-            is_real = item.path.stem in _REAL
-            item.add_marker(pytest.mark.xdist_group("workflow of real tables" if is_real else "workflow"))
+            item.add_marker(pytest.mark.xdist_group("workflow"))
 
 
 @pytest.fixture(autouse=True)
