@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -29,7 +29,7 @@ from icekeeper.erasure import search
 from icekeeper.erasure.prove import Search
 from icekeeper.errors import StorageError
 from icekeeper.metadata.puffin import THETA_SKETCH, PuffinBlob, encode_blobs
-from icekeeper.model import DataFile, FileContent
+from icekeeper.model import DataFile, FileContent, TableName
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import MotoServer
 from support.command import CATALOG, EVERYTHING_IS_OLD, LOCAL, Answer, Command, digest, local_path, one_sentence
@@ -550,7 +550,14 @@ def test_people_see_each_place_once_and_the_certificate_is_saved(command: Comman
     assert document["statement"].startswith("1 place still stored matching rows, or values of them, at 20")
 
 
-# Older versions of objects.
+# Object stores.
+
+
+def as_catalog(name: str, properties: dict[str, str], patch: pytest.MonkeyPatch) -> Catalog:
+    """A catalog that the command finds, too."""
+    for key, value in properties.items():
+        patch.setenv(f"PYICEBERG_CATALOG__{name}__{key.upper().replace('-', '_').replace('.', '__')}", value)
+    return load_catalog(name, **properties)
 
 
 def test_older_versions_of_a_bucket_are_looked_at(
@@ -558,12 +565,10 @@ def test_older_versions_of_a_bucket_are_looked_at(
 ) -> None:
     properties = {**moto_server.s3_properties, "type": "sql", "uri": f"sqlite:///{tmp_path}/b.db"}
     properties["warehouse"] = "s3://kept-versions/lake"
-    for key, value in properties.items():
-        monkeypatch.setenv(f"PYICEBERG_CATALOG__B__{key.upper().replace('-', '_').replace('.', '__')}", value)
     client = Storage(moto_server.s3_properties).s3
     client.create_bucket(Bucket="kept-versions")
     client.put_bucket_versioning(Bucket="kept-versions", VersioningConfiguration={"Status": "Enabled"})
-    catalog = SqlCatalog("B", **properties)
+    catalog = as_catalog("B", properties, monkeypatch)
     catalog.create_namespace("ns")
     table = catalog.create_table("ns.t", SCHEMA)
     table.append(rows("ann", "zoe"))
@@ -638,3 +643,36 @@ def decoded(path: Path) -> str:
     if data.startswith(b"Obj\x01"):
         return str(list(fastavro.reader(io.BytesIO(data))))
     return data.decode(errors="replace")
+
+
+def test_a_table_bucket_of_seaweedfs(
+    command: Command, table_bucket: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = as_catalog("W", table_bucket, monkeypatch)
+    catalog.create_namespace("ns")
+    table = catalog.create_table("ns.t", SCHEMA)
+    table.append(rows("bob", NEEDLE, "tom"))
+    answer = command("erased", "ns.t", "--where", WHERE, "--json", catalog="W")
+    assert (answer.code, places(answer)) == (1, {("ref", "main", VISIBLE)})
+    table.delete(WHERE)
+    assert command(*TIDY, "expire_snapshots,remove_orphans", catalog="W").code == 0
+    answer = command("erased", "ns.t", "--where", WHERE, "--json", catalog="W")
+    assert answer.code == 0
+    storage = Storage(open_catalog("W").load(TableName(("ns",), "t")).io_properties)
+    listed = {found.path: (found.etag or "").strip('"') for found in storage.list(table.location())}
+    assert objects(answer) == listed
+
+
+def test_statistics_of_a_snapshot_with_the_row_are_a_place(command: Command) -> None:
+    """Sketches hold hashes of the rows of their snapshot, also of the row that is hidden."""
+    table = Hidden(command)
+    under_positions(table)
+    assert command("maintain", "ns.t", *LOCAL, "--operations", "compute_statistics").code == 0
+    answer = erased(command)
+    statistics = "statistics over the rows"
+    assert {("ref", "main", statistics), ("ref", "main", HIDDEN)} <= places(answer)
+    for _ in range(4):
+        if answer.code == 1:
+            follow(table, answer)
+            answer = erased(command)
+    assert answer.code == 0, answer.json["places"]

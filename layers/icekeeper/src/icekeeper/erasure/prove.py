@@ -166,8 +166,8 @@ class Search:
 
     def _follow(self) -> None:
         """Read the manifests of snapshots that are new, and the traces in them."""
-        metadata, storage = self.loaded.metadata, self.storage
-        reader = TableReader(metadata, storage.read)
+        metadata = self.loaded.metadata
+        reader = TableReader(metadata, self.storage.read)
         self.lost = {}
         for snapshot in metadata.snapshots.values():
             if snapshot.snapshot_id in self.manifests:
@@ -193,10 +193,6 @@ class Search:
                     else:
                         self._decoded.add(manifest.manifest_path)
                         self._note(manifest.manifest_path, "", manifest.partition_spec_id, entries)
-        for raw in metadata.statistics:
-            fields = {int(i) for blob in raw.get("blob-metadata") or () for i in blob.get("fields") or ()}
-            if fields.intersection(column.field_id for column in self.filter.columns):
-                self.found[key_of(str(raw["statistics-path"]))].sketches.add(int(raw["snapshot-id"]))
 
     def _entries(self, manifest: ManifestFile) -> list[ManifestEntry] | str:
         """The entries of a manifest, or why it cannot be read."""
