@@ -104,12 +104,13 @@ LEFT = {*((kind, "in another folder") for kind in MISDESCRIBED), ("size", "at an
 LEFT |= {("gone", "at another address")}  # that store does not answer
 
 
+@pytest.mark.parametrize("version", ["1", "2"])
 @pytest.mark.parametrize("is_same_file", [True, False])
 @pytest.mark.parametrize(("first", "second"), list(itertools.combinations(KINDS, 2)))
 def test_a_pair_of_damages_is_mended_or_loses_nothing(
-    command: Command, first: str, second: str, is_same_file: bool
+    command: Command, first: str, second: str, is_same_file: bool, version: str
 ) -> None:
-    table = Damaged(command)
+    table = Damaged(command, {"format-version": version})
     KINDS[first](table, 0)
     KINDS[second](table, 0 if is_same_file else 1)
     repairs = [command("repair", "ns.t", *EVERYTHING) for _ in range(3)]

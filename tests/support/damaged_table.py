@@ -19,8 +19,8 @@ Record = dict[str, Any]
 class Damaged:
     """A healthy table of three appends, with tools to break it."""
 
-    def __init__(self, command: Command) -> None:
-        self.table: Table = command.table(appends=3)
+    def __init__(self, command: Command, properties: dict[str, str] | None = None) -> None:
+        self.table: Table = command.table(appends=3, properties=properties or {})
         self.location = str(self.table.metadata_location)
         self.metadata_path = local_path(self.location)
         snapshot = self.table.current_snapshot()
