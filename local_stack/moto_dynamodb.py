@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from threading import RLock
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from moto.core.responses import ActionResult
+from moto.dynamodb import models
 from moto.dynamodb.models.table import Table
 from moto.dynamodb.responses import DynamoHandler
+
+_NO_COPY_OF_TABLES = SimpleNamespace(deepcopy=lambda found: found if isinstance(found, Table) else copy.deepcopy(found))
 
 
 @contextmanager
@@ -30,7 +35,10 @@ def dynamodb_that_keeps_its_promises() -> Iterator[None]:
         token = handler.body.get("ClientRequestToken")
         if token in landed:
             return ActionResult({})
-        answer = transact(handler)
+        # moto copies all tables, so that it can undo the first actions of a transaction whose later ones fail.
+        is_single = len(handler.body["TransactItems"]) == 1
+        with mock.patch.object(models, "copy", _NO_COPY_OF_TABLES) if is_single else nullcontext():
+            answer = transact(handler)
         landed.add(token)
         return answer
 

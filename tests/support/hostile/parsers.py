@@ -461,7 +461,7 @@ def control_document(folder: Path) -> Any:
 
     def read(data: bytes) -> None:
         (folder / "d.json").write_bytes(data)
-        bucket.find_object("d.json", Shape)
+        bucket.find_document("d.json", Shape)
 
     return read, {**json_bombs(), "another shape": lambda: b'{"kind":7}', "a list": lambda: b"[]"}
 

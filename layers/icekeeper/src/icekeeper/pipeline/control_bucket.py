@@ -87,20 +87,12 @@ class ControlBucket:
             return None
         return _parse(data, path)
 
-    def find_object(self, key: str, shape: type[BaseModel]) -> Mapping[str, Any] | None:
-        """As :meth:`find`, for a JSON object that must have at least the fields of ``shape``
-        (rule: documents-are-not-trusted).
+    def find_document(self, key: str, shape: type[AnyShape]) -> AnyShape | None:
+        """As :meth:`find`, for a JSON object, as a checked model (rule: documents-are-not-trusted).
 
         Raises:
             StorageError: also when a field is missing or malformed, because somebody changed the document.
         """
-        found: Mapping[str, Any] | None = self.find(key)
-        if found is not None:
-            self._checked(key, found, shape)
-        return found
-
-    def find_document(self, key: str, shape: type[AnyShape]) -> AnyShape | None:
-        """As :meth:`find_object`, as a checked model."""
         found = self.find(key)
         return None if found is None else self._checked(key, found, shape)
 
@@ -108,7 +100,7 @@ class ControlBucket:
         """The objects of a JSON list; an empty list when there is no document.
 
         Raises:
-            StorageError: as :meth:`find_object`.
+            StorageError: as :meth:`find_document`.
         """
         found = self.find(key)
         return [] if found is None else self._checked(key, found, list[shape])  # type: ignore[valid-type]
@@ -277,7 +269,9 @@ class Work(_Document):
 
 
 class EndedStep(_Document):
-    """The outcome of a step."""
+    """The outcome of a step, with all that its operation reports."""
+
+    model_config = ConfigDict(extra="allow")
 
     status: str
     summary: str
@@ -344,7 +338,8 @@ class PassDocuments:
 
     def outcome(self, step: str) -> Mapping[str, Any] | None:
         """The outcome of a step that ended, as it was written."""
-        return self.control.find_object(f"{self.folder}/{step}.json", EndedStep)
+        found = self._found(f"{step}.json", EndedStep)
+        return None if found is None else found.model_dump()
 
     def write_outcome(self, step: str, document: Mapping[str, Any]) -> None:
         self.control.write(f"{self.folder}/{step}.json", document)
