@@ -676,3 +676,23 @@ def test_statistics_of_a_snapshot_with_the_row_are_a_place(command: Command) -> 
             follow(table, answer)
             answer = erased(command)
     assert answer.code == 0, answer.json["places"]
+
+
+@pytest.mark.parametrize(("hide", "settings"), [(in_an_orphan, {}), (in_a_snapshot, {"max_snapshots_to_keep": "1"})])
+def test_a_pass_by_the_policy_removes_a_place_on_its_day(
+    hide: Callable[[Hidden], None], settings: dict[str, str], command: Command
+) -> None:
+    table = Hidden(command)
+    hide(table)
+    for key, value in settings.items():
+        assert command("policy", "set", "ns.t", f"{key}={value}").code == 0
+    (place,) = erased(command).json["places"]
+    on = dt.datetime.fromisoformat(place["gone_on"]).replace(tzinfo=dt.UTC)
+    days = (on.date() - dt.datetime.now(dt.UTC).date()).days
+    answers = {}
+    for day in (days - 1, days + 1):
+        table.made.late_ms = day * 86_400_000
+        asked = {"operations": "expire_snapshots,remove_orphans"}
+        table.made.runtime.maintain(TableName(("ns",), "t"), asked, table.made.engine, names_table=True)
+        answers[day] = erased(command).code
+    assert answers == {days - 1: 1, days + 1: 0}
