@@ -168,6 +168,7 @@ def test_row_ids_are_dropped_beyond_the_limit() -> None:
     scattered = BitMap64(range(0, 2**24, 2**12)).serialize()
     assert known.add("a", BitMap64([1]).serialize()) == known.add("b", scattered) == []
     assert known.add("c", scattered) == []
+    assert known.left_out == 1
 
 
 @given(st.integers(1, 9), st.integers(0, 9), st.booleans())

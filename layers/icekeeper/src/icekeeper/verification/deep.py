@@ -126,8 +126,8 @@ class _DeepVerification:
         for round_ in _rounds((*pair, ()) for pair in deletes):
             self._read_round(round_, set(), engine, progress)
         checked = {"read_files": self._done, "read_rows": self._rows}
-        if self._unsupported:
-            checked["unsupported_files"] = self._unsupported
+        limits = {"unsupported_files": self._unsupported, "uncompared_files": self._row_ids.left_out}
+        checked |= {what: count for what, count in limits.items() if count}
         return replace(
             self._known,
             problems=tuple(dict.fromkeys(self._problems)),
@@ -273,10 +273,13 @@ class RowIds:
     def __init__(self, most_bytes: int = _MOST_ID_BYTES) -> None:
         self._all: BitMap64 | None = BitMap64()
         self._most_bytes, self._bytes = most_bytes, 0
+        self.left_out = 0
+        """The files whose ids were not compared with others, because the ids took too much memory."""
 
     def add(self, path: str, serialized: bytes) -> list[Problem]:
         """Take in the ids of a file as a worker serialized them; ids are dropped if they take too much memory."""
         if self._all is None:
+            self.left_out += 1
             return []
         ids = BitMap64.deserialize(serialized)
         twice = self._all.intersection(ids)
