@@ -72,8 +72,9 @@ fuzz: $(STAMP) $(FUZZER_STAMP) ## fuzz every reader of foreign files by coverage
 planted: $(STAMP) ## plant faults in the code, and see that the tests find each of them (part of nightly)
 	$(BIN)/python -m planted
 
-# They make more commits, tables of every writer and operation, and explore the demonstration, with the nightly profile.
-NIGHTLY_TOO := $(addprefix tests/,contract/test_contention.py integration/test_demo.py interop/test_java_tables.py interop/test_reader_matrix.py)
+# With the nightly profile they make more commits and tables, explore the demonstration, and send more signals.
+NIGHTLY_TOO := $(addprefix tests/,contract/test_contention.py integration/test_demo.py \
+	integration/test_interrupted_command.py interop/test_java_tables.py interop/test_reader_matrix.py)
 
 nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000 histories under fire, planted faults, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly $(NIGHTLY_TOO)

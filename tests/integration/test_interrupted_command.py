@@ -18,6 +18,7 @@ from icekeeper.operation_facts import Operation
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.report.outcome import OperationOutcome
 from support.command import EVERYTHING_IS_OLD, Command, one_sentence
+from support.examples import NIGHTLY
 from support.interrupted_process import (
     has_ended,
     partitioned,
@@ -255,17 +256,18 @@ def test_commits_before_an_interrupt_are_reported_and_recorded(
 
 
 @pytest.mark.usefixtures("java_and_servers")
-def test_an_interrupt_ends_the_work_of_spark(command: Command) -> None:
-    """Java and its workers print nothing, and no process is left.  SIGTERM reaches none of them."""
+@pytest.mark.parametrize("number", [signal.SIGINT, *([signal.SIGTERM] if NIGHTLY else [])])
+def test_an_interrupt_ends_the_work_of_spark(command: Command, number: signal.Signals) -> None:
+    """Java and its workers print nothing, and no process is left."""
     table = partitioned(command)
     before = sorted_rows(table.metadata_location)
     stall(table)
     with running("maintain", "ns.t", "--engine", "spark", "--json") as process:
         wait_for(lambda: any(map(waits_for_a_pipe, processes_below(process.pid, b"pyspark.daemon"))), seconds=120)
         started = processes_below(process.pid)
-        os.killpg(process.pid, signal.SIGINT)
+        process.send_signal(number) if number == signal.SIGTERM else os.killpg(process.pid, number)
         out, err = process.communicate(timeout=60)
-    assert process.returncode == EXIT_INTERRUPTED
+    assert process.returncode == 128 + number
     found = one_sentence(err)
     assert found == (
         "interrupted during compact; no commit landed, the table is unchanged; this or a later pass deletes those of "
