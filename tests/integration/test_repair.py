@@ -277,6 +277,15 @@ def test_a_manifest_that_its_list_hides_is_listed_anew(command: Command, damaged
     assert verified(command)[:2] == (True, [])
 
 
+def test_a_manifest_whose_list_states_another_length_is_listed_anew(command: Command, damaged: Damaged) -> None:
+    before, manifest = rows(command), damaged.manifests[1]
+    damaged.edit_list(lambda listed: entry(listed, manifest).update(manifest_length=7))
+    answer = repair(command, "--yes")
+    assert (answer.code, answer.json["operation"], answer.json["repaired_manifests"]) == (0, "replace", 1), answer
+    assert answer.json["mends"][0]["detail"].endswith("the manifest list says that it has 7 bytes")
+    assert (rows(command), verified(command)[:2]) == (before, (True, []))
+
+
 def test_each_branch_is_repaired_for_itself(command: Command, damaged: Damaged) -> None:
     """A tag that keeps an old head is no head: the other branch is still damaged."""
     damaged.table.manage_snapshots().create_branch(damaged.snapshot_id, "audit").commit()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
+from pyiceberg.manifest import clear_manifest_cache
 from pyiceberg.table import Table
 
 from support.command import Command, local_path
@@ -57,6 +58,7 @@ def edit_avro(path: Path, change: Callable[[list[Record]], object]) -> None:
     assert schema is not None
     fastavro.writer(sink, schema, records, metadata=kept)
     path.write_bytes(sink.getvalue())
+    clear_manifest_cache()  # PyIceberg would write what it has read before into the next list
 
 
 def entry(listed: list[Record], path: str) -> Record:

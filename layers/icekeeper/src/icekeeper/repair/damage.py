@@ -96,6 +96,8 @@ def wrong_lists(head: Head, options: RepairOptions) -> Found:
             left.append(doubt)
             continue
         details = [p.detail for p in manifest_problems(manifest, entries)]
+        if head.sizes.get(manifest.manifest_path) not in (None, manifest.manifest_length):
+            details.append(f"the manifest list says that it has {counted(manifest.manifest_length, 'byte')}")
         is_hidden = not manifest.may_have_live_files and any(entry.is_live for entry in entries)
         if is_hidden:
             details.append("readers skip its live files")

@@ -250,7 +250,7 @@ class Head:
     entries: Mapping[str, tuple[ManifestEntry, ...]]
     """Manifest path → its entries of every status, in the order of the file, with inherited values."""
     sizes: Mapping[str, int | None]
-    """Path of each live file → the size of the object; ``None``: there is none."""
+    """Path of each live file and manifest → the size of the object; ``None``: there is none."""
 
     def live(self) -> Iterable[tuple[ManifestFile, int, ManifestEntry]]:
         """Every live entry, with its manifest and its place in it."""

@@ -138,7 +138,7 @@ def plan_repair(context: OperationContext, loaded: LoadedTable, options: RepairO
         )
     manifests = tuple(reader.manifests(snapshot))
     entries = {m.manifest_path: tuple(found) for m, found in reader.entries(manifests)}
-    paths = {e.file.file_path for found in entries.values() for e in found if e.is_live}
+    paths = {e.file.file_path for found in entries.values() for e in found if e.is_live} | entries.keys()
     head = Head(
         metadata=loaded.metadata,
         snapshot=snapshot,
