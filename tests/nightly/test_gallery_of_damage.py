@@ -22,7 +22,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from icekeeper.model import FileContent
+from icekeeper.model import EntryStatus, FileContent, ManifestEntry
 from icekeeper.repair.plan import RepairOptions
 from icekeeper.report.outcome import PassStatus
 from support.damaged_table import Record, edit_avro, state_length
@@ -167,9 +167,13 @@ def listed_twice_in_a_manifest(one: Patient) -> None:
 
 
 @damage(1, 1, 2)
-def listed_twice_in_two_manifests(one: Patient) -> None:
+def listed_twice_by_a_rewrite_of_manifests(one: Patient) -> None:
     path = one.victim()
-    relist(one.table, lambda entry: [entry, entry] if entry.file.file_path == path else [entry])
+
+    def carried(entry: ManifestEntry) -> list[ManifestEntry]:
+        return [replace(entry, status=EntryStatus.EXISTING)] * (2 if entry.file.file_path == path else 1)
+
+    relist(one.table, carried)
 
 
 @damage(1, 2, 3)
@@ -376,12 +380,12 @@ def a_manifest_is_cut_and_whole_elsewhere(one: Patient) -> None:
     path.unlink()
 
 
-@damage(5)
+@damage(7)
 def the_manifest_list_is_elsewhere(one: Patient) -> None:
     one.hide(one.manifest_list)
 
 
-@damage(5)
+@damage(6)
 def the_list_of_an_old_snapshot_is_gone(one: Patient) -> None:
     head = one.table.metadata.current_snapshot
     assert head is not None
@@ -390,7 +394,7 @@ def the_list_of_an_old_snapshot_is_gone(one: Patient) -> None:
         one.hide(str(oldest.manifest_list))
 
 
-@damage(5, 1, 2)
+@damage(8, 1, 2)
 def the_manifest_list_is_gone_for_good(one: Patient) -> None:
     """The head only appended, so its parent's list and its own manifest prove it."""
     head = one.table.metadata.current_snapshot
@@ -398,7 +402,7 @@ def the_manifest_list_is_gone_for_good(one: Patient) -> None:
         local_path(one.manifest_list).unlink()
 
 
-@damage(5)
+@damage(4)
 def all_data_files_are_elsewhere(one: Patient) -> None:
     for path in one.whole:
         one.hide(path)
