@@ -9,7 +9,8 @@ These two proofs rest on ids that only the commit of a snapshot writes, and on t
 * By the parent.  Entries that a snapshot added or deleted state its random id.  If the manifests with such entries,
   and the manifests of the parent that they do not replace, hold exactly the parent's files without the deleted and
   with the added ones, and if the snapshot's own summary counts neither more added nor more deleted files and rows,
-  these manifests read as the lost list did.
+  these manifests read as the lost list did.  Attempts of a commit that did not land mislead nobody: each adds the same
+  files and applies the same filter to its head, so what one deletes of the parent, the last one deleted, too.
 
 Manifests without live files may be missing in a rebuilt list: no reader looks into them.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest_list, partition_types
@@ -32,6 +34,8 @@ from icekeeper.model import (
     Nothing,
 )
 from icekeeper.text import counted
+
+_MOST_TO_CHOOSE_FROM = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +113,22 @@ def proven_by_parent(
 ) -> Sequence[ManifestFile] | Nothing:
     """The manifests of a snapshot, by those of its parent and those with entries that state the snapshot's id.
 
-    ``own`` may also have manifests of attempts that did not land; then nothing is proven, unless they add no file.
+    ``own`` may also have manifests that were merged before the commit, or are of attempts that did not land.  So a part
+    of them may be the proof; any part that is one reads as the lost list did.
     """
+    why: Nothing | None = None
+    for count in range(len(own), -1, -1) if len(own) <= _MOST_TO_CHOOSE_FROM else [len(own)]:
+        for some in combinations(own, count):
+            proof = _proven_by(snapshot, parent, some)
+            if not isinstance(proof, Nothing):
+                return proof
+            why = why or proof
+    return why or Nothing("nothing is known of its manifests")
+
+
+def _proven_by(
+    snapshot: Snapshot, parent: Sequence[ReadManifest], own: Sequence[ReadManifest]
+) -> Sequence[ManifestFile] | Nothing:
     ours = snapshot.snapshot_id
     before = {key: (found, entry) for found in parent for key, entry in found.live.items()}
     replaced: set[FileKey] = set()
@@ -134,7 +152,7 @@ def proven_by_parent(
         return Nothing("a manifest of its parent was replaced only in part")
     keys = [key for found in (*own, *kept) for key in found.live]
     if len(keys) != len(set(keys)):
-        return Nothing("several manifests have the same file: some are of attempts that did not land")
+        return Nothing("several manifests have the same file, and no part of them is a proof")
     if why := _why_incomplete(snapshot, own):
         return Nothing(why)
     manifests = _with_row_ids(snapshot, own, kept)
