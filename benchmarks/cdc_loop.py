@@ -101,11 +101,7 @@ WAYS = {
         "icekeeper",
         {
             "operation": "compact",
-            "settings": {
-                **_SIZE,
-                "operations": "rewrite_position_deletes,compact",
-                "convert_equality_deletes": "true",
-            },
+            "settings": {**_SIZE, "operations": "rewrite_position_deletes,compact", "convert_equality_deletes": "true"},
         },
     ),
 }

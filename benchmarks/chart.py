@@ -89,8 +89,5 @@ def ratios(rows: Mapping[str, Any]) -> str:
         top += 28
     title = "How many times as fast as Iceberg-Java 1.10.2 on Spark"
     key_line = "The same table on the same two cores; in colour: Icekeeper's seconds; whole bar: Iceberg-Java's"
-    heads = [
-        f'<text x="20" y="34" class="head">{title}</text>',
-        f'<text x="20" y="56" class="faint">{key_line}</text>',
-    ]
+    heads = [f'<text x="20" y="34" class="head">{title}</text>', f'<text x="20" y="56" class="faint">{key_line}</text>']
     return _document(700, top + 14, title, [*heads, *parts])

@@ -87,11 +87,7 @@ class History:
                 encode_manifest_list(2, listed, snapshot_id=number, parent_snapshot_id=parent, sequence_number=number),
             )
             raw = snapshot(
-                number,
-                format_version=2,
-                sequence_number=number,
-                timestamp_ms=CREATED_MS + number,
-                parent_id=parent,
+                number, format_version=2, sequence_number=number, timestamp_ms=CREATED_MS + number, parent_id=parent
             )
             raws.append(raw | {"manifest-list": path})
         self.document |= {
@@ -126,11 +122,7 @@ def ours(folder: Path, home: Path, results: Any) -> None:
         catalog.register_table("ns.t", (folder / "metadata" / "v1.metadata.json").as_uri())
     catalog.close()
     runtime = Runtime(open_catalog("bench", properties), SqliteStateStore(home / "state.db"), environment={})
-    settings = {
-        "operations": "expire_snapshots",
-        "snapshot_retention_hours": "0",
-        "max_snapshots_to_keep": str(KEPT),
-    }
+    settings = {"operations": "expire_snapshots", "snapshot_retention_hours": "0", "max_snapshots_to_keep": str(KEPT)}
 
     def run() -> str:
         return runtime.maintain(TableName(("ns",), "t"), settings, LocalEngine(1)).summary

@@ -105,13 +105,7 @@ def with_metrics(folder: str, columns: int, chance: random.Random) -> list[Store
         made.append(ManifestEntry(EntryStatus.ADDED, SNAPSHOT, None, None, file))
     table = TableMetadata(document(folder, columns))
     encoded = encode_manifest(
-        table,
-        spec_id=0,
-        content=ManifestContent.DATA,
-        entries=made,
-        path="m",
-        snapshot_id=SNAPSHOT,
-        sequence_number=1,
+        table, spec_id=0, content=ManifestContent.DATA, entries=made, path="m", snapshot_id=SNAPSHOT, sequence_number=1
     )
     read = decode_manifest(encoded.data, encoded.manifest, table.specs[0])
     return [entry.file for entry in read if isinstance(entry.file, StoredFile)]

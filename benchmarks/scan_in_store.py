@@ -68,10 +68,7 @@ def by_duckdb(server: SeaweedFSServer, endpoint: str, key: str, threads: int) ->
 def by_pyarrow(server: SeaweedFSServer, endpoint: str, key: str, threads: int) -> None:
     """Batch by batch; besides those that decode there are Arrow's usual threads for reading."""
     store = fs.S3FileSystem(
-        access_key=server.access_key,
-        secret_key=server.secret_key,
-        region=server.region,
-        endpoint_override=endpoint,
+        access_key=server.access_key, secret_key=server.secret_key, region=server.region, endpoint_override=endpoint
     )
     pa.set_cpu_count(threads)
     dataset = ds.dataset(f"{_BUCKET}/{key}", filesystem=store, format="parquet")

@@ -75,11 +75,7 @@ def rounds_for(total_s: float) -> int:
 
 
 def take_turns(
-    running: dict[str, Contestant],
-    found: Mapping[str, Found],
-    rounds: int,
-    one_run: OneRun,
-    say: Callable[[str], None],
+    running: dict[str, Contestant], found: Mapping[str, Found], rounds: int, one_run: OneRun, say: Callable[[str], None]
 ) -> None:
     """Every round each contestant once; who fails is closed, leaves ``running`` and has no time at all."""
     for _ in range(rounds):

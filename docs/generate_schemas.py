@@ -78,12 +78,7 @@ def snapshot_id(what: str) -> dict[str, Schema]:
 ANY: Schema = {}
 STATUS = one_of("how it ended", "succeeded", "skipped", "refused", "partial", "failed")
 PROBLEM = fields(
-    "",
-    {
-        "kind": text("a name of docs/recovery.md"),
-        "path": text("the file"),
-        "detail": text("what is wrong with it"),
-    },
+    "", {"kind": text("a name of docs/recovery.md"), "path": text("the file"), "detail": text("what is wrong with it")}
 )
 TABLE = {"table": text("NAMESPACE.TABLE"), "catalog": text("name of the catalog in PyIceberg's configuration")}
 ABOUT = {**TABLE, "status": STATUS}
@@ -215,9 +210,7 @@ PLAN = fields(
         ),
         "assumes": fields(
             "assumptions behind costs and savings",
-            {
-                "expected_scans": or_null(whole("scans that a merge must pay for itself in")),
-            },
+            {"expected_scans": or_null(whole("scans that a merge must pay for itself in"))},
         ),
         "settings": each(
             "settings of the table that files lack, from a sample of footers",
@@ -294,12 +287,7 @@ MAINTAIN_MORE = {
     "error": ERROR,
 }
 FAILED_TABLE = fields("a table that ended with an error", {**ABOUT, "error": ERROR})
-EACH_PASS = {
-    "anyOf": [
-        fields("a pass", MAINTAIN, MAINTAIN_MORE),
-        FAILED_TABLE,
-    ]
-}
+EACH_PASS = {"anyOf": [fields("a pass", MAINTAIN, MAINTAIN_MORE), FAILED_TABLE]}
 SEVERAL = fields(
     "Passes over several tables, or dry runs of them",
     {"catalog": TABLE["catalog"], "status": STATUS, "tables": each("in the order of their names", EACH_PASS)},
@@ -610,10 +598,7 @@ DOCUMENTS: dict[str, Schema] = {
         {
             "status": STATUS,
             "saved": text("when the plan was saved, in UTC"),
-            "tables": each(
-                "one for each table of the plan",
-                EACH_PASS,
-            ),
+            "tables": each("one for each table of the plan", EACH_PASS),
         },
         {"repairs": each("repairs of the plan, as `repair` prints them, or with an `error`", ANY)},
     ),

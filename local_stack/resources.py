@@ -90,9 +90,7 @@ def create_state_machine(moto: MotoServer, template: Template, timeouts: Mapping
     for state, seconds in timeouts.items():
         _state(definition, state)["TimeoutSeconds"] = seconds
     created = moto.client("stepfunctions").create_state_machine(
-        name=template.name(logical_id),
-        roleArn=str(properties["Role"]),
-        definition=json.dumps(definition),
+        name=template.name(logical_id), roleArn=str(properties["Role"]), definition=json.dumps(definition)
     )
     return str(created["stateMachineArn"])
 

@@ -63,12 +63,7 @@ _JOB_FAILED = _retry(["States.TaskFailed"], interval_s=10, attempts=1)
 
 # Another run has the table, and this run waits for it; or the maximum number of tables is being maintained.  The
 # interval does not grow: 960 times 30 s are eight hours of the machine's twelve.
-_BUSY: State = {
-    "ErrorEquals": ["TableBusy", "FleetBusy"],
-    "IntervalSeconds": 30,
-    "MaxAttempts": 960,
-    "BackoffRate": 1,
-}
+_BUSY: State = {"ErrorEquals": ["TableBusy", "FleetBusy"], "IntervalSeconds": 30, "MaxAttempts": 960, "BackoffRate": 1}
 
 
 def function_task(step: str, payload: Mapping[str, Any], *, comment: str, waits: bool = False) -> State:
@@ -82,10 +77,7 @@ def function_task(step: str, payload: Mapping[str, Any], *, comment: str, waits:
         "Comment": comment,
         "Resource": "arn:aws:states:::lambda:invoke",
         "TimeoutSeconds": FUNCTION_S,
-        "Parameters": {
-            "FunctionName": f"${{{camel(FUNCTIONS[step])}Function}}",
-            "Payload": {"step": step, **payload},
-        },
+        "Parameters": {"FunctionName": f"${{{camel(FUNCTIONS[step])}Function}}", "Payload": {"step": step, **payload}},
         "Retry": [_OF_LAMBDA, _KILLED, _PASSING, _FIRST_MAY_RUN, *([_BUSY] if waits else [])],
     }
 

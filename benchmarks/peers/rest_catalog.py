@@ -62,11 +62,7 @@ class RestCatalogServer:
 
 
 def _described(loaded: LoadedTable) -> dict[str, Any]:
-    return {
-        "metadata-location": loaded.metadata_location,
-        "metadata": loaded.metadata.document,
-        "config": {},
-    }
+    return {"metadata-location": loaded.metadata_location, "metadata": loaded.metadata.document, "config": {}}
 
 
 def _handler(catalog: Catalog, lock: threading.Lock) -> type[BaseHTTPRequestHandler]:

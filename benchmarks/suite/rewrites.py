@@ -38,10 +38,7 @@ def _large(way: str, data: str, ours: str, of_java: float, peer: str) -> Row:
         data,
         "compact",
         (peer, ours, "java"),
-        (
-            *against(ours, {"java": {"wall_s": of_java, "cpu_s": of_java}}),
-            Target("peak_mb_of_worker", ours, 400),
-        ),
+        (*against(ours, {"java": {"wall_s": of_java, "cpu_s": of_java}}), Target("peak_mb_of_worker", ours, 400)),
         task=ONE_OUTPUT,
         settings=ONE_OUTPUT_SETTINGS,
         most_files=4,

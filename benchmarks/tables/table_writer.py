@@ -175,11 +175,7 @@ class TableWriter:
         document["snapshots"].append(raw)
         document["snapshot-log"].append({"snapshot-id": snapshot_id, "timestamp-ms": at_ms})
         document["refs"] = {"main": {"snapshot-id": snapshot_id, "type": "branch"}}
-        document |= {
-            "current-snapshot-id": snapshot_id,
-            "last-sequence-number": number,
-            "last-updated-ms": at_ms,
-        }
+        document |= {"current-snapshot-id": snapshot_id, "last-sequence-number": number, "last-updated-ms": at_ms}
 
     def _totals(self, data: Sequence[DataFile], deletes: Sequence[DataFile]) -> dict[str, str]:
         """The counters of a summary: what this snapshot added, what there is by now."""

@@ -31,11 +31,7 @@ from local_stack.stack import LocalStack, deployed
 
 # Small enough that Glue compacts the largest table, expires its snapshots, and rewrites the manifests of larger tables.
 # Functions do everything else.
-PARAMETERS = {
-    "Catalogs": CATALOG,
-    "SmallCompactionMb": "1",
-    "Metrics": "passes",
-}
+PARAMETERS = {"Catalogs": CATALOG, "SmallCompactionMb": "1", "Metrics": "passes"}
 POLICY_FILE = """\
 rules:
 - settings:  # a demonstration cannot wait a week: old means a moment ago, and orphans are looked for at once

@@ -62,11 +62,7 @@ def rest_lake(table_bucket: dict[str, str]) -> Lake:
 
 @pytest.fixture
 def sql_lake(tmp_path: Path) -> Lake:
-    properties = {
-        "type": "sql",
-        "uri": f"sqlite:///{tmp_path}/catalog.db",
-        "warehouse": f"file://{tmp_path}/warehouse",
-    }
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
     client = pyiceberg.catalog.load_catalog("sql_lake", **properties)
     client.create_namespace("ns")
 

@@ -394,10 +394,7 @@ def test_metadata_files_beyond_the_log_are_deleted_if_allowed(lake: Lake, collec
 def test_metadata_files_outside_the_table_are_not_deleted(lake: Lake, tmp_path: Path) -> None:
     foreign = tmp_path / "elsewhere.metadata.json"
     foreign.write_text("{}")
-    settings = {
-        "write.metadata.previous-versions-max": "1",
-        "write.metadata.delete-after-commit.enabled": "true",
-    }
+    settings = {"write.metadata.previous-versions-max": "1", "write.metadata.delete-after-commit.enabled": "true"}
     log = [{"timestamp-ms": 1, "metadata-file": str(foreign)}]
     table, catalog = lake.table(2, properties=settings, **{"metadata-log": log}), lake.open()
     loaded = catalog.commit(catalog.load(table), [], [set_property("n", "1")])

@@ -14,11 +14,7 @@ from icekeeper.catalogs.configured import recorded_catalog
 from icekeeper.catalogs.load import connect, open_catalog
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.pipeline.deployment import (
-    find_table_buckets,
-    fleet_catalogs,
-    parse_catalog_file,
-)
+from icekeeper.pipeline.deployment import find_table_buckets, fleet_catalogs, parse_catalog_file
 from icekeeper.storage.storage import Storage
 from local_stack.moto_server import REGION, MotoServer
 from support.proxies import closed_port

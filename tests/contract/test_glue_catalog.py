@@ -75,10 +75,7 @@ def test_a_commit_keeps_all_fields_of_the_glue_entry(
     base = catalog.load(TABLE)
     after = catalog.commit(base, [], RENAMED)
     now = glue.get_table(DatabaseName="ns", Name="t")["Table"]
-    pointers = {
-        "metadata_location": after.metadata_location,
-        "previous_metadata_location": base.metadata_location,
-    }
+    pointers = {"metadata_location": after.metadata_location, "previous_metadata_location": base.metadata_location}
     assert {key: now[key] for key in fields} == {**fields, "Parameters": {**fields["Parameters"], **pointers}}
     assert now["VersionId"] == "3"
 

@@ -272,12 +272,7 @@ ALL = ["a.sub.t", "a.t", "b.t"]
     ],
 )
 def test_a_listing_skips_a_namespace_only_with_proof_that_it_is_dropped(
-    local_catalog: SqlCatalog,
-    tmp_path: Path,
-    script: dict[str, list[Answer]],
-    listed: list[str],
-    *,
-    is_whole: bool,
+    local_catalog: SqlCatalog, tmp_path: Path, script: dict[str, list[Answer]], listed: list[str], *, is_whole: bool
 ) -> None:
     """Also a namespace whose children are denied (rule: partial-listings-delete-nothing)."""
     inner, namespaces = new_table(local_catalog, tmp_path).catalog, {"a": ["t"], "a.sub": ["t"], "b": ["t"]}

@@ -251,11 +251,7 @@ NAMED: dict[str, Callable[[dict[str, Any], str], object]] = {
     "partition statistics file": lambda document, path: document.update(
         {
             "partition-statistics": [
-                {
-                    "snapshot-id": document["current-snapshot-id"],
-                    "statistics-path": path,
-                    "file-size-in-bytes": 6,
-                }
+                {"snapshot-id": document["current-snapshot-id"], "statistics-path": path, "file-size-in-bytes": 6}
             ]
         }
     ),

@@ -434,12 +434,7 @@ def test_files_along_a_curve_do_not_overlap(local_catalog: SqlCatalog, tmp_path:
 # Sorted runs of several rounds over the same keys: merged once, and recognised without the state.
 
 FACTOR, LIMIT = 3, 2
-SETTINGS = {
-    "strategy": "sort",
-    "sort_order": "id",
-    "target_file_size_mb": "0.01",
-    "min_input_files": "5",
-}
+SETTINGS = {"strategy": "sort", "sort_order": "id", "target_file_size_mb": "0.01", "min_input_files": "5"}
 
 
 @pytest.fixture
@@ -503,10 +498,7 @@ ROUNDS, ROWS = 9, 2_000
 SCHEMA = pa.schema([pa.field("x", pa.int64()), pa.field("y", pa.int64())])
 LARGEST = 10**6
 Row = tuple[int, int]
-EACH_ROUND = {
-    "target_file_size_mb": "0.008",
-    "min_input_files": "5",
-}
+EACH_ROUND = {"target_file_size_mb": "0.008", "min_input_files": "5"}
 CURVE = {"strategy": "zorder", "sort_order": "x,y"}
 
 

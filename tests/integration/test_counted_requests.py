@@ -323,13 +323,7 @@ def test_each_operation_sends_only_the_requests_that_it_needs(
         # The start of the pass: the head, and the paths of all new files.
         "": {"GET manifest": FILES, "GET manifest list": FILES, "GET metadata": 1},
         # Each input in one read, and the end of the output (rule: prove-before-commit).
-        "compact": {
-            "GET data": FILES + 1,
-            "PUT data": 1,
-            "PUT manifest": 2,
-            "PUT manifest list": 1,
-            "PUT metadata": 1,
-        },
+        "compact": {"GET data": FILES + 1, "PUT data": 1, "PUT manifest": 2, "PUT manifest list": 1, "PUT metadata": 1},
         # The first operation that needs compaction's commit reads it back (rule: cache-only-immutable-metadata).
         "rewrite_position_deletes": {"GET manifest list": 1, "GET metadata": 1},
         # One request is for an object that never existed (platform: lakefs-shows-itself).

@@ -216,10 +216,7 @@ def sorted_whole(folder: Path) -> Writer:
 
 
 def dealt_out(folder: Path, layout: Layout = Layout.PLAIN) -> Writer:
-    spec = {
-        "spec-id": 1,
-        "fields": [{"source-id": 2, "field-id": 1000, "name": "part", "transform": "identity"}],
-    }
+    spec = {"spec-id": 1, "fields": [{"source-id": 2, "field-id": 1000, "name": "part", "transform": "identity"}]}
     schema = {**SCHEMA, "schema-id": 0}
     names = OutputNames(str(folder / "out"), "out", layout=layout)
     made = merging(folder, routing=Routing(1, spec, [schema]), outputs=names)

@@ -201,11 +201,7 @@ def test_commits_of_others_during_the_expiry_are_included(table: MaintainedTable
 # Partition expiry with shared manifests, deleted rows, or stored row ids.
 
 OLD, LATER, NOW = "2020-01-31", "2020-02-01", TODAY.isoformat()
-YEAR = {
-    "operations": "expire_partitions",
-    "partition_retention_hours": "8760",
-    "partition_time": "region=%Y-%m-%d",
-}
+YEAR = {"operations": "expire_partitions", "partition_retention_hours": "8760", "partition_time": "region=%Y-%m-%d"}
 
 
 def expired(table: MaintainedTable, **settings: Any) -> OperationOutcome:

@@ -142,9 +142,7 @@ def test_a_tag_made_just_before_the_commit_keeps_its_files(compacted: Maintained
     assert table.metadata.refs["late"].snapshot_id == kept.snapshot_id
 
 
-def test_no_later_pass_deletes_files_of_the_tag_after_a_crash_at_the_commit(
-    compacted: MaintainedTable,
-) -> None:
+def test_no_later_pass_deletes_files_of_the_tag_after_a_crash_at_the_commit(compacted: MaintainedTable) -> None:
     table, oldest = compacted, oldest_of(compacted)
     with pytest.raises(PowerCutError):
         table.run(EXPIRE, catalog=rest_like(table, tagging(table, oldest), after_commit=once(cut)))

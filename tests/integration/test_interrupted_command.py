@@ -304,10 +304,7 @@ sys.exit(icekeeper_command.main())
 
 @pytest.mark.parametrize(
     ("held", "as_json", "number"),
-    [
-        ("typer", False, signal.SIGINT),
-        ("icekeeper.detection.detect", True, signal.SIGTERM),
-    ],
+    [("typer", False, signal.SIGINT), ("icekeeper.detection.detect", True, signal.SIGTERM)],
 )
 def test_an_interrupt_during_start_up_is_one_sentence(
     command: Command, held: str, as_json: bool, number: signal.Signals

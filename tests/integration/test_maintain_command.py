@@ -43,7 +43,7 @@ def test_maintain_prints_every_operation_as_json(command: Command) -> None:
     assert answer.code == 0
     document = answer.json
     assert list(document) == [
-        *("table", "catalog", "run_id", "dry_run", "status", "operations", "summary", "metrics", "engine"),
+        *("table", "catalog", "run_id", "dry_run", "status", "operations", "summary", "metrics", "engine")
     ]
     assert {key: document[key] for key in ("table", "catalog", "dry_run", "status")} == {
         "table": "ns.t",

@@ -420,10 +420,7 @@ def test_the_file_for_collectors_is_written_as_a_whole(command: Command) -> None
 def test_wrong_options_and_unknown_catalogs_are_wrong_calls(command: Command) -> None:
     for options, reported in (
         (["--http-address", "::1"], "--http-address has no effect without --http; add --http PORT"),
-        (
-            ["--http", "1", "--once"],
-            "--once and --http exclude each other; icekeeper metrics and report write files",
-        ),
+        (["--http", "1", "--once"], "--once and --http exclude each other; icekeeper metrics and report write files"),
         (["--http-page"], "--http-page has no effect without --http; add --http PORT"),
     ):
         answer = command("run", *LOCAL, *options)

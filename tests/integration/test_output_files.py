@@ -231,11 +231,7 @@ def test_a_merge_copies_the_outputs_of_the_previous_merge(table_of_long_files: M
 # Readers that treat equal bounds in a footer as the only value find zeros, and NaN beside a value, in our files.
 
 NAN = float("nan")
-FLOATS = struct(
-    (1, "id", "int"),
-    (2, "value", "double"),
-    (3, "inner", struct((4, "value", "float"))),
-)
+FLOATS = struct((1, "id", "int"), (2, "value", "double"), (3, "inner", struct((4, "value", "float"))))
 BY_ID = ClusterRecipe(Strategy.SORT, (KeyColumn(1),), 512 * 1024 * 1024, 384 * 1024 * 1024)
 
 

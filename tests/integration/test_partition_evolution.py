@@ -178,11 +178,7 @@ def test_dates_of_any_year_are_partition_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("transform", "value", "path"),
-    [
-        ("month", 18270 * 12, "p=20240-01"),
-        ("hour", DAY * 24 + 7, "p=20240-01-01-07"),
-    ],
+    ("transform", "value", "path"), [("month", 18270 * 12, "p=20240-01"), ("hour", DAY * 24 + 7, "p=20240-01-01-07")]
 )
 def test_old_files_move_to_partitions_of_far_years(transform: str, value: int, path: str, tmp_path: Path) -> None:
     with maintained_table(tmp_path) as made:

@@ -267,12 +267,7 @@ class Failing:
     [((), 1, 1, 1), (("--set", "job_retry_limit=2"), 2, 0, 3), (("--set", "job_retry_limit=1"), 2, 1, 2)],
 )
 def test_maintain_retries_a_failed_pass_up_to_its_limit(
-    command: Command,
-    monkeypatch: pytest.MonkeyPatch,
-    setting: tuple[str, ...],
-    fails: int,
-    code: int,
-    calls: int,
+    command: Command, monkeypatch: pytest.MonkeyPatch, setting: tuple[str, ...], fails: int, code: int, calls: int
 ) -> None:
     """By default it leaves retries to its caller, which gets the error."""
     command.table(appends=6)

@@ -91,10 +91,7 @@ def test_a_table_is_paused_and_resumed_while_a_pass_runs(command: Command) -> No
             "--until takes a duration like 6h or 3d, or a time with its zone like 2026-12-01T06:00:00Z, not 'soon'",
         ),
         ("2026-12-01T06:00:00", "not '2026-12-01T06:00:00'"),
-        (
-            "2001-01-01T00:00:00Z",
-            "until 2001-01-01T00:00:00Z: that is past; give a later time",
-        ),
+        ("2001-01-01T00:00:00Z", "until 2001-01-01T00:00:00Z: that is past; give a later time"),
     ],
 )
 def test_malformed_and_past_times_are_refused(command: Command, until: str, sentence: str) -> None:

@@ -24,14 +24,7 @@ from icekeeper.operation_facts import Stage
 from icekeeper.pipeline import report as reports
 from icekeeper.pipeline import run_step as step_module
 from icekeeper.pipeline import wave
-from icekeeper.pipeline.control_bucket import (
-    ControlBucket,
-    EndedPass,
-    PassDocuments,
-    PlanDocument,
-    Work,
-    table_folder,
-)
+from icekeeper.pipeline.control_bucket import ControlBucket, EndedPass, PassDocuments, PlanDocument, Work, table_folder
 from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.run_step import run_steps
 from icekeeper.policy import Operation

@@ -378,10 +378,7 @@ def test_a_failed_portion_keeps_the_committed_portions(table: MaintainedTable, m
     engine.during = second_fails
     resolved = table.runtime.policy(table.loaded, {**EAGER, "operations": "rewrite_position_deletes"}, unsafe=True)
     outcome = run_operation(Operation.REWRITE_POSITION_DELETES, table.runtime.context(table.loaded, resolved, engine))
-    assert (outcome.status, outcome.reason) == (
-        Status.FAILED,
-        "1 bin(s) failed: StorageError: the workers are gone",
-    )
+    assert (outcome.status, outcome.reason) == (Status.FAILED, "1 bin(s) failed: StorageError: the workers are gone")
     assert [len(outcome.snapshot_ids), len(deletes(table))] == [1, 3]
     assert rows(table) == before
     table.assert_sound()

@@ -143,7 +143,7 @@ def test_policy_show_prints_values_with_their_sources(command: Command, monkeypa
     lines = [line.split() for line in command("policy", "show", "ns.t", "--all").out.splitlines()]
     assert [line[0] for line in lines[1:]] == list(POLICY_KEYS)
     assert next(line for line in lines if line[0] == "min_input_files")[1:4] == [
-        *("7", "deployment", "ICEKEEPER_MIN_INPUT_FILES"),
+        *("7", "deployment", "ICEKEEPER_MIN_INPUT_FILES")
     ]
 
 
@@ -424,9 +424,7 @@ def test_history_as_text_has_a_line_for_each_pass(command: Command) -> None:
 EFFECT = "15 → 0 files, 30 requests fewer per full scan, estimated cost less than $0.0001"
 
 
-def test_history_without_a_table_covers_all_catalogs_of_the_state(
-    command: Command,
-) -> None:
+def test_history_without_a_table_covers_all_catalogs_of_the_state(command: Command) -> None:
     command.table(appends=0)
     now_ms = system_clock()
     hour_ms = 3_600_000

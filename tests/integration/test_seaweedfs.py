@@ -128,10 +128,7 @@ def test_a_server_that_never_answers_is_reported_and_stopped(tmp_path: Path, mon
     silent.chmod(0o755)
     monkeypatch.setattr(module, "weed_binary", lambda: str(silent))
     monkeypatch.setattr(module, "_START_TIMEOUT_S", 1.0)
-    with (
-        pytest.raises(StorageError, match="did not get ready within 1 s"),
-        running_seaweedfs(tmp_path / "data"),
-    ):
+    with pytest.raises(StorageError, match="did not get ready within 1 s"), running_seaweedfs(tmp_path / "data"):
         pass
     assert not alive(int((tmp_path / "data" / "pid").read_text()))
 

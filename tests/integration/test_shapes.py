@@ -21,12 +21,7 @@ from icekeeper.errors import PolicyError
 from icekeeper.metadata.types import EDGES, shape_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.row_group_copy.footer_structs import (
-    GeographyType,
-    GeometryType,
-    LogicalType,
-    SchemaElement,
-)
+from icekeeper.row_group_copy.footer_structs import GeographyType, GeometryType, LogicalType, SchemaElement
 from icekeeper.row_group_copy.shapes import shape_in, with_shapes
 from icekeeper.rows.arrow_schema import arrow_schema
 from icekeeper.storage.paths import normalise

@@ -23,15 +23,7 @@ from icekeeper.report.activity import silent
 from icekeeper.storage.storage import Storage
 from icekeeper.verification.deep import Extent, verify_deep
 from support.command import LOCAL, Command, local_path
-from support.deletes import (
-    SCHEMA,
-    commit_deletes,
-    create_by_region,
-    equality_delete,
-    position_delete,
-    relist,
-    rows_of,
-)
+from support.deletes import SCHEMA, commit_deletes, create_by_region, equality_delete, position_delete, relist, rows_of
 from support.maintained_table import MaintainedTable, maintained_table
 from support.v3 import append, commit_files, delete_positions, file_of, table_of_version, vectors
 

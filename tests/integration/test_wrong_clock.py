@@ -174,11 +174,7 @@ def test_a_clock_that_is_set_during_a_pass_is_compared_again(table: MaintainedTa
     in_flight, wrong_by = table.plant("data/in-flight.parquet", days_old=1.5), [0.0]
     catalog = ScriptedCatalog(table.catalog, after_commit=once(lambda: wrong_by.__setitem__(0, hours)))
     outcome = table.maintain(
-        "compact,remove_orphans",
-        catalog=catalog,
-        clock=lambda: ahead(wrong_by[0])(),
-        store_clock=store_now_ms,
-        **GRACE,
+        "compact,remove_orphans", catalog=catalog, clock=lambda: ahead(wrong_by[0])(), store_clock=store_now_ms, **GRACE
     )
     assert catalog.commits == 1
     assert in_flight in table.files()

@@ -433,11 +433,7 @@ def records(data: bytes) -> list[Any]:
 
 # Iceberg-Java writes a position delete that names its single data file under another partition and another spec.
 
-IDLE = {
-    "min_input_files": "9",
-    "delete_compaction_min_deletes": "99",
-    "delete_compaction_min_ratio": "1",
-}
+IDLE = {"min_input_files": "9", "delete_compaction_min_deletes": "99", "delete_compaction_min_ratio": "1"}
 
 
 @pytest.mark.parametrize(

@@ -133,11 +133,7 @@ def test_files_have_the_paths_that_java_gives(
 
 
 NESTED = struct(
-    (
-        1,
-        "s",
-        struct((11, "a", "int"), (12, "b", struct((13, "c", "int"), (14, "e", "string")))),
-    ),
+    (1, "s", struct((11, "a", "int"), (12, "b", struct((13, "c", "int"), (14, "e", "string"))))),
     (2, "l", {"type": "list", "element-id": 21, "element": "int", "element-required": False}),
     (
         6,

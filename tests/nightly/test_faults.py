@@ -95,10 +95,7 @@ def test_an_interrupt_while_java_starts_leaves_no_java(command: Command, seconds
 @pytest.mark.usefixtures("java_and_servers")
 @pytest.mark.parametrize(
     ("moment", "sentence"),
-    [
-        ("BEFORE_COMMIT", UNCHANGED),
-        ("AFTER_COMMIT", "interrupted during compact; 1 complete commit(s) of it landed; "),
-    ],
+    [("BEFORE_COMMIT", UNCHANGED), ("AFTER_COMMIT", "interrupted during compact; 1 complete commit(s) of it landed; ")],
 )
 def test_an_interrupt_around_the_commit_reports_whether_it_landed(
     command: Command, interrupted_script: str, moment: str, sentence: str

@@ -233,13 +233,7 @@ def plan_by_depth(files: Sequence[Sorted], settings: Policy, fresh: Sequence[int
     assert recipe is not None
     clustered = {f.run for f in files} - set(fresh)
     live = [f.entry(f"f{n:03}") for n, f in enumerate(files)]
-    return plan_compaction(
-        table_state(live),
-        settings,
-        now_ms=HEAD_MS + HOUR_MS,
-        recipe=recipe,
-        clustered_by=clustered,
-    )
+    return plan_compaction(table_state(live), settings, now_ms=HEAD_MS + HOUR_MS, recipe=recipe, clustered_by=clustered)
 
 
 def chosen_by_depth(files: Sequence[Sorted], fresh: Sequence[int] = (), **more: object) -> list[list[int]]:
@@ -396,10 +390,7 @@ SLOW += [(1, 7, 8, 8), (3, 1, 2, 8), (3, 3, 4, 10)]
 @hypothesis.settings(max_examples=examples(60))
 @given(tables, settings_of, st.integers(1, 5), st.integers(2, 5))
 @hypothesis.example(
-    [Sorted(*item) for item in SLOW],
-    policy(**(BY_ID | {"min_input_files": 2}), max_file_group_size_mb=25),
-    1,
-    2,
+    [Sorted(*item) for item in SLOW], policy(**(BY_ID | {"min_input_files": 2}), max_file_group_size_mb=25), 1, 2
 )
 def test_passes_converge(files: list[Sorted], settings: Policy, depth: int, factor: int) -> None:
     """At most one pass follows if no group is capped, otherwise a few.

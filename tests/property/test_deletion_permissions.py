@@ -109,9 +109,7 @@ def listings() -> Iterator[Row]:
             yield Row(f"children: {name}", {**denied, TABLES: [LACKING], CHILDREN: [answer]})
         yield Row(f"tables, and the namespace goes: {name}", {**dropped, TABLES: [answer]}, is_denied)
         yield Row(
-            f"children, and the namespace goes: {name}",
-            {**dropped, TABLES: [LACKING], CHILDREN: [answer]},
-            is_denied,
+            f"children, and the namespace goes: {name}", {**dropped, TABLES: [LACKING], CHILDREN: [answer]}, is_denied
         )
         yield Row(
             f"children of every namespace: {name}",

@@ -166,9 +166,7 @@ def same_either_way(documents: Mapping[str, bytes]) -> None:
 
 @settings(max_examples=examples(10), deadline=None)
 @given(st.lists(st.tuples(COUNTERS, PROPERTIES, st.integers(1, 12)), min_size=1, max_size=6))
-def test_generated_tables_get_the_same_report(
-    drawn: list[tuple[dict[str, str], dict[str, str], int]],
-) -> None:
+def test_generated_tables_get_the_same_report(drawn: list[tuple[dict[str, str], dict[str, str], int]]) -> None:
     documents = {}
     for number, (summary, properties, snapshots) in enumerate(drawn):
         made = table(summary, snapshots=snapshots).document

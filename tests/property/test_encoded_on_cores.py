@@ -55,14 +55,7 @@ KINDS: Mapping[str, Any] = {
 }
 POINT = struct((100, "x", "long"), (101, "label", "string"))
 NUMBERS = {"type": "list", "element-id": 102, "element": "double", "element-required": False}
-PRICES = {
-    "type": "map",
-    "key-id": 103,
-    "key": "string",
-    "value-id": 104,
-    "value": "long",
-    "value-required": False,
-}
+PRICES = {"type": "map", "key-id": 103, "key": "string", "value-id": 104, "value": "long", "value-required": False}
 NESTED: Mapping[str, tuple[Any, Any]] = {
     "point": (POINT, ({"x": 1, "label": "a"}, {"x": None, "label": "b"}, {"x": 7, "label": None})),
     "numbers": (NUMBERS, ([], [1.5], [None, 2.0, NAN])),

@@ -18,13 +18,7 @@ from pyiceberg.types import PrimitiveType
 
 from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest, decode_manifest_list
 from icekeeper.metadata.manifest_write import encode_manifest_list
-from icekeeper.metadata.types import (
-    least_decimal,
-    section_of,
-    summarise_partitions,
-    uuid_bounds,
-    uuid_section,
-)
+from icekeeper.metadata.types import least_decimal, section_of, summarise_partitions, uuid_bounds, uuid_section
 from icekeeper.model import EntryStatus, LiveFile, ManifestContent
 from support.examples import examples
 from support.manifests import COLUMNS, DRAWN_FIELDS, drawn_table, encoded, entries

@@ -42,10 +42,7 @@ KINDS: dict[str, tuple[list[str], st.SearchStrategy[Any]]] = {
 
 def table(kind: str, transform: str, old: str | None = None) -> TableMetadata:
     schema = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "c", "required": False, "type": kind}]}
-    specs = [
-        {"spec-id": 0, "fields": [_field(old)] if old else []},
-        {"spec-id": 1, "fields": [_field(transform)]},
-    ]
+    specs = [{"spec-id": 0, "fields": [_field(old)] if old else []}, {"spec-id": 1, "fields": [_field(transform)]}]
     more = {"schemas": [schema], "partition-specs": specs, "default-spec-id": 1}
     return TableMetadata(new_document("s3://b/t", 3, **more))
 

@@ -249,10 +249,7 @@ def found(lost: State, stored: Sequence[Stored]) -> list[ReadManifest]:
     ours, manifests = lost.snapshot.snapshot_id, []
     for each in stored:
         bare = replace(
-            each.manifest,
-            sequence_number=lost.snapshot.sequence_number,
-            first_row_id=None,
-            added_snapshot_id=None,
+            each.manifest, sequence_number=lost.snapshot.sequence_number, first_row_id=None, added_snapshot_id=None
         )
         entries = each.read(bare)
         if any(entry.snapshot_id == ours and entry.status is not EXISTING for entry in entries):

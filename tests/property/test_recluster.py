@@ -278,10 +278,7 @@ def test_depth_weighs_bytes_and_unknown_bounds_match_every_lookup() -> None:
 
 
 def bounded(low: bytes | None, high: bytes | None, **more: object) -> Extent | None:
-    bounds = {
-        "lower_bounds": None if low is None else {1: low},
-        "upper_bounds": {} if high is None else {1: high},
-    }
+    bounds = {"lower_bounds": None if low is None else {1: low}, "upper_bounds": {} if high is None else {1: high}}
     return column_extent(data_file("f", 5, **(bounds | more)), 1, str(more.pop("kind", "long")))  # type: ignore[arg-type]
 
 

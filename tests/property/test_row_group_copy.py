@@ -24,15 +24,7 @@ from icekeeper.row_group_copy.copyable import CODECS, CopyTarget
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
 from icekeeper.rows.read_task import with_lineage
-from icekeeper.storage.part_plan import (
-    LEAST_PART_BYTES,
-    Content,
-    ObjectRange,
-    Part,
-    plan_parts,
-    sent_bytes,
-    size_of,
-)
+from icekeeper.storage.part_plan import LEAST_PART_BYTES, Content, ObjectRange, Part, plan_parts, sent_bytes, size_of
 from support.copied import (
     LINEAGE_COLUMNS,
     STORAGE,

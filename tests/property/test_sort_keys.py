@@ -27,13 +27,7 @@ from pyiceberg.types import (
 )
 
 from icekeeper.operations.compaction.terms.recipe import KeyColumn
-from icekeeper.operations.compaction.work.sort_keys import (
-    SortKeys,
-    choose_bounds,
-    cut,
-    integer_order,
-    sorted_indices,
-)
+from icekeeper.operations.compaction.work.sort_keys import SortKeys, choose_bounds, cut, integer_order, sorted_indices
 from icekeeper.rows.arrow_schema import arrow_schema
 from support.examples import examples
 

@@ -133,8 +133,7 @@ def test_splitting_is_literal(path: str, expected: tuple[str, str, str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"),
-    [("s3n://b/x", "s3://b"), ("file:/x", "file://"), ("/x", "file://"), ("gs://b/x", "gs://b")],
+    ("path", "expected"), [("s3n://b/x", "s3://b"), ("file:/x", "file://"), ("/x", "file://"), ("gs://b/x", "gs://b")]
 )
 def test_the_authority_is_extracted(path: str, expected: str) -> None:
     assert authority(path) == expected

@@ -31,17 +31,14 @@ FOUND = {
         by_requirements=False,
         leases=False,
         steps=(*(Step(Verb.APPEND, seed) for seed in range(6)), Step(Verb.MAINTAIN, 872)),
-    ),
+    )
 }
 """Histories that once failed."""
 
 
 # ``make nightly`` also runs thousands with ``python -m support.model``, which counts them.
 @settings(
-    derandomize=not NIGHTLY,
-    database=None,
-    max_examples=min(examples(12), 200),
-    suppress_health_check=list(HealthCheck),
+    derandomize=not NIGHTLY, database=None, max_examples=min(examples(12), 200), suppress_health_check=list(HealthCheck)
 )
 @given(history=histories)
 def test_every_snapshot_and_ref_holds_the_rows_of_the_model(history: History, duckdb: DuckDB) -> None:

@@ -21,11 +21,7 @@ from samcli.yamlhelper import yaml_parse
 from samtranslator.translator.transform import transform
 
 _FUNCTION, _LAYER = "AWS::Serverless::Function", "AWS::Serverless::LayerVersion"
-_ELSEWHERE = {
-    _FUNCTION: "CodeUri",
-    _LAYER: "ContentUri",
-    "AWS::Serverless::StateMachine": "DefinitionUri",
-}
+_ELSEWHERE = {_FUNCTION: "CodeUri", _LAYER: "ContentUri", "AWS::Serverless::StateMachine": "DefinitionUri"}
 
 
 def environments(template: str, variables: str, parameters: dict[str, str]) -> dict[str, dict[str, str]]:

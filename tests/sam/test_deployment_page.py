@@ -125,9 +125,7 @@ def test_the_commands_of_the_page_work(stack: LocalStack, local_catalog: SqlCata
     assert status_after(lambda: shell.run(stop), stack) == "ABORTED"
     assert parameters(last_change(stack)) >= {("ScheduleState", "DISABLED"), ("MaintenanceEnabled", "false"), kept}
     shell.run(upgrade)
-    assert parameters(last_change(stack)) >= {
-        ("ArtifactLocation", "s3://my-artifacts/icekeeper/0.2.0"),
-    }
+    assert parameters(last_change(stack)) >= {("ArtifactLocation", "s3://my-artifacts/icekeeper/0.2.0")}
     assert artifacts(client("s3"), "0.2.0") == expected_artifacts("0.2.0")
     assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
     assert shell.run(drain).rstrip().endswith("[]")
@@ -184,10 +182,7 @@ def stand_in(stack: LocalStack) -> None:
         for name, properties in render().of_type("AWS::Logs::LogGroup").items()
     }
     outputs = {"StateMachineArn": {"Value": stack.state_machine}, "State": {"Value": "dynamodb://icekeeper"}}
-    parameters = {
-        "ArtifactLocation": {"Type": "String"},
-        "ScheduleState": {"Type": "String", "Default": "DISABLED"},
-    }
+    parameters = {"ArtifactLocation": {"Type": "String"}, "ScheduleState": {"Type": "String", "Default": "DISABLED"}}
     document = {"Parameters": parameters, "Resources": groups, "Outputs": outputs}
     values = [{"ParameterKey": "ArtifactLocation", "ParameterValue": "s3://my-artifacts/icekeeper/0.1.0"}]
     client.create_stack(StackName="icekeeper", TemplateBody=json.dumps(document), Parameters=values)

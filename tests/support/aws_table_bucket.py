@@ -41,10 +41,7 @@ def runtime_of_table_bucket(moto_server: MotoServer, folder: Path, *, appends: i
     # Most tests need a bucket whose built-in maintenance is disabled.
     off = {"status": "disabled"}
     moto_s3tables.ANSWERS[(arn,)] = {BuiltIn.UNREFERENCED_FILE_REMOVAL.value: off}
-    moto_s3tables.ANSWERS[arn, "ns", "t"] = {
-        BuiltIn.COMPACTION.value: off,
-        BuiltIn.SNAPSHOT_MANAGEMENT.value: off,
-    }
+    moto_s3tables.ANSWERS[arn, "ns", "t"] = {BuiltIn.COMPACTION.value: off, BuiltIn.SNAPSHOT_MANAGEMENT.value: off}
     address = {"tableBucketARN": arn, "namespace": "ns", "name": "t"}
     s3tables.create_table(**address, format="ICEBERG")
     pointer = s3tables.get_table_metadata_location(**address)

@@ -160,12 +160,7 @@ _PYICEBERG: Mapping[str, Any] = {
     "is nan": py.IsNaN,
     "is not nan": py.NotNaN,
 }
-_SQL = {
-    "is null": "{} IS NULL",
-    "is not null": "{} IS NOT NULL",
-    "is nan": "isnan({})",
-    "is not nan": "NOT isnan({})",
-}
+_SQL = {"is null": "{} IS NULL", "is not null": "{} IS NOT NULL", "is nan": "isnan({})", "is not nan": "NOT isnan({})"}
 
 
 def filters_of(column: str, kind: str) -> list[Filter]:

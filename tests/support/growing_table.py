@@ -56,10 +56,7 @@ class GrowingTable:
         gone = {entry.entry.file.file_path for entry in removed}
         came = [
             live_file(
-                data_file(f"s{number}-{i:03}", size, [p]),
-                age=number - is_rewrite,
-                file_age=number,
-                snapshot_id=number,
+                data_file(f"s{number}-{i:03}", size, [p]), age=number - is_rewrite, file_age=number, snapshot_id=number
             )
             for i, (size, p) in enumerate(added)
         ]

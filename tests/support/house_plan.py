@@ -42,7 +42,7 @@ ROOMS = (
 )
 # A room with floors → its floors, from the lowest up.  Modules of one floor do not import each other.
 FLOORS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "operations.compaction": (("terms",), ("plan", "work"), ("land",), ("run_groups",), ("compact",)),
+    "operations.compaction": (("terms",), ("plan", "work"), ("land",), ("run_groups",), ("compact",))
 }
 _NO_CATALOG = ("icekeeper.catalogs", "icekeeper.commit", "icekeeper.state")
 # Room or module → packages that it must not import although the order of rooms allows it.

@@ -79,10 +79,7 @@ class LambdaFunctions:
     """A deployment's functions in one environment, cold at the start."""
 
     def __init__(
-        self,
-        environment: Mapping[str, str],
-        patch: pytest.MonkeyPatch,
-        capture: pytest.CaptureFixture[str],
+        self, environment: Mapping[str, str], patch: pytest.MonkeyPatch, capture: pytest.CaptureFixture[str]
     ) -> None:
         self._capture = capture
         for name in [name for name in os.environ if name.startswith(("ICEKEEPER_", "POWERTOOLS_"))]:

@@ -67,9 +67,7 @@ class LocalLake:
         """Expire the records of all attempts in progress."""
         client, table = self.stack.moto.client("dynamodb"), self.stack.template.name("StateTable")
         found = client.query(
-            TableName=table,
-            KeyConditionExpression="pk = :pk",
-            ExpressionAttributeValues={":pk": {"S": "idempotency"}},
+            TableName=table, KeyConditionExpression="pk = :pk", ExpressionAttributeValues={":pk": {"S": "idempotency"}}
         )
         for item in found["Items"]:
             if item["status"]["S"] == "INPROGRESS":

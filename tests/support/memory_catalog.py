@@ -9,11 +9,7 @@ from typing import Any
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.attempt import PreparedCommit
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
-from icekeeper.errors import (
-    CatalogBusy,
-    CommitRefused,
-    CommitStateUnknown,
-)
+from icekeeper.errors import CatalogBusy, CommitRefused, CommitStateUnknown
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.updates import apply_updates, check_requirements
 from icekeeper.model import CatalogId, Nothing, TableName

@@ -88,12 +88,7 @@ def _stats(identity: TableIdentity, random: Random, number: int, seconds: list[i
             left_alone="" if due else "no sign of work",
             sweep_due_ms=NOW_MS + number % 24 * HOUR_MS,
         ),
-        timeline={
-            "from_ms": day,
-            "seconds": seconds,
-            "operations": "aaroaaraaa" * 4,
-            "refs": refs,
-        },
+        timeline={"from_ms": day, "seconds": seconds, "operations": "aaroaaraaa" * 4, "refs": refs},
     )
 
 

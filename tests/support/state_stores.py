@@ -59,10 +59,7 @@ CALLED = replace(
 """The same table under its name in another catalog."""
 COPY = replace(IDENTITY, location="s3://backup/t")
 """A table that shares the UUID, or the table itself after a move."""
-OTHERS: Mapping[str, TableIdentity] = {
-    "created anew": replace(IDENTITY, uuid="uuid-2"),
-    "without a UUID": WITHOUT_UUID,
-}
+OTHERS: Mapping[str, TableIdentity] = {"created anew": replace(IDENTITY, uuid="uuid-2"), "without a UUID": WITHOUT_UUID}
 """Other tables with the same name and location."""
 
 OpenStore: TypeAlias = Callable[[], StateStore]

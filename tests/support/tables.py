@@ -10,11 +10,7 @@ CREATED_MS = 1_700_000_000_000
 
 def new_document(location: str, format_version: int, **more: Any) -> dict[str, Any]:
     """An empty table with one column.  As in Iceberg 0.9, a v1 document has no refs and no sequence numbers."""
-    schema = {
-        "type": "struct",
-        "schema-id": 0,
-        "fields": [{"id": 1, "name": "id", "required": False, "type": "long"}],
-    }
+    schema = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "id", "required": False, "type": "long"}]}
     document: dict[str, Any] = {
         "format-version": format_version,
         "table-uuid": str(uuid.uuid4()),

@@ -133,7 +133,7 @@ def test_the_share_counts_only_operations_of_the_pass_and_restarts_with_each_pas
     assert shares_of(single, half, end) == [0, 50, 99]
     assert shares_of(single, end, single, half) == [0, 99, 0, 50]
     assert shares_of(double, end, ("expire_snapshots: planning", 0, 0), ("compact: planning", 0, 0), half) == [
-        *(0, 49, 49, 50, 75),
+        *(0, 49, 49, 50, 75)
     ]
     assert shares_of(single, ("verify: files", 1, 2)) == [0, 0]
 

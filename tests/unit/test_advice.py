@@ -477,12 +477,7 @@ def test_the_changed_share_counts_rows_added_and_deleted_since_the_statistics() 
 
 def test_deletes_after_our_pass_count_as_come_back() -> None:
     deleting = {"operation": "overwrite", "added-delete-files": "1", "added-position-deletes": "7"}
-    ours = {
-        "operation": "replace",
-        "icekeeper.run-id": "r",
-        "removed-delete-files": "1",
-        "removed-files-size": "500",
-    }
+    ours = {"operation": "replace", "icekeeper.run-id": "r", "removed-delete-files": "1", "removed-files-size": "500"}
     assert summary_of(metadata(deleting, ours)).deletes == DeleteFacts(
         commits=1, passes=1, bytes_rewritten=500, positions=7
     )

@@ -275,10 +275,7 @@ KNOWN = {"id": "PYSEC-2026-1", "aliases": ["CVE-2026-2"], "fix_versions": ["26.0
             [{"name": "boto3", "version": "1.44.5"}, CLEAN[1]],
             ["boto3 1.44.5 was not scanned: the report does not name it"],
         ),
-        (
-            [CLEAN[0], {**CLEAN[1], "vulns": [KNOWN]}],
-            ["pyarrow 26.0.1: PYSEC-2026-1, CVE-2026-2; fixed in 26.0.2"],
-        ),
+        ([CLEAN[0], {**CLEAN[1], "vulns": [KNOWN]}], ["pyarrow 26.0.1: PYSEC-2026-1, CVE-2026-2; fixed in 26.0.2"]),
         (
             [CLEAN[0], {**CLEAN[1], "vulns": [{"id": "X", "fix_versions": []}]}],
             ["pyarrow 26.0.1: X; fixed in no version"],

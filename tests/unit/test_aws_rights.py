@@ -123,9 +123,7 @@ def test_every_function_job_and_state_machine_has_its_role() -> None:
     deleting = {
         item.name for item in roles.values() if decide(item, Need("s3:DeleteObject", "arn:aws:s3:::one/f")).is_allowed
     }
-    assert deleting == {
-        *("ExpireFunctionRole", "DeleteFunctionRole", "ExpireSnapshotsJobRole", "RemoveOrphansJobRole"),
-    }
+    assert deleting == {*("ExpireFunctionRole", "DeleteFunctionRole", "ExpireSnapshotsJobRole", "RemoveOrphansJobRole")}
 
 
 def test_a_folder_bounds_reads_writes_deletions_and_listings() -> None:
@@ -292,10 +290,7 @@ def test_rights_of_step_functions_lambda_and_secrets_requests() -> None:
             *("PUT", f"/tables/{BUCKET}/ns/t/maintenance/icebergCompaction", ""),
             f"s3tables:PutTableMaintenanceConfiguration on {TABLE}",
         ),
-        (
-            *("GET", "/get-table", f"tableBucketARN={BUCKET}&namespace=ns&name=t"),
-            f"s3tables:GetTable on {TABLE}",
-        ),
+        (*("GET", "/get-table", f"tableBucketARN={BUCKET}&namespace=ns&name=t"), f"s3tables:GetTable on {TABLE}"),
         ("GET", "/nowhere", "", "s3tables:GET/nowhere on *"),
     ],
 )

@@ -316,8 +316,7 @@ def test_a_refusal_is_checked_by_three_loads_with_doubling_waits() -> None:
 
 @pytest.mark.parametrize("back", [0, 1])
 @pytest.mark.parametrize(
-    ("error", "lag"),
-    [*((error, lag) for error in (REFUSED, BUSY) for lag in (1, 2, 3)), (CONFLICT, 2), (NO_ANSWER, 2)],
+    ("error", "lag"), [*((error, lag) for error in (REFUSED, BUSY) for lag in (1, 2, 3)), (CONFLICT, 2), (NO_ANSWER, 2)]
 )
 def test_a_replica_that_lags_proves_nothing(error: MaintenanceError, lag: int, back: int) -> None:
     """After the attempt has landed, the replica shows the attempt's base or an earlier state."""

@@ -28,11 +28,7 @@ from icekeeper.operations.compaction.plan.output_sizes import (
     output_bytes,
     recorded_sizes,
 )
-from icekeeper.operations.compaction.plan.plan_groups import (
-    CompactionPlan,
-    NothingToCompact,
-    plan_compaction,
-)
+from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, NothingToCompact, plan_compaction
 from icekeeper.operations.compaction.plan.preview import assumptions, left_document, plan_document
 from icekeeper.operations.compaction.run_groups import in_batches
 from icekeeper.operations.compaction.terms.output_names import OutputNames
@@ -79,13 +75,7 @@ def test_sorted_files_are_sorted_again_for_depth_or_size(runs: int, size: float,
         )
         for n in range(1, runs + 1)
     ]
-    plan = plan_compaction(
-        table_state(files),
-        settings,
-        now_ms=HEAD_MS,
-        recipe=recipe,
-        clustered_by=range(1, runs + 1),
-    )
+    plan = plan_compaction(table_state(files), settings, now_ms=HEAD_MS, recipe=recipe, clustered_by=range(1, runs + 1))
     assert isinstance(plan, CompactionPlan)
     assert {tuple(group["reasons"]) for group in plan_document(plan, TABLE)["groups"]} == {(reason,)}
 

@@ -426,9 +426,7 @@ def test_a_new_delete_that_may_apply_to_an_input_drops_the_group(delete: DataFil
 
 
 @pytest.mark.parametrize(
-    ("spec_id", "partition"),
-    [(1, (1.5,)), (2, (None, b"\x05"))],
-    ids=["where the rows were", "where the rows went"],
+    ("spec_id", "partition"), [(1, (1.5,)), (2, (None, b"\x05"))], ids=["where the rows were", "where the rows went"]
 )
 def test_a_partitioned_equality_delete_drops_a_group_whose_rows_moved(
     spec_id: int, partition: tuple[PartitionValue, ...]

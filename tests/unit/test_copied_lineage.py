@@ -18,13 +18,7 @@ from icekeeper.row_group_copy import lineage as new_lineage
 from icekeeper.row_group_copy import lineage as write_lineage
 from icekeeper.row_group_copy import write_copy as write_tail
 from icekeeper.row_group_copy.footer import data_pages, read_footer
-from icekeeper.row_group_copy.footer_structs import (
-    ColumnChunk,
-    FileMetaData,
-    KeyValue,
-    RowGroup,
-    Statistics,
-)
+from icekeeper.row_group_copy.footer_structs import ColumnChunk, FileMetaData, KeyValue, RowGroup, Statistics
 from icekeeper.row_group_copy.merge_files import copyable_file
 from support.copied import (
     STORAGE,

@@ -27,15 +27,7 @@ from icekeeper.row_group_copy.footer_structs import ColumnMetaData, FileMetaData
 from icekeeper.row_group_copy.merge_files import copyable_file, copyable_part, merge_files
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.equality_deletes import ColumnRange, EqualityLookup, keys_within
-from support.copied import (
-    STORAGE,
-    copied,
-    entry_of,
-    mixed_rows,
-    parquet_file,
-    target_of,
-    with_metadata,
-)
+from support.copied import STORAGE, copied, entry_of, mixed_rows, parquet_file, target_of, with_metadata
 from support.rewrites import rewritten, rows, struct, written
 
 # A copy of some row groups of a file is described only by metrics that are certain

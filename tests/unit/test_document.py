@@ -328,10 +328,7 @@ def test_a_null_field_reads_as_an_absent_field() -> None:
             ).encode(),
             "m.json",
         )
-        for id_of_schema, partition_field, kind in (
-            ({}, left_out, {}),
-            ({"schema-id": None}, field, {"type": None}),
-        )
+        for id_of_schema, partition_field, kind in (({}, left_out, {}), ({"schema-id": None}, field, {"type": None}))
     ]
     for metadata in found:
         assert (metadata.current_schema_id, list(metadata.schemas)) == (0, [0])

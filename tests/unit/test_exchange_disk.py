@@ -22,8 +22,7 @@ def test_an_exchange_keeps_all_its_rows_and_those_of_the_lanes_in_work_once_more
 
 
 @pytest.mark.parametrize(
-    ("room", "sizes"),
-    [(324, [50]), (323, [25, 25]), (173, [17, 17, 16]), (125, [13, 13, 13, 11]), (101, [])],
+    ("room", "sizes"), [(324, [50]), (323, [25, 25]), (173, [17, 17, 16]), (125, [13, 13, 13, 11]), (101, [])]
 )
 def test_lanes_are_divided_into_as_few_exchanges_as_fit_and_at_most_four(room: int, sizes: list[int]) -> None:
     exchanges = NEEDS.exchanges(4, room * GB)

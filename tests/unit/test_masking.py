@@ -106,10 +106,7 @@ def test_remembered_secrets_appear_in_no_error_outcome_log_line_or_document() ->
         assert str(error) == expected
     outcome = failed(Operation.COMPACT, f"ValueError: {message}")
     assert (outcome.summary, outcome.reason) == (f"ValueError: {expected}",) * 2
-    assert masked_document({"n": 1, "l": [message, {"t": (message,)}]}) == {
-        "n": 1,
-        "l": [expected, {"t": [expected]}],
-    }
+    assert masked_document({"n": 1, "l": [message, {"t": (message,)}]}) == {"n": 1, "l": [expected, {"t": [expected]}]}
     try:
         raise ValueError(message)
     except ValueError as error:

@@ -119,11 +119,7 @@ def its_job_has_exactly_the_rights_that_it_needs(steps: Sequence[StepFacts]) -> 
 
 def its_states_are_in_the_definition(steps: Sequence[StepFacts]) -> Iterable[str]:
     """A task calls its function in the map of each of its stages; a task behind the stage's choice starts its job."""
-    maps = {
-        Stage.SMALL: "CompactSmallTables",
-        Stage.SWEEP: "ExpireAndSweep",
-        Stage.AFTER_JOBS: "SweepAfterJobs",
-    }
+    maps = {Stage.SMALL: "CompactSmallTables", Stage.SWEEP: "ExpireAndSweep", Stage.AFTER_JOBS: "SweepAfterJobs"}
     for step in steps:
         for stage in filter(None, (step.stage, step.later_stage)):
             if f"'step': '{step.call}'" not in str(LEVELS[maps.get(stage, MACHINE.name)].definition):

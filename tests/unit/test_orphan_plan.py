@@ -61,11 +61,7 @@ def plan(
     """Plan as the operation does: leave out referenced and young files, plan the rest."""
     left = candidates(listed, referenced)
     return plan_orphans(
-        metadata or table(),
-        left.unreferenced,
-        protected=PathSet(protected),
-        other_tables=others,
-        swept=swept,
+        metadata or table(), left.unreferenced, protected=PathSet(protected), other_tables=others, swept=swept
     )
 
 
@@ -82,8 +78,7 @@ def test_metadata_that_a_rollback_copied_aside_stays_for_a_time_of_its_own() -> 
 
 def test_old_and_unreferenced_files_are_orphans_in_order_of_path() -> None:
     planned = plan(
-        [found(f"{LOCATION}/data/{name}.parquet") for name in ("b", "a", "live")],
-        [f"{LOCATION}/data/live.parquet"],
+        [found(f"{LOCATION}/data/{name}.parquet") for name in ("b", "a", "live")], [f"{LOCATION}/data/live.parquet"]
     )
     assert planned.paths == (f"{LOCATION}/data/a.parquet", f"{LOCATION}/data/b.parquet")
     assert (planned.protected, planned.of_other_tables) == (0, 0)

@@ -12,12 +12,7 @@ from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, PartitionKey, p
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, Nothing, PartitionValue
 from icekeeper.operations.compaction.plan.where import whole_partitions
-from icekeeper.operations.old_partitions import (
-    LivePartitions,
-    chosen_partitions,
-    goes_with,
-    partitions_sharing_files,
-)
+from icekeeper.operations.old_partitions import LivePartitions, chosen_partitions, goes_with, partitions_sharing_files
 from support.plans import data_file, partitioned, partitioned_by, spec, times
 
 # Which partitions are dropped, and which delete files with them.

@@ -92,14 +92,8 @@ def test_the_first_time_field_of_the_current_spec_is_used_unless_a_field_is_name
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"partition_time": "nope"},
-            "not partitioned by 'nope'; its partition fields are: dt, id_bucket",
-        ),
-        (
-            {"partition_time": "dt"},
-            "names 'dt', whose partitions have no time by themselves; add the format of",
-        ),
+        ({"partition_time": "nope"}, "not partitioned by 'nope'; its partition fields are: dt, id_bucket"),
+        ({"partition_time": "dt"}, "names 'dt', whose partitions have no time by themselves; add the format of"),
         ({"partition_time": "id"}, "names 'id', whose partitions have no time"),
         ({"partition_time": "id=%Y"}, "reads id, but no partition spec of the table has this untransformed"),
         ({"partition_time": "nope=%Y"}, "not partitioned by 'nope'"),

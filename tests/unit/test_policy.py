@@ -360,10 +360,7 @@ def test_mistakes_are_refused_with_their_source() -> None:
 
 def test_a_bound_that_changes_a_value_is_named_as_its_source() -> None:
     """``tests/property/test_policy.py`` tests the values."""
-    environment = {
-        "ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48",
-        "ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "false",
-    }
+    environment = {"ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS": "48", "ICEKEEPER_BOUND_MAINTENANCE_ENABLED": "false"}
     for hours, source in (("1", "bound ICEKEEPER_BOUND_SNAPSHOT_RETENTION_HOURS"), ("49", "this call")):
         result = resolved({}, environment, snapshot_retention_hours=hours, maintenance_enabled="true")
         assert result.sources["snapshot_retention_hours"] == source

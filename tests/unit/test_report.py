@@ -276,11 +276,7 @@ def test_the_trend_of_a_table_ends_with_its_newest_state() -> None:
     facts = CatalogFacts(catalog="lake", scan=None, lake=lake, trends={copy: rows})
     (table,) = catalog_document(facts, NOW_MS)["tables"]
     newest = lake[0].observed_ms // 1000
-    assert table["trend"] == [
-        [newest - 2 * 86_400, 2, None, 20],
-        [newest - 86_400, 1, None, 10],
-        [newest, 5, None, 70],
-    ]
+    assert table["trend"] == [[newest - 2 * 86_400, 2, None, 20], [newest - 86_400, 1, None, 10], [newest, 5, None, 70]]
     (table,) = catalog_document(replace(facts, trends={}), NOW_MS)["tables"]
     assert "trend" not in table
 

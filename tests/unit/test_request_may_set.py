@@ -45,12 +45,7 @@ LIMITED: dict[str, tuple[str, str, str | None]] = {
 """Key → the policy's value, a looser value, and a tighter value (``None``: every other value is looser)."""
 FREE = {
     *("apply_deletes", "bucket_filter", "delete_compaction_min_deletes"),
-    *(
-        "convert_equality_deletes",
-        "delete_compaction_min_ratio",
-        "detection_interval_s",
-        "detection_timeout_s",
-    ),
+    *("convert_equality_deletes", "delete_compaction_min_ratio", "detection_interval_s", "detection_timeout_s"),
     *("expected_scans", "job_retry_limit", "job_timeout_s", "max_bytes_to_rewrite"),
     *("max_commit_retries", "max_concurrent_jobs", "max_concurrent_jobs_per_worker"),
     *("max_file_group_size_mb", "max_files_to_rewrite", "max_jobs_per_detection"),

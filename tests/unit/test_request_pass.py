@@ -16,14 +16,7 @@ from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.model import CatalogId, TableName
 from icekeeper.pipeline.events import Failure, MachineInput, TableResult, parse_event
 from icekeeper.pipeline.executions import Execution, StateMachine, region_of
-from icekeeper.pipeline.request_pass import (
-    Answer,
-    Waiting,
-    await_pass,
-    follow_pass,
-    machine_input,
-    start_pass,
-)
+from icekeeper.pipeline.request_pass import Answer, Waiting, await_pass, follow_pass, machine_input, start_pass
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.requests import MaintenanceRequest
 from icekeeper.state.sqlite.store import SqliteStateStore
@@ -199,7 +192,7 @@ def test_progress_names_the_run_that_holds_the_table(world: World) -> None:
     world.happens = iter([world.unlease, lambda: world.lease("request-1")])
     world.follow(Machine(RUNNING, RUNNING, RUNNING, DONE))
     assert world.notified == [
-        *("waiting for night-run to finish", "the run continues", "the table is being maintained"),
+        *("waiting for night-run to finish", "the run continues", "the table is being maintained")
     ]
 
 

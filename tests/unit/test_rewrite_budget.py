@@ -196,9 +196,7 @@ def test_data_older_than_the_oldest_delete_adds_no_budget() -> None:
 
 def test_rewrites_by_others_and_dropped_partitions_do_not_count() -> None:
     metadata = history(
-        (3, "replace", {"added-files-size": 700}),
-        (2, "delete", {"removed-files-size": 900}),
-        (1, "append", {}),
+        (3, "replace", {"added-files-size": 700}), (2, "delete", {"removed-files-size": 900}), (1, "append", {})
     )
     assert of(metadata) == (0, 0, 0)
 

@@ -249,10 +249,7 @@ def test_inputs_with_and_without_page_indexes_get_different_outputs() -> None:
 
 def test_inputs_that_agree_keep_their_order() -> None:
     bare = file(50, is_indexed=False)
-    assert planned([50] * 4, {0: bare, 1: bare, 2: file(50), 3: file(50)}, 2) == [
-        ((), (0, 1)),
-        ((), (2, 3)),
-    ]
+    assert planned([50] * 4, {0: bare, 1: bare, 2: file(50), 3: file(50)}, 2) == [((), (0, 1)), ((), (2, 3))]
     # More than half of the bytes get two of three outputs.
     thirds = {i: file(50, is_indexed=i % 3 != 0) for i in range(6)}
     assert planned([50] * 6, thirds, 3) == [((), pair) for pair in ((1, 2), (4, 5), (0, 3))]

@@ -554,10 +554,7 @@ def test_a_scan_records_many_tables_in_few_transactions(
 
 
 def test_the_next_scan_writes_records_that_a_failed_store_lost(
-    state: CountedState,
-    fleet: PreparedCatalog,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    state: CountedState, fleet: PreparedCatalog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
 
     def lost(*_: object) -> Any:

@@ -230,10 +230,7 @@ def test_a_uuid_at_two_locations_is_a_warning_for_both(state: CountedState) -> N
     second = PreparedCatalog({"ns.copy": copy}, name="D", warehouse="s3://other/")
     for _ in range(2):  # the first scan does not compare a table with later tables; the second does
         scanned(state, first, second)
-    lake = [
-        *state.lake_stats.of_catalog(first.id),
-        *state.lake_stats.of_catalog(second.id),
-    ]
+    lake = [*state.lake_stats.of_catalog(first.id), *state.lake_stats.of_catalog(second.id)]
     warnings = {str(stats.identity.table): stats.warnings.get("uuid_twice", "") for stats in lake}
     assert sorted(name for name, sentence in warnings.items() if sentence) == ["ns.copy", "ns.same", "ns.t"]
     assert "also that of ns.copy of catalog D at s3://b/copy: " in warnings["ns.t"]
@@ -287,10 +284,7 @@ def test_listed_tables_are_maintained_and_a_warning_reports_the_unlisted(state: 
     assert report.warnings == ("catalog C: the tables of 1 database(s) must not be listed (hr)",)
     assert (report.errors, report.empty_catalogs) == (0, 0)
     # The lake stats of tables that are not listed now are kept.
-    assert {str(item.identity.table) for item in state.lake_stats.of_catalog(half.id)} == {
-        "ns.few",
-        "hr.few",
-    }
+    assert {str(item.identity.table) for item in state.lake_stats.of_catalog(half.id)} == {"ns.few", "hr.few"}
     found = detect_catalog(half, state, TablePolicies({}))
     assert (found.note, found.scanned) == (report.warnings[0], 1)
 

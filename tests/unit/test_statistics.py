@@ -210,11 +210,7 @@ def test_a_wrong_footer_size_and_a_blob_that_reaches_into_the_footer_are_problem
 
 # Files whose rows cannot be read: no statistics are better than wrong statistics (rule: read-faithfully-or-not-at-all).
 
-SCHEMA = {
-    "type": "struct",
-    "schema-id": 0,
-    "fields": [{"id": 1, "name": "at", "required": False, "type": "timestamp"}],
-}
+SCHEMA = {"type": "struct", "schema-id": 0, "fields": [{"id": 1, "name": "at", "required": False, "type": "timestamp"}]}
 FAR_FROM_NOW = data_file(path_of("data/a"), 10, file_format="ORC", upper_bounds={1: pack("<q", 2**63 - 1)})
 
 

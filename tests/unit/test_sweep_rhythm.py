@@ -267,9 +267,7 @@ def test_the_first_sweeps_of_a_large_fleet_are_spread_and_decided_once(
     assert len(recorded) == count
 
 
-def test_a_due_sweep_does_not_start_the_waiting_time_of_a_table(
-    state: SqliteStateStore,
-) -> None:
+def test_a_due_sweep_does_not_start_the_waiting_time_of_a_table(state: SqliteStateStore) -> None:
     young = table({"total-data-files": "9", "total-files-size": "900"}, age_hours=5)
     for _ in range(2):
         (item,) = scanned(state, PreparedCatalog({"ns.t": young})).proposals

@@ -258,7 +258,7 @@ def test_a_connection_gives_network_rights_to_jobs_only() -> None:
         assert changing == (NETWORK if connection else set())
         assert ("glue:GetConnection" in actions(policy)) == bool(connection)
     assert {name for name, item in RESOURCES.items() if any(a.startswith("ec2:") for a in actions(item))} == {
-        *("GlueRuntimePolicy", "FunctionRuntimePolicy"),
+        *("GlueRuntimePolicy", "FunctionRuntimePolicy")
     }
     assert all({"Ref": "GlueRuntimePolicy"} in role_of(job)["ManagedPolicyArns"] for _, job in JOBS.values())
 

@@ -11,13 +11,7 @@ import icekeeper
 from icekeeper.errors import TableUnsupported
 from icekeeper.metadata.avro_schemas import record_schema
 from icekeeper.metadata.transforms import applies, is_known, parse_transform, partition_type
-from icekeeper.metadata.types import (
-    PRIMITIVES,
-    decimal_of,
-    fixed_length,
-    is_primitive,
-    shape_of,
-)
+from icekeeper.metadata.types import PRIMITIVES, decimal_of, fixed_length, is_primitive, shape_of
 from icekeeper.rows.arrow_schema import arrow_type
 
 PARAMETRIC = ("decimal(9, 2)", "decimal(38,0)", "fixed[5]")

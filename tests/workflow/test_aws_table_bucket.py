@@ -37,10 +37,7 @@ ALL_ON: tuple[dict[str, Any], dict[str, Any]] = (
     {},
     {},
 )  # of the table, of the bucket; maintenance that is not named is on
-ALL_OFF = (
-    {COMPACTION: {"status": "disabled"}, SNAPSHOTS: {"status": "disabled"}},
-    {FILES: {"status": "disabled"}},
-)
+ALL_OFF = ({COMPACTION: {"status": "disabled"}, SNAPSHOTS: {"status": "disabled"}}, {FILES: {"status": "disabled"}})
 
 
 def unknown(action: str) -> tuple[str, str]:

@@ -54,7 +54,7 @@ def test_payloads_stay_small(scripted_stack: LocalStack, local_catalog: SqlCatal
     assert plan["size_bytes"] == FILES * 1_000
     assert len(json.dumps(plan)) < 4 * 1024
     assert [task for child in execution.children for task in child.tasks] == [
-        *("PlanTable", "CompactSmall", "ExpireSnapshots", "RewriteManifests"),  # there are no deletes to merge
+        *("PlanTable", "CompactSmall", "ExpireSnapshots", "RewriteManifests")  # there are no deletes to merge
     ]
     assert execution.largest_payload < MOST_BYTES, execution.largest_payload
 

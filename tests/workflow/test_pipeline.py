@@ -59,11 +59,7 @@ def test_a_scheduled_run_maintains_the_table_keeps_its_rows_and_reports(lake: Lo
     rows = lake.table.readers_agree()
     execution = lake.stack.run({})
     assert execution.status == "SUCCEEDED"
-    assert [child.names for child in execution.children] == [
-        ["PlanTable"],
-        ["AnyPartitions", "CompactSmall"],
-        SWEPT,
-    ]
+    assert [child.names for child in execution.children] == [["PlanTable"], ["AnyPartitions", "CompactSmall"], SWEPT]
     assert lake.table.readers_agree() == rows
     assert len(lake.table.data_files()) == 1
     assert not Path(orphan).exists()

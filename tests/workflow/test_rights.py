@@ -92,13 +92,7 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
     fleet.leave_orphans(fleet.glue_table("j"))
     fleet.bucket_table("k", bucket="rights-jobs", files_today=4)
     execution = fleet.run({"tables": ["rights.j", "rights.k"]})
-    jobs = [
-        "CompactDataFiles",
-        "ExpireManySnapshots",
-        "RemoveLargeOrphans",
-        "SweepAfterJobs",
-        "RewriteLargeManifests",
-    ]
+    jobs = ["CompactDataFiles", "ExpireManySnapshots", "RemoveLargeOrphans", "SweepAfterJobs", "RewriteLargeManifests"]
     assert [name for name in execution.names if name in jobs] == jobs
     (swept,) = execution.of_map("SweepAfterJobs")
     assert (swept.table, swept.tasks) == ("rights.j", ["RewriteManifestsAfterJobs"])

@@ -27,10 +27,7 @@ Smoked: TypeAlias = tuple[LocalStack, Callable[..., int]]
 
 @pytest.fixture
 def smoked(
-    seaweedfs: SeaweedFSServer,
-    table_bucket: dict[str, str],
-    moto_server: MotoServer,
-    monkeypatch: pytest.MonkeyPatch,
+    seaweedfs: SeaweedFSServer, table_bucket: dict[str, str], moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Smoked]:
     """A stack over an empty table bucket, whose jobs run in this process, and the smoke command for it."""
     monkeypatch.setattr(glue_job, "open_engine", lambda name: nullcontext(LocalEngine(1)))

@@ -52,13 +52,7 @@ from icekeeper.metadata.statistics import (
     statistics_entry,
 )
 from icekeeper.metadata.updates import apply_updates
-from icekeeper.model import (
-    EntryStatus,
-    ManifestContent,
-    ManifestEntry,
-    ManifestFile,
-    PartitionFieldSummary,
-)
+from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile, PartitionFieldSummary
 from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.operations.compaction.terms.write_properties import output_properties
 from icekeeper.operations.expiry.retention import expiry_at

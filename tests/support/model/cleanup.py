@@ -203,11 +203,7 @@ class CleanupRun(Run):
         def add(runtime: Runtime) -> None:
             identity = TableIdentity(runtime.catalog.id, world.name, world.table.uuid or "")
             pin = Pin(
-                identity=identity,
-                name=name,
-                snapshot_id=snapshot_id,
-                metadata_location=location,
-                expires_ms=1 << 60,
+                identity=identity, name=name, snapshot_id=snapshot_id, metadata_location=location, expires_ms=1 << 60
             )
             runtime.state.add_pin(pin)
 

@@ -20,16 +20,7 @@ from typing import TypeVar
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.model import DataFile, FileContent, TableName
 from support.model.actions import append
-from support.model.truth import (
-    Entry,
-    Hold,
-    Lineage,
-    PassReport,
-    Sight,
-    Witness,
-    could_know,
-    real_path,
-)
+from support.model.truth import Entry, Hold, Lineage, PassReport, Sight, Witness, could_know, real_path
 from support.model.world import World
 from support.model.writers import MAIN, WRITER, Writers
 

@@ -268,13 +268,7 @@ def _roots(sight: Sight) -> set[str]:
     return {real_path(data), real_path(metadata), real_path(f"{location}/data"), real_path(f"{location}/metadata")}
 
 
-def could_know(
-    path: str,
-    victim: Lineage,
-    report: PassReport,
-    entries: Mapping[Entry, str],
-    served: Set[int],
-) -> bool:
+def could_know(path: str, victim: Lineage, report: PassReport, entries: Mapping[Entry, str], served: Set[int]) -> bool:
     """Whether a pass could know that ``victim`` needs a file.
 
     ``entries`` are the current pointers of the victim; what passes of this step have seen of it does not count yet.

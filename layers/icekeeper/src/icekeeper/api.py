@@ -83,12 +83,7 @@ class Icekeeper:
         return self._runtime.detect(_settings(settings, Scope.SCAN))
 
     def plan(
-        self,
-        table: str | Table,
-        settings: Settings | None = None,
-        *,
-        unsafe: bool = False,
-        progress: Progress = silent,
+        self, table: str | Table, settings: Settings | None = None, *, unsafe: bool = False, progress: Progress = silent
     ) -> PassOutcome:
         """What :meth:`maintain` would do now; changes nothing."""
         from icekeeper.report.outcome import in_turn
@@ -129,11 +124,7 @@ class Icekeeper:
         turn = Turn(command="Icekeeper.maintain", wait_ms=round(wait_s * 1000), timeout_s=timeout_s, retries=retries)
         with open_engine(self._engine) as engine:
             return self._runtime.maintain(
-                *(self._name(table), chosen, engine),
-                unsafe=unsafe,
-                progress=progress,
-                turn=turn,
-                names_table=True,
+                *(self._name(table), chosen, engine), unsafe=unsafe, progress=progress, turn=turn, names_table=True
             )
 
     def verify(self, table: str | Table, *, extent: Extent | None = None, progress: Progress = silent) -> Verification:

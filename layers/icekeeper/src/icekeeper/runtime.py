@@ -232,13 +232,7 @@ class Runtime:
         resolved = runtime.policy(loaded, overrides, unsafe=unsafe)
         head = loaded.metadata.head(resolved.policy.branch)
         outcome = runtime.maintain(
-            table,
-            overrides,
-            engine,
-            dry_run=True,
-            unsafe=unsafe,
-            progress=progress,
-            as_of_ms=now_ms,
+            table, overrides, engine, dry_run=True, unsafe=unsafe, progress=progress, as_of_ms=now_ms
         )
         planned = in_turn(outcome)
         saved = saved_table(
@@ -499,12 +493,7 @@ class Runtime:
         return cost_of_refs(TableReader(loaded.metadata, Storage(loaded.io_properties).read))
 
     def safety_bounds(
-        self,
-        table: TableName,
-        overrides: Mapping[str, str],
-        listing: ListingWriter,
-        *,
-        unsafe: bool = False,
+        self, table: TableName, overrides: Mapping[str, str], listing: ListingWriter, *, unsafe: bool = False
     ) -> Mapping[str, Any]:
         """What no deletion of the table's files may touch now; changes nothing.
 
@@ -523,11 +512,7 @@ class Runtime:
         return safety_bounds(loaded, resolved, memory, now_ms, listing)
 
     def verify(
-        self,
-        table: TableName,
-        engine: Engine | None = None,
-        extent: Extent | None = None,
-        progress: Progress = silent,
+        self, table: TableName, engine: Engine | None = None, extent: Extent | None = None, progress: Progress = silent
     ) -> Verification:
         """Check that every file the table refers to exists and that its metadata is consistent; the state keeps what it
         finds.  With an engine, also read the files that ``extent`` chooses, by default all.
@@ -624,13 +609,7 @@ class Runtime:
         return outcome, None if outcome.plan is None or outcome.plan.is_empty else self.verify(table)
 
     def erased(
-        self,
-        table: TableName,
-        wanted: Wanted,
-        engine: Engine,
-        *,
-        read_all: bool = False,
-        progress: Progress = silent,
+        self, table: TableName, wanted: Wanted, engine: Engine, *, read_all: bool = False, progress: Progress = silent
     ) -> dict[str, Any]:
         """The certificate after a look at every object of a table for rows that match; changes nothing, takes no lease.
 

@@ -164,9 +164,7 @@ def maintenance_behind(properties: Mapping[str, str]) -> TableBucketMaintenance 
 def s3tables_client(properties: Mapping[str, str], session: Any) -> Any:
     """A client of the S3 Tables API, at the endpoint in the properties; it repeats throttled requests."""
     client = session.client(
-        "s3tables",
-        endpoint_url=properties.get("s3tables.endpoint"),
-        config=client_config(properties, attempts=3),
+        "s3tables", endpoint_url=properties.get("s3tables.endpoint"), config=client_config(properties, attempts=3)
     )
     outlast_throttles(client)
     return client

@@ -43,12 +43,7 @@ from icekeeper.text import address_to_show, mask, remember_secrets
 # NotImplementedError: the server does not offer an endpoint.
 REST_ERRORS = (pyiceberg.exceptions.RESTError, pyiceberg.exceptions.OAuthError, NotImplementedError)
 # Raised while PyIceberg sends requests and parses answers, which may not come from a catalog.
-LISTING_ERRORS = (
-    requests.RequestException,
-    *REST_ERRORS,
-    pyiceberg.exceptions.NoSuchNamespaceError,
-    ValidationError,
-)
+LISTING_ERRORS = (requests.RequestException, *REST_ERRORS, pyiceberg.exceptions.NoSuchNamespaceError, ValidationError)
 # More than any catalog has, because the listing of a hostile server may never end.
 _MOST_NAMESPACES, _MOST_LEVELS = 100_000, 64
 # Errors that concern a single namespace; the other namespaces can still be listed.

@@ -106,10 +106,7 @@ Operations: TypeAlias = Annotated[
 Settings: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="a policy setting for this call; repeatable",
-        autocompletion=completion.keys,
+        "--set", metavar="KEY=VALUE", help="a policy setting for this call; repeatable", autocompletion=completion.keys
     ),
 ]
 Engine: TypeAlias = Annotated[

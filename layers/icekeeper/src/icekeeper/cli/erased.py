@@ -46,9 +46,7 @@ def erased(
     keys: Annotated[
         Path | None,
         typer.Option(
-            "--keys",
-            metavar="FILE",
-            help="the rows, as keys: a column of CSV below its name, or of a .parquet file",
+            "--keys", metavar="FILE", help="the rows, as keys: a column of CSV below its name, or of a .parquet file"
         ),
     ] = None,
     read_all: Annotated[

@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from icekeeper.cli.arguments import (
-    AsJson,
-    CatalogName,
-    Engine,
-    Operations,
-    Settings,
-    Unsafe,
-    overrides,
-    time_ms,
-)
+from icekeeper.cli.arguments import AsJson, CatalogName, Engine, Operations, Settings, Unsafe, overrides, time_ms
 from icekeeper.cli.console import (
     EXIT_DUE,
     EXIT_OK,

@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from icekeeper.cli.arguments import (
-    AsJson,
-    CatalogName,
-    Catalogs,
-    Settings,
-    Unsafe,
-    overrides,
-    table_name,
-)
+from icekeeper.cli.arguments import AsJson, CatalogName, Catalogs, Settings, Unsafe, overrides, table_name
 from icekeeper.cli.console import EXIT_OK, about, people, print_failed, print_json, write_output
 from icekeeper.cli.several import Shown, Tables, answer_each
 from icekeeper.errors import PolicyError

@@ -50,12 +50,7 @@ def rollback(
 
     runtime = Runtime.open(catalog)
     found = runtime.rollback(
-        table_name(table),
-        to,
-        branch=branch,
-        not_ancestor=not_ancestor,
-        dry_run=dry_run,
-        agree=None if yes else agree,
+        table_name(table), to, branch=branch, not_ancestor=not_ancestor, dry_run=dry_run, agree=None if yes else agree
     )
     if isinstance(found, Nothing):
         outcome, what, facts = "nothing", found.reason, {}

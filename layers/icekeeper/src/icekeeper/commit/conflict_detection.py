@@ -240,10 +240,7 @@ def _why_overtaken(group: GroupClaim, head: TableMetadata, inputs: _Inputs, revi
 
 
 def _hits_of_new_deletes(
-    groups: Sequence[GroupClaim],
-    head: TableMetadata,
-    new: Iterable[LiveEntry],
-    sequence_number: int,
+    groups: Sequence[GroupClaim], head: TableMetadata, new: Iterable[LiveEntry], sequence_number: int
 ) -> tuple[Mapping[int, Sequence[LiveEntry]], dict[int, str]]:
     """Group → the deletes that landed after planning and must be forwarded (perhaps none); and group → why such a
     delete forbids its commit."""
@@ -352,10 +349,7 @@ def _unneeded(
 
 
 def _locate(
-    groups: Iterable[GroupClaim],
-    manifests: Sequence[ManifestFile],
-    new: Sequence[ManifestFile],
-    reader: TableReader,
+    groups: Iterable[GroupClaim], manifests: Sequence[ManifestFile], new: Sequence[ManifestFile], reader: TableReader
 ) -> _Inputs:
     """Find each input on the new head.
 

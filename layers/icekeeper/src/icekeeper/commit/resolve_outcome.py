@@ -133,11 +133,7 @@ def _may_be_head(trace: TableMetadata, now: LoadedTable) -> bool:
 
 
 def _decided(
-    found: Verdict,
-    now: LoadedTable,
-    base: LoadedTable,
-    no: MaintenanceError,
-    cause: MaintenanceError | None = None,
+    found: Verdict, now: LoadedTable, base: LoadedTable, no: MaintenanceError, cause: MaintenanceError | None = None
 ) -> LoadedTable | MaintenanceError:
     if found is Verdict.LANDED:
         return now

@@ -50,11 +50,7 @@ class Retries:
     """The retries of one commit, which begins now."""
 
     def __init__(
-        self,
-        max_retries: int,
-        patience_s: float,
-        sleep: Callable[[float], None],
-        monotonic_s: Callable[[], float],
+        self, max_retries: int, patience_s: float, sleep: Callable[[float], None], monotonic_s: Callable[[], float]
     ) -> None:
         """Retries end after ``max_retries`` retries or after ``patience_s`` seconds, whichever comes later."""
         self._max_retries, self._sleep, self._monotonic_s = max_retries, sleep, monotonic_s

@@ -278,11 +278,7 @@ class SnapshotWriter:
         }
 
     def _prepare(
-        self,
-        operation: str,
-        manifests: Sequence[ManifestFile],
-        changed: ChangedFiles,
-        extra: Mapping[str, str],
+        self, operation: str, manifests: Sequence[ManifestFile], changed: ChangedFiles, extra: Mapping[str, str]
     ) -> PreparedCommit:
         """The commit of a snapshot with these manifests; ``changed`` and ``extra`` are for the summary."""
         head, version = self.head, self.metadata.format_version

@@ -65,10 +65,7 @@ class Committed:
 
 
 def commit_with_retries(
-    catalog: Catalog,
-    head: LoadedTable,
-    prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
-    terms: CommitTerms,
+    catalog: Catalog, head: LoadedTable, prepare: Callable[[LoadedTable], PreparedCommit | Nothing], terms: CommitTerms
 ) -> Committed | Nothing:
     """Prepare and swap until a swap lands; ``prepare`` is called on every new head and may return ``Nothing``.
 

@@ -25,13 +25,7 @@ from icekeeper.deletion.neighbours import (
     refuse_other_head,
 )
 from icekeeper.deletion.other_tables import rules_to_write
-from icekeeper.deletion.shared_references import (
-    HeldFiles,
-    SharedReferences,
-    list_beside,
-    needed_by,
-    read_strays,
-)
+from icekeeper.deletion.shared_references import HeldFiles, SharedReferences, list_beside, needed_by, read_strays
 from icekeeper.deletion.sweep_permission import is_of_iceberg, refuse_other_type
 from icekeeper.errors import OperationRefused
 from icekeeper.metadata.table_reader import References, reachable_files

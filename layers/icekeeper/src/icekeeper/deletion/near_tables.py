@@ -13,14 +13,7 @@ from itertools import chain
 
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.neighbours import TableFolders, owned_locations, table_folders
-from icekeeper.deletion.other_tables import (
-    DENIED,
-    LimitedLooks,
-    is_lost,
-    know_every_table,
-    listed_anew,
-    lost_entries,
-)
+from icekeeper.deletion.other_tables import DENIED, LimitedLooks, is_lost, know_every_table, listed_anew, lost_entries
 from icekeeper.deletion.table_claims import entry_of, is_seen, look_into, record_first_look, recorded_claims
 from icekeeper.errors import MaintenanceError, TableNotFound
 from icekeeper.machine.clock import iso_utc
@@ -101,9 +94,7 @@ def load_all(
             same = [claims for claims in known.values() if claims.uuid == _uuid_of(table)]
             record_first_look(state, catalog, table.table, same)
     return CatalogTables(
-        readable,
-        tuple(failed for failed in found if isinstance(failed, tuple)),
-        is_gone=bool(lost) and all(lost),
+        readable, tuple(failed for failed in found if isinstance(failed, tuple)), is_gone=bool(lost) and all(lost)
     )
 
 

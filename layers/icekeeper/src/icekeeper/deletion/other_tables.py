@@ -363,10 +363,7 @@ def unseen_entry(table: TableName, recorded: TableClaims | None, error: Exceptio
 
 
 def why_deletions_wait(
-    state: StateStore,
-    catalog: Catalog,
-    own: LoadedTable,
-    looks: Iterable[CatalogLook],
+    state: StateStore, catalog: Catalog, own: LoadedTable, looks: Iterable[CatalogLook]
 ) -> str | None:
     """Why no file of a table is deleted: an entry in its bucket was never read, and is not gone
     (rule: never-seen-tables-stop-their-bucket).
@@ -398,7 +395,7 @@ def why_deletions_wait(
             places = {_bucket(entry.location, look.catalog.warehouse)} if entry.location else everywhere()
             if _may_touch(places, folders):
                 command = shlex.join(
-                    ("icekeeper", "claims", "exclude", entry.table.key, "--catalog", look.catalog.name),
+                    ("icekeeper", "claims", "exclude", entry.table.key, "--catalog", look.catalog.name)
                 )
                 return (
                     f"{entry.table} of catalog {look.catalog} may need files of {own.name}, because it cannot be read "

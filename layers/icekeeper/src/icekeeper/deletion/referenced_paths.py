@@ -125,11 +125,7 @@ class ReferencedPaths:
     """The paths that a table references; ``home``: the location whose files are looked up."""
 
     def __init__(
-        self,
-        home: str,
-        paths: Iterable[str] = (),
-        hash_of: Callable[[str], int] = hash,
-        listed_too: Iterable[str] = (),
+        self, home: str, paths: Iterable[str] = (), hash_of: Callable[[str], int] = hash, listed_too: Iterable[str] = ()
     ) -> None:
         """``hash_of``: a signed 64-bit hash; :func:`path_hash` if hashes come from other processes.
 

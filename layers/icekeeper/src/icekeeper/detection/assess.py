@@ -35,13 +35,7 @@ from icekeeper.health.examine import (
     summary_counters,
 )
 from icekeeper.metadata.delete_scope import may_stand_elsewhere
-from icekeeper.metadata.document import (
-    MAIN,
-    MAINTAINED_FORMAT_VERSIONS,
-    Snapshot,
-    TableMetadata,
-    history_digest,
-)
+from icekeeper.metadata.document import MAIN, MAINTAINED_FORMAT_VERSIONS, Snapshot, TableMetadata, history_digest
 from icekeeper.operations.compaction.plan.where import why_not_rewritten
 from icekeeper.operations.expiry.retention import ExpiryPlan, expiry_at
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
@@ -269,13 +263,7 @@ def _layout_signals(
 
 
 def _may_have_work(
-    head: Snapshot,
-    resolved: ResolvedPolicy,
-    looked: LookedAt,
-    manifests: int | None,
-    *,
-    compacts: bool,
-    clusters: bool,
+    head: Snapshot, resolved: ResolvedPolicy, looked: LookedAt, manifests: int | None, *, compacts: bool, clusters: bool
 ) -> bool:
     """Whether a pass can find work that averages hide, by the counters of the head's summary."""
     counters, policy = summary_counters(head), resolved.policy

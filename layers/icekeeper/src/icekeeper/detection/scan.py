@@ -37,15 +37,7 @@ from icekeeper.operations.policy_fit import fitting
 from icekeeper.policy import Policy, ResolvedPolicy
 from icekeeper.policy.policy_file import matches
 from icekeeper.report.activity import scan_finished, scan_started
-from icekeeper.state.claims import (
-    LEAST_LIMIT_S,
-    CatalogLook,
-    CutOff,
-    CutWork,
-    cut_again,
-    look_reason,
-    waiting_cuts,
-)
+from icekeeper.state.claims import LEAST_LIMIT_S, CatalogLook, CutOff, CutWork, cut_again, look_reason, waiting_cuts
 from icekeeper.state.findings import CatalogScan, Verdict
 from icekeeper.state.identity import Entry, TableIdentity
 from icekeeper.state.lake_stats import LakeStats
@@ -478,10 +470,7 @@ class Scanner:
         for name, reason in {skip.catalog: skip.reason for skip in skipped}.items():
             if name.lower() not in known and not name.startswith("arn:"):
                 look = CatalogLook(
-                    catalog=CatalogId(name, UNKNOWN_WAREHOUSE),
-                    run=self.run,
-                    looked_ms=self.now_ms,
-                    failure=reason,
+                    catalog=CatalogId(name, UNKNOWN_WAREHOUSE), run=self.run, looked_ms=self.now_ms, failure=reason
                 )
                 self.store.claims.record_look(look)
 

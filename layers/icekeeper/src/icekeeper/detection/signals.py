@@ -33,13 +33,7 @@ from icekeeper.operations.compaction.terms.recipe import choose_recipe
 from icekeeper.operations.statistics.plan_statistics import statistics_columns
 from icekeeper.operations.statistics.staleness import MIN_CHANGED_SHARE, staleness
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
-from icekeeper.policy.sweep_rhythm import (
-    SweepMemory,
-    first_sweep_ms,
-    known_age_ms,
-    next_proposal_ms,
-    sweep_interval_ms,
-)
+from icekeeper.policy.sweep_rhythm import SweepMemory, first_sweep_ms, known_age_ms, next_proposal_ms, sweep_interval_ms
 from icekeeper.policy.values import text_of
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.sweeps import SweepKind, SweepRecord

@@ -77,11 +77,7 @@ class Searched:
 
 
 def search_tasks(
-    files: Sequence[FileToRead],
-    filter_: RowFilter,
-    io_properties: Mapping[str, str],
-    *,
-    read_all: bool,
+    files: Sequence[FileToRead], filter_: RowFilter, io_properties: Mapping[str, str], *, read_all: bool
 ) -> list[SearchTask]:
     """Divide the files into tasks that are worth a worker."""
     portions: list[list[FileToRead]] = [[]]

@@ -296,13 +296,7 @@ def with_warnings(outcome: PassOutcome) -> PassOutcome:
 
 
 def conclude(
-    state: StateStore,
-    started: PassStart,
-    outcome: PassOutcome,
-    engine: str,
-    finished_ms: int,
-    *,
-    is_whole: bool = True,
+    state: StateStore, started: PassStart, outcome: PassOutcome, engine: str, finished_ms: int, *, is_whole: bool = True
 ) -> PassOutcome:
     """Record a pass; see :func:`record_outcome`.  Never fails, so that the outcome is reported."""
     try:
@@ -314,13 +308,7 @@ def conclude(
 
 
 def record_outcome(
-    state: StateStore,
-    started: PassStart,
-    outcome: PassOutcome,
-    engine: str,
-    finished_ms: int,
-    *,
-    is_whole: bool = True,
+    state: StateStore, started: PassStart, outcome: PassOutcome, engine: str, finished_ms: int, *, is_whole: bool = True
 ) -> Mapping[str, int]:
     """Write a pass that changed something into the journal, and record sweeps and what it saw.
 

@@ -292,10 +292,7 @@ class PassInterrupted(KeyboardInterrupt):
 
 
 def interrupted_outcome(
-    context: OperationContext,
-    before: LoadedTable,
-    operations: Sequence[Operation],
-    done: Sequence[OperationOutcome],
+    context: OperationContext, before: LoadedTable, operations: Sequence[Operation], done: Sequence[OperationOutcome]
 ) -> tuple[PassOutcome, str]:
     """The outcome of a pass over ``operations`` that was interrupted after those ``done``, and a sentence about it.
 

@@ -200,8 +200,7 @@ def _type() -> Shape:
 def _document() -> Shape:
     schema = _object({"fields": _FIELDS}, {"schema-id": _INT, "identifier-field-ids": _list(_INT)})
     partition_field = _object(
-        {"name": _TEXT, "transform": _SOME_TEXT},
-        {"field-id": _INT, "source-id": _INT, "source-ids": _list(_INT)},
+        {"name": _TEXT, "transform": _SOME_TEXT}, {"field-id": _INT, "source-id": _INT, "source-ids": _list(_INT)}
     )
     sort_field = _object(
         {"transform": _SOME_TEXT, "direction": _TEXT, "null-order": _TEXT},

@@ -59,11 +59,7 @@ PREVIOUS_VERSIONS_MAX_DEFAULT = 100
 
 
 def apply_updates(
-    metadata: TableMetadata,
-    updates: Iterable[Mapping[str, Any]],
-    *,
-    metadata_location: str | None,
-    now_ms: int,
+    metadata: TableMetadata, updates: Iterable[Mapping[str, Any]], *, metadata_location: str | None, now_ms: int
 ) -> TableMetadata:
     """Apply updates to a copy of the document.
 

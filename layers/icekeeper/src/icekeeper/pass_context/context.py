@@ -15,12 +15,7 @@ from icekeeper.commit.retry import patience_of
 from icekeeper.commit.snapshot import SnapshotWriter
 from icekeeper.commit.transaction import Committed, CommitTerms, commit_with_retries
 from icekeeper.engines.engine import Engine
-from icekeeper.errors import (
-    CommitStateUnknown,
-    MaintenanceError,
-    OperationRefused,
-    SwitchedOff,
-)
+from icekeeper.errors import CommitStateUnknown, MaintenanceError, OperationRefused, SwitchedOff
 from icekeeper.machine.clock import Clock
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import Nothing, TableName
@@ -290,10 +285,7 @@ class OperationContext:
             self.running.is_swapping = True
 
     def commit_outputs(
-        self,
-        planned: LoadedTable,
-        prepare: Callable[[LoadedTable], PreparedCommit | Nothing],
-        outputs: Sequence[str],
+        self, planned: LoadedTable, prepare: Callable[[LoadedTable], PreparedCommit | Nothing], outputs: Sequence[str]
     ) -> Committed | Nothing:
         """Commit the ``outputs`` that workers report for a rewrite of ``planned``.
 

@@ -7,12 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from icekeeper.errors import (
-    CommitStateUnknown,
-    MaintenanceError,
-    PlanStale,
-    StorageError,
-)
+from icekeeper.errors import CommitStateUnknown, MaintenanceError, PlanStale, StorageError
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad
 from icekeeper.state.store import Pin
 from icekeeper.state.table_memory import TableMemory

@@ -252,11 +252,7 @@ class Deployment:
 
     @classmethod
     def open(
-        cls,
-        environment: Mapping[str, str],
-        *,
-        clock: Clock = system_clock,
-        store_clock: StoreClock = store_now_ms,
+        cls, environment: Mapping[str, str], *, clock: Clock = system_clock, store_clock: StoreClock = store_now_ms
     ) -> Deployment:
         """The deployment that the environment variables describe; sends no request.
 

@@ -64,11 +64,7 @@ def detect_tables(deployment: Deployment, event: DetectEvent) -> tuple[Mapping[s
             _write(deployment, event.run_id, found.items)
         if not found.items:
             end_live_run(deployment.state.leases, event.run_id, now_ms=deployment.clock())
-    tables = {
-        "bucket": deployment.control.name,
-        "key": proposals_key(event.run_id),
-        "count": len(found.items),
-    }
+    tables = {"bucket": deployment.control.name, "key": proposals_key(event.run_id), "count": len(found.items)}
     answer = {"run_id": event.run_id, "started_ms": event.started_ms, "tables": tables, "reason": found.reason}
     return {**answer, "forced": not is_scan}, found
 

@@ -21,12 +21,7 @@ from icekeeper.operations.expiry.retention import expiry_at
 from icekeeper.operations.policy_fit import fitting
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.stores import sharing_reads
-from icekeeper.pipeline.control_bucket import (
-    PLAN,
-    PassDocuments,
-    PlanDocument,
-    outgrown_steps,
-)
+from icekeeper.pipeline.control_bucket import PLAN, PassDocuments, PlanDocument, outgrown_steps
 from icekeeper.pipeline.deployment import Deployment, pending_request
 from icekeeper.pipeline.events import Item, Route, TableEvent
 from icekeeper.pipeline.run_leases import require_free

@@ -178,11 +178,7 @@ def _target_at_home(target_of: Callable[[requests.Response], str | None], respon
 
 
 def _next_page(
-    get: Callable[..., requests.Response],
-    pages: _Pages,
-    url: str,
-    params: Mapping[str, str] | None = None,
-    **more: Any,
+    get: Callable[..., requests.Response], pages: _Pages, url: str, params: Mapping[str, str] | None = None, **more: Any
 ) -> requests.Response:
     """Request a page of a listing, but refuse a repeated token, or too many pages (rule: bound-foreign-bytes).
 
@@ -256,12 +252,7 @@ def _count(response: requests.Response, **_: Any) -> None:
 
 
 def rest_request(
-    catalog: RestCatalog,
-    method: str,
-    *,
-    namespace: Sequence[str],
-    table: str,
-    json: Mapping[str, Any] | None = None,
+    catalog: RestCatalog, method: str, *, namespace: Sequence[str], table: str, json: Mapping[str, Any] | None = None
 ) -> requests.Response:
     """Send a request about a table through the authenticated session; return the answer, whatever its status.
 

@@ -152,11 +152,7 @@ def decoded_columns(
 
 
 def corrected(
-    file: DataFile,
-    size: int,
-    facts: FileFacts,
-    columns: Mapping[int, ColumnFacts],
-    leaves: Mapping[int, LeafColumn],
+    file: DataFile, size: int, facts: FileFacts, columns: Mapping[int, ColumnFacts], leaves: Mapping[int, LeafColumn]
 ) -> DataFile:
     """The file with all that it states wrongly corrected (pure)."""
     values, nulls, nans = (dict(m or {}) for m in (file.value_counts, file.null_value_counts, file.nan_value_counts))

@@ -24,15 +24,7 @@ from itertools import combinations
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_write import encode_manifest_list, partition_types
 from icekeeper.metadata.types import summarise_partitions
-from icekeeper.model import (
-    EntryStatus,
-    FileContent,
-    FileKey,
-    ManifestContent,
-    ManifestEntry,
-    ManifestFile,
-    Nothing,
-)
+from icekeeper.model import EntryStatus, FileContent, FileKey, ManifestContent, ManifestEntry, ManifestFile, Nothing
 from icekeeper.text import counted
 
 _MOST_TO_CHOOSE_FROM = 8

@@ -500,9 +500,7 @@ def _verdict(tables: int, kinds: Mapping[str, int]) -> str:
 
 
 def _next_step(
-    documents: Sequence[Mapping[str, Any]],
-    first: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]],
-    now_ms: int,
+    documents: Sequence[Mapping[str, Any]], first: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]], now_ms: int
 ) -> tuple[str, str]:
     """The next thing to do, and its command; empty: nothing."""
     urgent = [table for rows in first.values() for _, table in rows if "trouble" in table]

@@ -39,13 +39,7 @@ from icekeeper.row_group_copy.footer_decisions import (
     lacks_of,
     refuse,
 )
-from icekeeper.row_group_copy.footer_structs import (
-    CannotCopy,
-    ColumnChunk,
-    FileMetaData,
-    NotCopyable,
-    RowGroup,
-)
+from icekeeper.row_group_copy.footer_structs import CannotCopy, ColumnChunk, FileMetaData, NotCopyable, RowGroup
 from icekeeper.rows.arrow_schema import value_bytes
 from icekeeper.rows.read_task import InheritedLineage
 

@@ -101,9 +101,7 @@ def with_lineage_bounds(
 
 
 def _sums(
-    entries: Sequence[DataFile],
-    leaves: Sequence[LeafColumn],
-    counts_of: Callable[[DataFile], Mapping[int, int] | None],
+    entries: Sequence[DataFile], leaves: Sequence[LeafColumn], counts_of: Callable[[DataFile], Mapping[int, int] | None]
 ) -> dict[int, int]:
     """The sum of a count for every column with a count in each entry."""
     counts = [counts_of(entry) or {} for entry in entries]

@@ -142,11 +142,7 @@ def merge_files(
 
 
 def _proven(
-    layout: Layout,
-    path: str,
-    schema: ParquetSchema,
-    storage: Storage,
-    note_unread: Callable[[int], None],
+    layout: Layout, path: str, schema: ParquetSchema, storage: Storage, note_unread: Callable[[int], None]
 ) -> WrittenCopy | NotCopyable:
     """The new file, assembled by its store if possible, otherwise streamed; it is proved in both cases."""
     written = copy_in_store(layout, path, schema, storage) or write_copy(layout, path, schema, storage)

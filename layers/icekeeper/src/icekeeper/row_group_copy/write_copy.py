@@ -32,23 +32,12 @@ from icekeeper.row_group_copy.footer import (
 from icekeeper.row_group_copy.footer_decisions import Lacks, RowGroupFacts, row_group_facts
 from icekeeper.row_group_copy.footer_structs import CannotCopy, ColumnMetaData, DamagedPage, NotCopyable, RowGroup
 from icekeeper.row_group_copy.lineage import LineageChunks, LineageFacts, spliced, write_lineage
-from icekeeper.row_group_copy.new_footer import (
-    MovedRowGroups,
-    column_indexes_of,
-    footer_bytes,
-    indexes_of,
-)
+from icekeeper.row_group_copy.new_footer import MovedRowGroups, column_indexes_of, footer_bytes, indexes_of
 from icekeeper.storage.arrow_files import ObjectChanged
 from icekeeper.storage.multipart import AssembledObject, assemble, bounded_output, may_copy_ranges
 from icekeeper.storage.part_plan import Content, ObjectRange, Part, plan_parts, sent_bytes, size_of
 from icekeeper.storage.paths import is_s3
-from icekeeper.storage.read_ahead import (
-    RangedStream,
-    ReadRange,
-    beside_known,
-    direct_reads,
-    reading_ahead,
-)
+from icekeeper.storage.read_ahead import RangedStream, ReadRange, beside_known, direct_reads, reading_ahead
 from icekeeper.storage.storage import Storage
 
 
@@ -428,10 +417,7 @@ def _block(stream: Any, size: int) -> memoryview:
 
 
 def copy_ranges(
-    stream: Any,
-    sink: Any,
-    ranges: Iterable[Piece],
-    chunks: Mapping[Piece, ColumnMetaData],
+    stream: Any, sink: Any, ranges: Iterable[Piece], chunks: Mapping[Piece, ColumnMetaData]
 ) -> tuple[dict[Piece, int], dict[Piece, list[Piece]]]:
     """Write the ranges to ``sink``, a block at a time; return the checksum and the data pages of each column chunk.
 

@@ -53,12 +53,7 @@ def projected_rows(
     with reading(file.path, storage):
         few_reads = opened is None and not is_local(file.path)
         with storage.open_input(file.path, file.file_size_in_bytes) if opened is None else opened as stream:
-            stored, batches = open_rows(
-                stream,
-                file.file_format,
-                file.row_group,
-                few_reads=few_reads,
-            )
+            stored, batches = open_rows(stream, file.file_format, file.row_group, few_reads=few_reads)
             projection = Projection(
                 stored, schema, file.identity_values, file.name_mapping, must_hold, file.by_position
             )
@@ -97,11 +92,7 @@ def reading(path: str, storage: Storage) -> Iterator[None]:
 
 
 def open_rows(
-    stream: pa.NativeFile,
-    file_format: str,
-    row_group: int | None = None,
-    *,
-    few_reads: bool = False,
+    stream: pa.NativeFile, file_format: str, row_group: int | None = None, *, few_reads: bool = False
 ) -> tuple[pa.Schema, Batches]:
     """Open a file: its Arrow schema with field ids, and its batches; the stream must stay open while these are read.
 
@@ -192,10 +183,7 @@ def open_parquet(stream: pa.NativeFile, few_reads: bool, row_group: int | None, 
     Raises:
         pa.ArrowException, OSError: the file is damaged.
     """
-    options: dict[str, Any] = {
-        "coerce_int96_timestamp_unit": "us",
-        "page_checksum_verification": True,
-    }
+    options: dict[str, Any] = {"coerce_int96_timestamp_unit": "us", "page_checksum_verification": True}
     size, share = int(stream.size()), 1.0
     if size > _SMALL_BYTES:
         footer = pq.read_metadata(stream)

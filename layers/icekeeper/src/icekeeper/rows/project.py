@@ -138,9 +138,7 @@ def _filled(source: tuple[Any, Converter | None] | Constant, column: Callable[[A
 
 
 def _file_columns(
-    fields: Sequence[pa.Field],
-    mapping: Sequence[Mapping[str, Any]] | None,
-    by_position: Sequence[Mapping[str, Any]],
+    fields: Sequence[pa.Field], mapping: Sequence[Mapping[str, Any]] | None, by_position: Sequence[Mapping[str, Any]]
 ) -> list[_FileColumn]:
     """The columns of a file; a file without any ids gets the ids of the name mapping (specification, "Name Mapping").
 

@@ -226,10 +226,7 @@ class PlannedInput(Protocol):
 
 
 def make_read_task(
-    metadata: TableMetadata,
-    files: Sequence[PlannedInput],
-    schema: Mapping[str, Any],
-    io_properties: Mapping[str, str],
+    metadata: TableMetadata, files: Sequence[PlannedInput], schema: Mapping[str, Any], io_properties: Mapping[str, str]
 ) -> ReadTask:
     """The task that reads the live rows of one or more files as rows of ``schema``.
 

@@ -38,12 +38,7 @@ def write_position_deletes(
     footers: list[pq.FileMetaData] = []
     with storage.translated(path), bounded_output(storage, path) as sink:
         with pq.ParquetWriter(
-            sink,
-            _SCHEMA,
-            compression="zstd",
-            store_schema=False,
-            write_page_checksum=True,
-            metadata_collector=footers,
+            sink, _SCHEMA, compression="zstd", store_schema=False, write_page_checksum=True, metadata_collector=footers
         ) as file:
             for batch in _batches(paths, by_path):
                 file.write_batch(batch)
@@ -83,10 +78,7 @@ def _batches(paths: list[str], by_path: Mapping[str, BitMap64]) -> Iterator[pa.R
 
 
 def write_vectors(
-    path: str,
-    by_path: Mapping[str, BitMap64],
-    partitions: Mapping[str, tuple[PartitionValue, ...]],
-    storage: Storage,
+    path: str, by_path: Mapping[str, BitMap64], partitions: Mapping[str, tuple[PartitionValue, ...]], storage: Storage
 ) -> tuple[DataFile, ...]:
     """Write the Puffin file of :func:`encode_vectors`, and return the entries.
 

@@ -41,15 +41,7 @@ from icekeeper.state.findings import (
     verified_of,
 )
 from icekeeper.state.identity import TableIdentity
-from icekeeper.state.item_layout import (
-    KEPT_MS,
-    copy_key,
-    digest,
-    json_text,
-    now_prefix,
-    sort_key,
-    table_key,
-)
+from icekeeper.state.item_layout import KEPT_MS, copy_key, digest, json_text, now_prefix, sort_key, table_key
 from icekeeper.state.items import REMOVED, Item, ItemTable, understood
 from icekeeper.state.lake_stats import LakeStatsStore
 from icekeeper.state.leases import LeaseStore

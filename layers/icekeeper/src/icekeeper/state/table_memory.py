@@ -207,10 +207,7 @@ class TableMemory:
         """Record that unreadable metadata stopped an expiry; a failure is only logged, because the next pass finds the
         problem again."""
         refused = RefusedExpiry(
-            why=why[:_LONGEST_REASON],
-            needed_by=tuple(needed_by[:MOST_NEEDING]),
-            history=history,
-            tried_ms=self.clock(),
+            why=why[:_LONGEST_REASON], needed_by=tuple(needed_by[:MOST_NEEDING]), history=history, tried_ms=self.clock()
         )
         try:
             self.store.refused_expiries.record(self.identity, refused)

@@ -56,10 +56,7 @@ class ProblemKind(StrEnum):
         "deletion_vector",
         "readers disagree about which rows are deleted; `icekeeper repair` unites two vectors; else drop the entry",
     )
-    DELETE_SCOPE = (
-        "delete_scope",
-        "Iceberg after 1.11 refuses to read the table; `icekeeper repair` moves the delete",
-    )
+    DELETE_SCOPE = ("delete_scope", "Iceberg after 1.11 refuses to read the table; `icekeeper repair` moves the delete")
     UNREADABLE_DATA = (
         "unreadable_data",
         "its rows cannot be read: restore the object, else delete the file's rows and load them again",

@@ -23,11 +23,7 @@ from icekeeper.operations.compaction.land.rounds import Pace, Work, in_commits, 
 from icekeeper.operations.compaction.plan.bins import FileGroup
 from icekeeper.operations.compaction.plan.group_tasks import group_task, needs_entries
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan
-from icekeeper.operations.compaction.terms.rewrite_task import (
-    RewriteResult,
-    RewriteTask,
-    planned_files,
-)
+from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask, planned_files
 from icekeeper.operations.compaction.work.exchange import cluster_groups, fits_one_worker
 from icekeeper.operations.compaction.work.rewrite import RewriteBatch, rewrite_batch, rewrite_group
 from icekeeper.pass_context.context import OperationContext

@@ -125,10 +125,7 @@ class Swap:
 
 
 def find_swap(
-    now: LoadedTable,
-    is_before: Callable[[TableMetadata], bool],
-    storage: Storage,
-    known: LoadedTable | None = None,
+    now: LoadedTable, is_before: Callable[[TableMetadata], bool], storage: Storage, known: LoadedTable | None = None
 ) -> Swap | None:
     """The last state for which ``is_before`` holds, and its successor; ``is_before`` must not hold for ``now``.
 

@@ -557,10 +557,7 @@ def find_missing(
 
 
 def _added_before(
-    newest_ms: int | None,
-    reader: TableReader,
-    manifests: Mapping[str, ManifestFile],
-    snapshots: Mapping[int, Snapshot],
+    newest_ms: int | None, reader: TableReader, manifests: Mapping[str, ManifestFile], snapshots: Mapping[int, Snapshot]
 ) -> Iterator[LiveFile]:
     """The live files of the manifests, without those that a snapshot after ``newest_ms`` added."""
     for path, files in reader.live_files(manifests):

@@ -444,12 +444,7 @@ def _with_newer(
 
     def positions_by(reached: ReachedFile, deletes: tuple[ManifestEntry, ...]) -> BitMap64:
         loaded.allowed.require(entry.file.file_path for entry in deletes)
-        task = make_read_task(
-            loaded.metadata,
-            [replace(reached, deletes=deletes)],
-            NO_COLUMNS,
-            loaded.io_properties,
-        )
+        task = make_read_task(loaded.metadata, [replace(reached, deletes=deletes)], NO_COLUMNS, loaded.io_properties)
         return deleted_positions(task, storage).get(reached.file_path, BitMap64())
 
     ours = {file.referenced_data_file: file for file in written[group.group_id]}

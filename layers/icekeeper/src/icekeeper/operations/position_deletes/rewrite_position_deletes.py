@@ -18,11 +18,7 @@ from icekeeper.machine.interrupts import uninterrupted
 from icekeeper.metadata.delete_scope import named_file
 from icekeeper.metadata.document import TableMetadata, require_writable, schema_digest
 from icekeeper.model import ManifestContent, Nothing
-from icekeeper.operations.position_deletes.convert_equality import (
-    Conversion,
-    convert,
-    planned_conversion,
-)
+from icekeeper.operations.position_deletes.convert_equality import Conversion, convert, planned_conversion
 from icekeeper.operations.position_deletes.merge import MergeResult, MergeTask, PositionDeletes, merge_deletes
 from icekeeper.operations.position_deletes.plan_merges import (
     DeleteGroup,

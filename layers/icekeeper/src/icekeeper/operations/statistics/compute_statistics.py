@@ -353,10 +353,7 @@ _WAVE = 64
 
 
 def computed_sketches(
-    context: OperationContext,
-    loaded: LoadedTable,
-    plan: StatisticsPlan,
-    bases: _Sketches,
+    context: OperationContext, loaded: LoadedTable, plan: StatisticsPlan, bases: _Sketches
 ) -> tuple[dict[int, tuple[str, ThetaSketch]], int]:
     """Sketch all files on the engine, and unite the sketches with the sketches that they complete (``bases``).
 
@@ -396,9 +393,7 @@ def computed_sketches(
 
 
 def statistics_file(
-    plan: StatisticsPlan,
-    fetched: _Blobs,
-    computed: Mapping[int, tuple[str, ThetaSketch]],
+    plan: StatisticsPlan, fetched: _Blobs, computed: Mapping[int, tuple[str, ThetaSketch]]
 ) -> tuple[bytes, tuple[PuffinBlob, ...]]:
     """The Puffin file of a plan, and its blobs.  Carried blobs keep their snapshot; computed blobs get the plan's
     snapshot."""

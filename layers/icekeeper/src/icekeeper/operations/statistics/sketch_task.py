@@ -33,9 +33,7 @@ class SketchResult:
 
 
 def sketch_tasks(
-    metadata: TableMetadata,
-    readings: Sequence[Reading],
-    io_properties: Mapping[str, str],
+    metadata: TableMetadata, readings: Sequence[Reading], io_properties: Mapping[str, str]
 ) -> list[ReadTask]:
     """The tasks of a plan, which read only the columns to sketch.
 

@@ -18,22 +18,8 @@ from typing import TypeAlias
 
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, named_file
 from icekeeper.metadata.document import Snapshot, TableMetadata
-from icekeeper.model import (
-    DataFile,
-    FileContent,
-    FileKey,
-    LiveEntry,
-    ManifestEntry,
-    ManifestFile,
-    PartitionValue,
-)
-from icekeeper.operations.compaction.plan.candidate import (
-    Candidate,
-    Extents,
-    GroupKey,
-    Origin,
-    SharedParts,
-)
+from icekeeper.model import DataFile, FileContent, FileKey, LiveEntry, ManifestEntry, ManifestFile, PartitionValue
+from icekeeper.operations.compaction.plan.candidate import Candidate, Extents, GroupKey, Origin, SharedParts
 from icekeeper.operations.compaction.plan.large_files import large_from, pieces
 from icekeeper.operations.compaction.plan.output_sizes import UNCHANGED_SIZES, OutputSizes
 from icekeeper.operations.compaction.terms.output_partition import OutputPartitions
@@ -298,11 +284,7 @@ class _CandidateMaker:
 
 
 def _why_passed_over(
-    entry: ManifestEntry,
-    deletes: Sequence[ManifestEntry],
-    state: TableState,
-    policy: Policy,
-    types: Mapping[int, str],
+    entry: ManifestEntry, deletes: Sequence[ManifestEntry], state: TableState, policy: Policy, types: Mapping[int, str]
 ) -> tuple[PassedOver | None, str]:
     """The first reason not to rewrite a file, and for an unsupported file a sentence with its path; ``None``: no
     reason."""

@@ -65,10 +65,7 @@ def lacking_by_footer(
 
 
 def _files_lacking(
-    paths: Sequence[str],
-    wanted: WantedSettings,
-    storage: Storage,
-    on_done: Callable[[int], None] = lambda done: None,
+    paths: Sequence[str], wanted: WantedSettings, storage: Storage, on_done: Callable[[int], None] = lambda done: None
 ) -> dict[str, frozenset[RewriteReason]]:
     """Path of a Parquet file → the settings that it does not meet, if any and if it can be read."""
     import pyarrow as pa

@@ -110,13 +110,7 @@ class PartPlan:
 
 
 def plan_on_workers(
-    engine: Engine,
-    state: TableState,
-    policy: Policy,
-    *,
-    now_ms: int,
-    cuts: bool,
-    io_properties: Mapping[str, str],
+    engine: Engine, state: TableState, policy: Policy, *, now_ms: int, cuts: bool, io_properties: Mapping[str, str]
 ) -> CompactionPlan | Nothing:
     """As :func:`.plan_compaction`, for a table without delete files, without a recipe and without reasons from footers.
 
@@ -184,11 +178,7 @@ def sent_candidates(rules: PlanRules, manifests: tuple[ManifestFile, ...]) -> It
     floats = [leaf for leaf in leaf_columns(metadata.current_schema) if leaf.is_float]
     entries = TableReader(metadata, Storage(rules.io_properties).read).live_entries(manifests)
     state = TableState(
-        metadata,
-        snapshot,
-        live_files=entries,
-        unreadable=rules.unreadable,
-        ordered_by_table=rules.ordered_by_table,
+        metadata, snapshot, live_files=entries, unreadable=rules.unreadable, ordered_by_table=rules.ordered_by_table
     )
     try:
         found = select_candidates(

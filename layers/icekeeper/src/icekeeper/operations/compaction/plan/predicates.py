@@ -19,13 +19,7 @@ from functools import partial, reduce
 from typing import Any, TypeAlias
 
 from icekeeper.metadata.transforms import CALENDAR, MICROS_PER_DAY, span_of, unit_of
-from icekeeper.metadata.types import (
-    FLOATS,
-    UNITS_PER_DAY,
-    comparable,
-    decimal_of,
-    truncated_upper,
-)
+from icekeeper.metadata.types import FLOATS, UNITS_PER_DAY, comparable, decimal_of, truncated_upper
 from icekeeper.operations.compaction.plan.value_ranges import Column, Values, has_buckets, may_hold, transformed
 from icekeeper.policy.conditions import (
     And,

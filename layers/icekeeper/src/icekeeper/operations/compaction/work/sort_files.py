@@ -27,14 +27,7 @@ from icekeeper.model import DataFile
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
 from icekeeper.operations.compaction.terms.rewrite_task import RewriteTask, planned_sorted_files
 from icekeeper.operations.compaction.work.proof import Evidence, RowProof, proof_of_file
-from icekeeper.operations.compaction.work.sort_keys import (
-    Bound,
-    RowOrder,
-    ZOrderCurve,
-    cut,
-    fitted_curve,
-    holds_column,
-)
+from icekeeper.operations.compaction.work.sort_keys import Bound, RowOrder, ZOrderCurve, cut, fitted_curve, holds_column
 from icekeeper.operations.compaction.work.sorted_output import (
     FileSizes,
     SortedPiece,
