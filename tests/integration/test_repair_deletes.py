@@ -207,8 +207,12 @@ def test_a_puffin_file_is_copied_back_if_it_holds_each_vector(three: MaintainedT
     shutil.move(path, backup)
     whole = backup.read_bytes()
     one, other = (file_of(three, row).rpartition("/")[2].encode() for row in (0, 50))
-    backup.write_bytes(whole.replace(one, other) if len(one) == len(other) else whole[::-1])
-    assert {left.option for left in (planned(three).plan or pytest.fail("no plan")).unmended} == {"--drop-missing"}
+    assert len(one) == len(other)
+    backup.write_bytes(whole.replace(one, other))
+    for options in (NONE, DROP):
+        plan = planned(three, options).plan or pytest.fail("no plan")
+        assert plan.is_empty
+        assert ["has a vector of another data file at offset 4" in left.sentence for left in plan.unmended] == [True]
     backup.write_bytes(whole)
     document = repaired(three)
     assert kinds(document) == [("missing_file", 0)]

@@ -30,7 +30,7 @@ from icekeeper.verification.read_files import blob_of, decoded_vector, puffin_bl
 
 
 @dataclass(slots=True)
-class _Deletes:
+class HeadDeletes:
     """The live deletes of a head that name one data file, and all live data files by path."""
 
     data: dict[str, list[Listed]] = field(default_factory=lambda: defaultdict(list))
@@ -41,7 +41,7 @@ class _Deletes:
     listed: Counter[FileKey] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, head: Head) -> _Deletes:
+    def of(cls, head: Head) -> HeadDeletes:
         found = cls()
         for one in map(Listed._make, head.live()):
             file = one.entry.file
@@ -62,7 +62,7 @@ def broken_deletes(head: Head, options: RepairOptions, loaded: LoadedTable, stor
     Raises:
         StorageError: the store does not answer.
     """
-    deletes = _Deletes.of(head)
+    deletes = HeadDeletes.of(head)
     mends: list[EntryMend] = []
     left: list[Unmended] = []
     for path, group in deletes.vectors.items():
@@ -82,7 +82,7 @@ def broken_deletes(head: Head, options: RepairOptions, loaded: LoadedTable, stor
     return Found(mends=tuple(mends), unmended=tuple(left))
 
 
-def _waits(head: Head, deletes: _Deletes, one: Listed) -> bool:
+def _waits(head: Head, deletes: HeadDeletes, one: Listed) -> bool:
     """Whether another finder decides about an entry: its file or its data file is gone, or it is listed twice."""
     file, named = one.entry.file, named_file(one.entry.file) or ""
     is_gone = head.sizes.get(file.file_path) is None or (bool(deletes.data[named]) and head.sizes.get(named) is None)
@@ -102,7 +102,9 @@ def _mend(kind: MendKind, one: Listed, becomes: ManifestEntry | None, sentence: 
     )
 
 
-def _united(path: str, group: Sequence[Listed], deletes: _Deletes, head: Head, storage: Storage) -> Iterator[EntryMend]:
+def _united(
+    path: str, group: Sequence[Listed], deletes: HeadDeletes, head: Head, storage: Storage
+) -> Iterator[EntryMend]:
     """One vector in the place of all vectors of a data file; of a data file that is gone, all vectors go.
 
     Raises:
@@ -166,7 +168,7 @@ def _recounted(one: Listed, storage: Storage) -> Iterator[EntryMend]:
         yield _mend(MendKind.FILE_METRICS, one, becomes, sentence)
 
 
-def _moved(one: Listed, data: Sequence[Listed], head: Head, deletes: _Deletes) -> Iterator[EntryMend]:
+def _moved(one: Listed, data: Sequence[Listed], head: Head, deletes: HeadDeletes) -> Iterator[EntryMend]:
     """The entry of a delete under the spec and partition of its data file; the delete file itself stays as it is."""
     if len(data) != 1 or _waits(head, deletes, one):
         return
@@ -216,9 +218,9 @@ def why_other_positions(file: DataFile, facts: FileFacts) -> str | None:
     return None
 
 
-def reappearing(head: Head, entry: ManifestEntry) -> tuple[int | None, str]:
+def reappearing(deletes: HeadDeletes, entry: ManifestEntry) -> tuple[int | None, str]:
     """How many rows reappear without a delete file, and the same in words; ``None``: it is not known how many."""
-    file, deletes = entry.file, _Deletes.of(head)
+    file = entry.file
     if file.content is FileContent.EQUALITY_DELETES:
         return None, f"rows with its {counted(file.record_count, 'key')}"
     named = named_file(file)

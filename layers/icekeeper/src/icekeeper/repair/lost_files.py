@@ -15,7 +15,7 @@ from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DELETE_POSITION
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.types import decode
 from icekeeper.model import DataFile, FileContent, ManifestEntry, ManifestFile
-from icekeeper.repair.deletes import reappearing, why_other_positions, why_other_vectors
+from icekeeper.repair.deletes import HeadDeletes, reappearing, why_other_positions, why_other_vectors
 from icekeeper.repair.file_facts import facts_of, why_another
 from icekeeper.repair.plan import EntryMend, Found, Head, MendKind, RepairOptions, Unmended, existing
 from icekeeper.rows.arrow_schema import leaf_columns
@@ -62,7 +62,7 @@ def lost_files(head: Head, options: RepairOptions, loaded: LoadedTable, storage:
         else:
             gone.append(one)
     parts = [_moved(head, targets)]
-    groups: dict[str, list[Lost]] = defaultdict(list)
+    groups, deletes = defaultdict[str, list[Lost]](list), HeadDeletes.of(head)
     for one in gone:
         groups[one.path].append(one)  # a Puffin file has many vectors
     for path, group in groups.items():
@@ -75,7 +75,7 @@ def lost_files(head: Head, options: RepairOptions, loaded: LoadedTable, storage:
         elif others := [other for other, _ in namesakes.get(_name(path), ())]:
             parts.append(Found(unmended=(_alike(path, others, again),)))
         else:
-            parts += [_dropped(one, head, options, again) for one in group]
+            parts += [_dropped(one, head, deletes, options, again) for one in group]
     return Found(
         mends=tuple(mend for part in parts for mend in part.mends),
         unmended=tuple(left for part in parts for left in part.unmended),
@@ -197,10 +197,10 @@ def _alike(path: str, others: Sequence[str], hints: str) -> Unmended:
     return Unmended(kind=ProblemKind.MISSING_FILE.value, path=path, sentence=sentence)
 
 
-def _dropped(one: Lost, head: Head, options: RepairOptions, hints: str) -> Found:
+def _dropped(one: Lost, head: Head, deletes: HeadDeletes, options: RepairOptions, hints: str) -> Found:
     """The mend that drops an entry whose file is gone for good, or the finding without the option."""
     file, is_data = one.entry.file, one.entry.file.content is FileContent.DATA
-    rows_back, words = (0, _lost_rows(one, head)) if is_data else reappearing(head, one.entry)
+    rows_back, words = (0, _lost_rows(one, head)) if is_data else reappearing(deletes, one.entry)
     what = f"{file.file_path} is gone, and is not found elsewhere{hints}: {words}"
     if not options.drop_missing:
         left = Unmended(
