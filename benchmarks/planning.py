@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -38,10 +38,11 @@ from typing import Any
 from icekeeper.engines.engine import total_input_bytes
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.maintenance.pass_steps import run_operation
+from icekeeper.metadata.avro_files import open_avro
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import STORED, StoredFile
 from icekeeper.metadata.manifest_read import decode_manifest
-from icekeeper.metadata.manifest_write import encode_manifest, encode_manifest_list
+from icekeeper.metadata.manifest_write import avro_block, container_of, encode_manifest, encode_manifest_list
 from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import DataFile, EntryStatus, FileContent, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.compaction.plan.candidates import TableState
@@ -60,6 +61,8 @@ from support.tables import new_document, snapshot
 CHILD = "--child"
 PER_MANIFEST = 5000
 PARTITIONS, PARTITIONS_PER_MANIFEST = 1000, 50
+REPEATED = PARTITIONS // PARTITIONS_PER_MANIFEST
+"""Manifests whose numbers differ by a multiple of this have the same partitions."""
 SNAPSHOT, MADE_MS = 4_000_000_000, 1_700_000_000_000
 _KINDS = ("date", "long", "long", "int", "double", "timestamptz", "string", "string", "string", "boolean")
 WIDTHS = {"date": 4, "int": 4, "long": 8, "double": 8, "timestamptz": 8, "string": 16, "boolean": 1}
@@ -130,31 +133,43 @@ def files(folder: str, manifest: int, small: float, columns: int) -> Iterator[Da
         yield from StoredFile.of([[values[name]] for name in STORED], one._reader, [one._stretch])
 
 
-def write_manifest(folder: str, small: float, columns: int, number: int) -> ManifestFile:
-    """One manifest of the table in a folder."""
-    path = f"{folder}/metadata/m-{number:05}.avro"
-    entries = [
-        ManifestEntry(EntryStatus.ADDED, SNAPSHOT, None, None, file) for file in files(folder, number, small, columns)
-    ]
-    encoded = encode_manifest(
+def write_manifests(folder: str, small: float, columns: int, numbers: Sequence[int]) -> list[ManifestFile]:
+    """Manifests of the same partitions: the first is encoded, and the others are its copies, with their own numbers in
+    all paths."""
+    first = encode_manifest(
         TableMetadata(document(folder, columns)),
         spec_id=0,
         content=ManifestContent.DATA,
-        entries=entries,
-        path=path,
+        entries=[
+            ManifestEntry(EntryStatus.ADDED, SNAPSHOT, None, None, file)
+            for file in files(folder, numbers[0], small, columns)
+        ],
+        path="m",
         snapshot_id=SNAPSHOT,
         sequence_number=1,
     )
-    Path(path).write_bytes(encoded.data)
-    return encoded.manifest
+    found, written = open_avro(first.data, "m"), []
+    blocks = list(found.unpacked_blocks())
+    for number in numbers:
+        own = [(count, data.replace(b"/%05d-" % numbers[0], b"/%05d-" % number)) for count, data in blocks]
+        packed = [avro_block([data, *[b""] * (count - 1)]) for count, data in own]
+        data, path = (
+            container_of(first.data[: found.blocks_at], packed),
+            Path(folder, "metadata", f"m-{number:05}.avro"),
+        )
+        path.write_bytes(data)
+        written.append(replace(first.manifest, manifest_path=str(path), manifest_length=len(data)))
+    return written
 
 
 def make_table(folder: Path, count: int, small: float, columns: int) -> None:
     """With so many live files, rounded to whole manifests."""
     (folder / "metadata").mkdir(parents=True)
     with ProcessPoolExecutor(2) as pool:
-        numbers = range(max(1, round(count / PER_MANIFEST)))
-        listed = list(pool.map(partial(write_manifest, str(folder), small, columns), numbers))
+        manifests = max(1, round(count / PER_MANIFEST))
+        numbers = [range(first, manifests, REPEATED) for first in range(min(REPEATED, manifests))]
+        found = pool.map(partial(write_manifests, str(folder), small, columns), numbers)
+        listed = sorted((one for some in found for one in some), key=lambda one: one.manifest_path)
     path = folder / "metadata" / f"snap-{SNAPSHOT}.avro"
     path.write_bytes(encode_manifest_list(2, listed, snapshot_id=SNAPSHOT, parent_snapshot_id=None, sequence_number=1))
     raw = snapshot(SNAPSHOT, format_version=2, timestamp_ms=MADE_MS) | {"manifest-list": str(path)}
