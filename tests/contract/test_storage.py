@@ -183,7 +183,8 @@ def test_a_copy_and_a_new_object_never_replace_an_object(place: Place) -> None:
     )
     storage.write(source, b"rows")
     copy_object(storage, source, target)
-    create_object(storage, new, b"vector")
+    assert create_object(storage, new, b"vector")
+    assert not create_object(storage, new, b"vector")  # as an attempt that crashed has left it
     assert [storage.read(path) for path in (source, target, new)] == [b"rows", b"rows", b"vector"]
     storage.write(source, b"other")
     for write in (partial(copy_object, storage, source), partial(create_object, storage, data=b"other")):

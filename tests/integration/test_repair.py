@@ -299,13 +299,20 @@ def test_each_branch_is_repaired_for_itself(command: Command, damaged: Damaged) 
     assert verified(command)[:2] == (True, [])
 
 
-def test_a_paused_table_is_not_repaired(command: Command, damaged: Damaged) -> None:
+def test_a_pause_stops_passes_and_no_repair(command: Command, damaged: Damaged) -> None:
+    """People pause a damaged table first; one whose maintenance is disabled is left alone."""
     damaged.edit_manifest(lambda records: records.append(records[0]))
-    assert command("pause", "ns.t", "--until", "1h").code == 0
+    disabled = "icekeeper.maintenance_enabled"
+    with command.catalog.load_table("ns.t").transaction() as change:
+        change.set_properties({disabled: "false"})
     answer = repair(command, "--yes")
-    assert answer.code == 1
-    assert answer.json["error"]["type"] == "OperationRefused"
-    assert "the table is paused until" in answer.json["error"]["message"]
+    assert (answer.code, answer.json["error"]["type"]) == (1, "OperationRefused")
+    assert "maintenance is disabled" in answer.json["error"]["message"]
+    with command.catalog.load_table("ns.t").transaction() as change:
+        change.remove_properties(disabled)
+    assert command("pause", "ns.t", "--until", "1h").code == 0
+    assert repair(command, "--yes").code == 0
+    assert verified(command)[:2] == (True, [])
 
 
 def test_a_saved_repair_does_what_was_reviewed_or_nothing(command: Command, damaged: Damaged) -> None:

@@ -590,7 +590,7 @@ class Runtime:
         """Do what the plan with the digest ``shown`` says under the lease, and verify the table again after a commit.
 
         Raises:
-            OperationRefused: the table is paused, its maintenance is disabled, or another run maintains it.
+            OperationRefused: the table's maintenance is disabled, or another run maintains it.
             PlanStale: another plan results now; nothing was changed.
             MaintenanceError: as :func:`icekeeper.repair.repair.repair` does.
         """
@@ -600,8 +600,8 @@ class Runtime:
         from icekeeper.repair.repair import repair
 
         context, _ = self.repair_context(table, options.branch, dry_run=False)
-        if why := context.resolved.why_disabled():
-            raise OperationRefused(f"{why}; nothing was repaired")
+        if not context.policy.maintenance_enabled:
+            raise OperationRefused(f"{context.resolved.why_disabled()}; nothing was repaired")
         self.state.require_writable()
         with leased(context, Turn(command="icekeeper repair")) as lease:
             context = replace(context, limits=PassLimits(lease=lease))

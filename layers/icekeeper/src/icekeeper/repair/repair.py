@@ -208,11 +208,11 @@ def _require_same(plan: RepairPlan | None, shown: str) -> None:
 
 @contextmanager
 def _written_files(context: OperationContext, loaded: LoadedTable, plan: RepairPlan) -> Iterator[None]:
-    """Copy or write the files that mends add, none of which exists yet.
+    """Copy or write the files that mends add.
 
-    A file that a mend writes anew is removed if no commit landed.  A copy stays where its entry expects it.  Sources of
-    copies stay, too: the lease keeps other passes of this state from deleting them, and a sweep keeps files like
-    missing files.
+    A file that is written here is removed if no commit landed; another attempt may still commit one that was there.
+    A copy stays where its entry expects it.  Sources of copies stay, too: the lease keeps other passes of this state
+    from deleting them, and a sweep keeps files like missing files.
     """
     storage, written = context.stores.storage(loaded), list[str]()
     for file in plan.files:
@@ -227,8 +227,8 @@ def _written_files(context: OperationContext, loaded: LoadedTable, plan: RepairP
             copy_object(storage, mend.copy_from, path, mend.copy_version)
         elif mend.new_file is not None and path not in written:
             context.limits.require_lease()
-            create_object(storage, path, mend.new_file)
-            written.append(path)
+            if create_object(storage, path, mend.new_file):
+                written.append(path)
     try:
         yield
     except CommitStateUnknown:

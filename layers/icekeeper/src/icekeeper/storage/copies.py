@@ -67,18 +67,25 @@ def open_version(storage: Storage, path: str, version_id: str) -> pa.NativeFile:
         return pa.BufferReader(answer["Body"].read())
 
 
-def create_object(storage: Storage, path: str, data: bytes) -> None:
-    """Write an object that does not exist.
+def create_object(storage: Storage, path: str, data: bytes) -> bool:
+    """Write an object that does not exist, and return whether it was written: an attempt that crashed, or whose commit
+    is under way, may have written the same bytes.
 
     Raises:
-        StorageError: it exists, or cannot be written.
+        StorageError: it exists with other bytes, or cannot be written.
     """
-    if is_local(path):
-        _create_local(storage, path, lambda sink: sink.write(data))
-        return
-    where = split_path(path)
-    with storage.translated(path), _absent(path):
-        storage.s3_at(path).put_object(Bucket=where.authority, Key=where.key, Body=data, IfNoneMatch="*")
+    try:
+        if is_local(path):
+            _create_local(storage, path, lambda sink: sink.write(data))
+            return True
+        where = split_path(path)
+        with storage.translated(path), _absent(path):
+            storage.s3_at(path).put_object(Bucket=where.authority, Key=where.key, Body=data, IfNoneMatch="*")
+    except StorageError:
+        if storage.size(path) != len(data) or storage.read(path) != data:
+            raise
+        return False
+    return True
 
 
 def copy_object(storage: Storage, source: str, path: str, version_id: str | None = None) -> None:
