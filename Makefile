@@ -1,6 +1,6 @@
 # Every target does its own set-up, with uv.  It needs Python 3.11 or 3.12 and, the first time only, a network.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo pipeline site smoke quick test chaos fuzz nightly glue-env sam sam-local planted lint bench bench-quick definition deploy-artifacts wheel layer lock sbom audit release clean
+.PHONY: help setup demo pipeline site smoke quick test chaos fuzz nightly glue-env sam sam-local planted model lint bench bench-quick definition deploy-artifacts wheel layer lock sbom audit release clean
 .SUFFIXES:
 
 VENV := .venv
@@ -72,6 +72,9 @@ fuzz: $(STAMP) $(FUZZER_STAMP) ## fuzz every reader of foreign files by coverage
 planted: $(STAMP) ## plant faults in the code, and see that the tests find each of them (part of nightly)
 	$(BIN)/python -m planted
 
+model: $(STAMP) ## check the models of commit, expiry and sweep, and without each guard (needs spin; part of nightly)
+	$(BIN)/python models/check.py
+
 # With the nightly profile they make more commits and tables, explore the demonstration, and send more signals.
 NIGHTLY_TOO := $(addprefix tests/,contract/test_contention.py integration/test_demo.py \
 	integration/test_interrupted_command.py interop/test_java_tables.py interop/test_reader_matrix.py)
@@ -82,6 +85,7 @@ nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000
 	PYTHONPATH=tests $(BIN)/python -m support.chaos --seconds 120
 	PYTHONPATH=tests $(BIN)/python -m support.hostile.fuzz --again tests/hostile/findings --changes 2000
 	$(BIN)/python -m planted
+	$(BIN)/python models/check.py
 
 glue-env: $(STAMP) ## install the jobs' wheels and the layer into clean Pythons and run them there (part of nightly)
 	$(BIN)/python -m pytest -q -rs --hypothesis-profile=nightly tests/nightly/test_clean_glue.py tests/nightly/test_clean_lambda.py
@@ -95,7 +99,7 @@ sam-local: $(STAMP) $(SAM_STAMP) $(RUNTIME_STAMP) layer ## send every event to i
 lint: $(STAMP) ## check style, format and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine local_stack smoke artifacts planted
+	$(BIN)/mypy $(SOURCES) tests benchmarks functions glue_jobs state_machine local_stack smoke artifacts planted models
 	$(BIN)/cfn-lint template.yaml
 
 bench: $(STAMP) ## measure everything beside the peers and record it in docs/performance.* (ROWS="..." picks rows; hours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from unittest import mock
 
@@ -13,8 +14,8 @@ from icekeeper.commit import conflict_detection
 from support.duckdb_session import DuckDB
 from support.examples import NIGHTLY, examples
 from support.model.actions import Step, Verb
-from support.model.history import VERBS, History, run_history
-from support.model.run import Counts
+from support.model.history import VERBS, History, HistoryRun, random_history, run_history
+from support.model.run import Counts, temporary_folder
 
 steps = st.builds(Step, verb=st.sampled_from(VERBS), seed=st.integers(0, 65535))
 histories = st.builds(
@@ -49,6 +50,20 @@ def test_every_snapshot_and_ref_holds_the_rows_of_the_model(history: History, du
 @pytest.mark.parametrize("history", FOUND.values(), ids=FOUND)
 def test_histories_that_once_failed_hold_the_rows_of_the_model(history: History, duckdb: DuckDB) -> None:
     run_history(history, duckdb, Counts())
+
+
+def test_a_seed_repeats_the_whole_interleaving() -> None:
+    """Its trace has the steps of all processes, faults, answers in their order, and times; only random names differ."""
+
+    def trace() -> list[str]:
+        with temporary_folder() as folder:
+            run = HistoryRun(random_history("7:8"), folder, None, Counts())
+            run.run()
+            return [re.sub(r"[0-9a-f-]{6,}", "#", line.replace(str(folder), "")) for line in run.trace]
+
+    first = trace()
+    assert any("is leased by" in line for line in first), "a line with a time"
+    assert trace() == first
 
 
 def test_the_model_finds_a_row_whose_delete_is_overlooked(duckdb: DuckDB) -> None:

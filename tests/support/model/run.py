@@ -16,7 +16,7 @@ from icekeeper.errors import MaintenanceError
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.storage.paths import normalise
-from support.model.process import Maintainer
+from support.model.process import Maintainer, in_one_thread
 from support.model.reader import NaiveReader, local
 from support.model.world import World, maintainer_of, watched
 from support.model.writers import WRITER, ModelRow, Writers
@@ -61,7 +61,7 @@ class Run:
 
     @contextmanager
     def _under_way(self, *, leases: bool) -> Iterator[None]:
-        with watched(self._world, leases=leases):
+        with watched(self._world, leases=leases), in_one_thread():  # so that a step is the same in each run
             self._maintainers = [maintainer_of(self._world, name) for name in self._names]
             for maintainer in self._maintainers:
                 maintainer.process.trace = self.trace
