@@ -31,7 +31,7 @@ from icekeeper.storage import local_files as storage_local
 from icekeeper.storage import s3_objects as storage_s3_listing
 from icekeeper.storage import storage as storage_storage
 from icekeeper.storage.allowed_locations import AllowedLocations
-from icekeeper.storage.copies import copy_object, create_object, older_versions, open_version
+from icekeeper.storage.copies import copy_object, create_object, versions_of
 from icekeeper.storage.failures import failed_by_store
 from icekeeper.storage.listing import LISTING_THREADS, in_parallel
 from icekeeper.storage.multipart import bounded_output
@@ -200,15 +200,15 @@ def test_an_older_version_is_copied_back_behind_its_delete_marker(place: Place) 
     storage, path = place.storage, f"{place.location}/f"
     bucket = split_path(path).authority
     storage.write(f"{path}2", b"unversioned")
-    assert older_versions(storage, f"{path}2") == []
+    assert versions_of(storage, f"{path}2") == []
     storage.s3.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     storage.write(path, b"first")
     storage.write(path, b"second")
     storage.delete([path])
-    found = older_versions(storage, path)
+    found = versions_of(storage, path)
     assert [version.size for version in found] == [6, 5]
-    assert bytes(open_version(storage, path, found[1].version_id).read()) == b"first"
-    copy_object(storage, path, path, found[1].version_id)
+    assert storage.open_version(found[1]).read() == b"first"
+    copy_object(storage, path, path, found[1].version)
     assert storage.read(path) == b"first"
 
 

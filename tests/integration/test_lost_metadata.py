@@ -17,7 +17,7 @@ import pytest
 from icekeeper.catalogs.rest import RestCatalog
 from icekeeper.errors import StorageError
 from icekeeper.repair import newer_metadata, unreadable
-from icekeeper.storage.copies import ObjectVersion
+from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.storage import Storage
 from support.command import EVERYTHING_IS_OLD, LOCAL, Answer, Command, local_path, one_sentence, rows, statuses
 from support.damaged_table import edit_avro
@@ -148,9 +148,9 @@ def test_a_lost_list_comes_back_from_an_older_version_of_its_key(
 ) -> None:
     first, *_, head = snapshots(command)
     versions = {"2": list_of(first).read_bytes(), "1": list_of(head).read_bytes()}
-    found = [ObjectVersion(name, len(data)) for name, data in versions.items()]
-    monkeypatch.setattr(unreadable, "older_versions", lambda _, path: found if path == head.manifest_list else ())
-    monkeypatch.setattr(unreadable, "open_version", lambda _, path, name: pa.BufferReader(versions[name]))
+    found = [ListedObject(str(head.manifest_list), len(data), None, version=name) for name, data in versions.items()]
+    monkeypatch.setattr(unreadable, "versions_of", lambda _, path: found if path == head.manifest_list else ())
+    monkeypatch.setattr(Storage, "open_version", lambda _, listed: pa.BufferReader(versions[listed.version]))
     list_of(head).unlink()
     answer = command(*REPAIR, "--json")
     assert [mend["detail"] for mend in answer.json["mends"]] == [

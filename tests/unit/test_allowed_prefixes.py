@@ -18,6 +18,7 @@ from icekeeper.policy.allowed_prefixes import allowed_prefixes
 from icekeeper.storage import local_files as local
 from icekeeper.storage import storage as storage_module
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ALLOWED_PREFIXES, AllowedLocations
+from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.multipart import assemble, bounded_output
 from icekeeper.storage.part_plan import ObjectRange
 from icekeeper.storage.read_ahead import direct_reads
@@ -379,6 +380,8 @@ METHODS: dict[str, Callable[[Storage, str], object]] = {
     "s3_at": lambda s, path: s.s3_at(path),
     "bounded_output": lambda s, path: bounded_output(s, path).__enter__(),
     "assemble": lambda s, path: assemble(s, path, ()),
+    "older_versions": lambda s, path: s.older_versions(path),
+    "open_version": lambda s, path: s.open_version(ListedObject(path, 4, None, version="1")).read(),
     "direct_reads": lambda s, path: direct_reads(s)(ObjectRange(path, None, 0, 4)),
 }
 # Methods that raise nothing, or take no path.

@@ -125,7 +125,9 @@ def _denied(self: S3TablesResponse) -> Any:
     raise error
 
 
-def test_the_alarms_fire_on_a_failed_pass(scripted_stack: LocalStack, bucket: Runtime) -> None:
+def test_the_alarms_fire_on_a_failed_pass(
+    scripted_stack: LocalStack, bucket: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answers(bucket, *ALL_OFF)
 
     def drop(event: Any) -> None:
@@ -134,7 +136,7 @@ def test_the_alarms_fire_on_a_failed_pass(scripted_stack: LocalStack, bucket: Ru
         if tables:
             client.delete_table(tableBucketARN=bucket.catalog.id.warehouse, namespace="ns", name="t")
 
-    scripted_stack.functions["commit"].before = drop
+    monkeypatch.setattr(scripted_stack.functions["commit"], "before", drop)
     execution = scripted_stack.run({})
     assert execution.error == "PassesFailed"
     assert alarms(scripted_stack) == ["RunsFailedAlarm"]

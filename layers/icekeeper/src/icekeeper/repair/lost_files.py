@@ -20,7 +20,7 @@ from icekeeper.repair.file_facts import facts_of, why_another
 from icekeeper.repair.plan import EntryMend, Found, Head, MendKind, RepairOptions, Unmended, existing
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import reading
-from icekeeper.storage.copies import older_versions, open_version
+from icekeeper.storage.copies import versions_of
 from icekeeper.storage.paths import is_under
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
@@ -163,14 +163,14 @@ def _candidates(
     """Older versions and namesakes of the lost file of these entries with its size: path, version, why it is another
     file."""
     file = files[0]
-    for version in older_versions(storage, file.file_path):
+    for version in versions_of(storage, file.file_path):
         if version.size == file.file_size_in_bytes:
             try:
                 with reading(file.file_path, storage):
-                    stream = open_version(storage, file.file_path, version.version_id)
-                    yield file.file_path, version.version_id, _why_another(stream, files, kinds)
+                    why = _why_another(storage.open_version(version), files, kinds)
+                    yield file.file_path, version.version, why
             except (FileUnreadable, MetadataUnreadable) as error:
-                yield file.file_path, version.version_id, str(error)
+                yield file.file_path, version.version, str(error)
     for path, size in namesakes.get(_name(file.file_path), ()):
         if size == file.file_size_in_bytes:
             try:

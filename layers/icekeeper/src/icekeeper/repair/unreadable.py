@@ -15,6 +15,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.errors import MetadataUnreadable, is_damage
 from icekeeper.machine.clock import HOUR_MS
+from icekeeper.machine.foreign_bytes import require_fitting
 from icekeeper.metadata.avro_files import open_avro
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_read import decode_manifest, decode_manifest_list, manifest_from_file
@@ -24,7 +25,7 @@ from icekeeper.operations.expiry.unreferenced import way_out
 from icekeeper.repair.lists import ReadManifest, of_file, proven_by_child, proven_by_parent, rebuilt_list
 from icekeeper.repair.plan import FileMend, Unmended
 from icekeeper.repair.rollback import plan_rollback
-from icekeeper.storage.copies import older_versions, open_version
+from icekeeper.storage.copies import versions_of
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.storage import Storage
 from icekeeper.text import counted
@@ -166,14 +167,13 @@ def _find_again(
     table: _Table, namesakes: Mapping[str, Sequence[ListedObject]], path: str, fits: Callable[[bytes], bool]
 ) -> bool:
     """Take a lost file from an older version of the object, or from a file of the same name elsewhere."""
-    versions = ((f"version {v.version_id} of it", v.version_id) for v in older_versions(table.storage, path))
-    others = ((listed.path, None) for listed in namesakes.get(path.rpartition("/")[2], ()) if listed.path != path)
-    for name, version_id in (*versions, *others):
+    others = (listed for listed in namesakes.get(path.rpartition("/")[2], ()) if listed.path != path)
+    for found in (*versions_of(table.storage, path), *others):
+        name = f"version {found.version} of it" if found.version else found.path
         try:
-            if version_id is None:
-                data = table.storage.read(name)
-            else:
-                data = open_version(table.storage, path, version_id).read()
+            require_fitting(found.path, found.size)
+            with table.storage.translated(found.path):
+                data = table.storage.open_version(found).read() if found.version else table.storage.read(found.path)
             if fits(data):
                 table.make(path, data, f"{path} is gone; {name} has its content, and is copied")
                 return True

@@ -7,13 +7,12 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
-import pyarrow as pa
 from botocore.exceptions import ClientError
 
 from icekeeper.errors import StorageError
-from icekeeper.machine.foreign_bytes import require_fitting
+from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import is_local, is_s3, split_path
 from icekeeper.storage.storage import Storage
 
@@ -24,14 +23,7 @@ _EXISTS_NOW = "{} exists now; nothing was overwritten; plan again"
 _NO_VERSIONS = frozenset({"AccessDenied", "NotImplemented", "MethodNotAllowed", "NoSuchKey", "NoSuchBucket"})
 
 
-class ObjectVersion(NamedTuple):
-    """A version of an object that is not the current one."""
-
-    version_id: str
-    size: int
-
-
-def older_versions(storage: Storage, path: str) -> Sequence[ObjectVersion]:
+def versions_of(storage: Storage, path: str) -> Sequence[ListedObject]:
     """The versions of an object that a versioned bucket has kept, newest first; empty where there are none.
 
     Raises:
@@ -39,32 +31,18 @@ def older_versions(storage: Storage, path: str) -> Sequence[ObjectVersion]:
     """
     if not is_s3(path):
         return ()
-    where, found = split_path(path), list[ObjectVersion]()
+    where, found = split_path(path), list[ListedObject]()
     with storage.translated(path):
         pages = storage.s3_at(path).get_paginator("list_object_versions")
         try:
             for page in pages.paginate(Bucket=where.authority, Prefix=where.key):
                 for version in page.get("Versions") or ():
                     if version["Key"] == where.key and version.get("VersionId") not in (None, "null"):
-                        found.append(ObjectVersion(str(version["VersionId"]), int(version["Size"])))
+                        found.append(ListedObject(path, int(version["Size"]), None, version=str(version["VersionId"])))
         except ClientError as error:
             if error.response.get("Error", {}).get("Code") not in _NO_VERSIONS:
                 raise
     return found
-
-
-def open_version(storage: Storage, path: str, version_id: str) -> pa.NativeFile:
-    """The bytes of an older version of an object, in memory.
-
-    Raises:
-        StorageError: it cannot be read.
-        MetadataUnreadable: it is larger than the limit for one object in memory.
-    """
-    where = split_path(path)
-    with storage.translated(path):
-        answer = storage.s3_at(path).get_object(Bucket=where.authority, Key=where.key, VersionId=version_id)
-        require_fitting(path, int(answer["ContentLength"]))
-        return pa.BufferReader(answer["Body"].read())
 
 
 def create_object(storage: Storage, path: str, data: bytes) -> bool:
