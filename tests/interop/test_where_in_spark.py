@@ -163,7 +163,7 @@ def random_filter(rng: random.Random, depth: int = 2) -> str:
     what = rng.choice(["compare", "compare", "in", "same"] + (["and", "or", "not"] if depth else []))
     column = rng.choice(sorted(LITERALS))
     literal = rng.choice(LITERALS[column])
-    if what == "compare":
+    if what == "compare" or (what == "in" and (column, literal[0]) == ("m", "'")):  # in a list, Spark compares texts
         return f"{column} {rng.choice(['=', '<', '<=', '>', '>=', '!='])} {literal}"
     if what == "in":
         return f"{column} {rng.choice(['in', 'not in'])} ({literal}, {literal})"
