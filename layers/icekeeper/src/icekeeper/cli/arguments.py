@@ -196,11 +196,11 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "plan": ("What a pass would do, and what branches and tags cost", "shop.orders --catalog lake"),
     "maintain": ("Run a maintenance pass over one table, or over several", "'shop.*' --catalog lake --dry-run"),
     "verify": ("Check that every referenced file exists", "shop.orders --catalog lake"),
+    "repair": ("Mend damage that verify found, from what is known", "shop.orders --catalog lake --dry-run"),
     "rollback": (
         "Set a branch back to a snapshot that is whole",
         "shop.orders --to 8744736658442914487 --catalog lake",
     ),
-    "repair": ("Mend damage that verify found, from what is known", "shop.orders --catalog lake --dry-run"),
     "erased": ("Prove that rows are gone from every object", "shop.orders --catalog lake --where 'user_id = 5'"),
     "history": ("What past passes did, over one table or all", "--since 24h --failed"),
     "report": ("A page of catalogs' tables, for a browser", "--catalog lake --fresh '*' --output lake.html"),
