@@ -9,9 +9,9 @@ from icekeeper.errors import FileUnreadable, MetadataUnreadable, TableUnsupporte
 from icekeeper.metadata.delete_scope import DeleteIndex, DeleteIndexBuilder, is_unpartitioned
 from icekeeper.model import FileContent
 from icekeeper.operations.statistics.plan_statistics import RowFile
-from icekeeper.repair.damage import Listed, duplicates
+from icekeeper.repair.damage import duplicates
 from icekeeper.repair.file_facts import facts_at
-from icekeeper.repair.plan import Found, Head, RepairOptions
+from icekeeper.repair.plan import Found, Head, Listed, RepairOptions
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import NO_COLUMNS, make_read_task
 from icekeeper.storage.storage import Storage

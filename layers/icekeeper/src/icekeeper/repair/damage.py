@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from icekeeper.metadata.manifest_write import partition_types
 from icekeeper.metadata.types import comparable, decode, summarise_partitions
 from icekeeper.model import EntryStatus, ManifestEntry, ManifestFile, PartitionFieldSummary
-from icekeeper.repair.plan import Effect, EntryMend, Found, Head, ManifestMend, MendKind, RepairOptions, Unmended
+from icekeeper.repair.plan import (
+    Effect,
+    EntryMend,
+    Found,
+    Head,
+    Listed,
+    ManifestMend,
+    MendKind,
+    RepairOptions,
+    Unmended,
+)
 from icekeeper.text import counted
 from icekeeper.verification.checks import manifest_problems, summary_problems
-
-
-class Listed(NamedTuple):
-    """A live entry of a head, and where it is."""
-
-    manifest: ManifestFile
-    place: int
-    entry: ManifestEntry
 
 
 def duplicates(head: Head, options: RepairOptions, live_rows: Callable[[Listed], int | None]) -> Found:
@@ -30,8 +31,8 @@ def duplicates(head: Head, options: RepairOptions, live_rows: Callable[[Listed],
     ``live_rows``: counts the rows of the file that readers see with one of its entries; ``None``: unknown.
     """
     groups: dict[tuple[str, int | None], list[Listed]] = defaultdict(list)
-    for manifest, place, entry in head.live():
-        groups[entry.file.key].append(Listed(manifest, place, entry))
+    for listed in head.live():
+        groups[listed.entry.file.key].append(listed)
     mends: list[EntryMend] = []
     left: list[Unmended] = []
     for (path, _), group in groups.items():
@@ -48,17 +49,7 @@ def duplicates(head: Head, options: RepairOptions, live_rows: Callable[[Listed],
             if listed is not kept:
                 stays = f"the entry with sequence number {kept.entry.sequence_number} stays"
                 sentence = f"{path} is listed {len(group)} times; {stays}, an entry with {_differs(listed)} goes"
-                mends.append(
-                    EntryMend(
-                        kind=MendKind.DUPLICATE_FILE,
-                        manifest=listed.manifest.manifest_path,
-                        place=listed.place,
-                        spec_id=listed.manifest.partition_spec_id,
-                        entry=listed.entry,
-                        becomes=None,
-                        sentence=sentence,
-                    )
-                )
+                mends.append(listed.mend(MendKind.DUPLICATE_FILE, None, sentence))
     return Found(mends=tuple(mends), unmended=tuple(left))
 
 

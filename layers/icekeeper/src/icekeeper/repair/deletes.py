@@ -19,9 +19,8 @@ from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, named_file, par
 from icekeeper.metadata.puffin import decode_deletion_vector, decode_footer
 from icekeeper.metadata.types import encode
 from icekeeper.model import DataFile, EntryStatus, FileContent, FileKey, ManifestEntry
-from icekeeper.repair.damage import Listed
 from icekeeper.repair.file_facts import FileFacts, excludes
-from icekeeper.repair.plan import EntryMend, Found, Head, MendKind, RepairOptions, Unmended, existing
+from icekeeper.repair.plan import EntryMend, Found, Head, Listed, MendKind, RepairOptions, Unmended, existing
 from icekeeper.rows.apply_deletes import SpelledFiles, vector_positions
 from icekeeper.rows.write_deletes import encode_vectors
 from icekeeper.storage.storage import Storage
@@ -43,7 +42,7 @@ class HeadDeletes:
     @classmethod
     def of(cls, head: Head) -> HeadDeletes:
         found = cls()
-        for one in map(Listed._make, head.live()):
+        for one in head.live():
             file = one.entry.file
             found.listed[file.key] += 1
             found.have_keys |= file.content is FileContent.EQUALITY_DELETES
@@ -89,19 +88,6 @@ def _waits(head: Head, deletes: HeadDeletes, one: Listed) -> bool:
     return is_gone or deletes.listed[file.key] > 1
 
 
-def _mend(kind: MendKind, one: Listed, becomes: ManifestEntry | None, sentence: str, **more: int | bytes) -> EntryMend:
-    return EntryMend(
-        kind=kind,
-        manifest=one.manifest.manifest_path,
-        place=one.place,
-        spec_id=one.manifest.partition_spec_id,
-        entry=one.entry,
-        becomes=becomes,
-        sentence=sentence,
-        **more,  # type: ignore[arg-type]  # new_spec_id and new_file
-    )
-
-
 def _united(
     path: str, group: Sequence[Listed], deletes: HeadDeletes, head: Head, storage: Storage
 ) -> Iterator[EntryMend]:
@@ -122,7 +108,7 @@ def _united(
             sentence = (
                 f"{one.entry.file.file_path} deletes rows of {path} alone, which the table no longer has; it goes"
             )
-            yield _mend(MendKind.DANGLING_DELETE, one, None, sentence)
+            yield one.mend(MendKind.DANGLING_DELETE, None, sentence)
         return
     home, union = data[0], reduce(or_, found)
     digest = hashlib.sha256(repr([path, *(one.entry.file.key for one in group)]).encode()).hexdigest()[:32]
@@ -135,9 +121,9 @@ def _united(
     )
     becomes = ManifestEntry(EntryStatus.ADDED, None, None, None, file)
     new_spec_id = home.manifest.partition_spec_id
-    yield _mend(MendKind.UNITED_VECTORS, group[0], becomes, sentence, new_spec_id=new_spec_id, new_file=bytes_)
+    yield group[0].mend(MendKind.UNITED_VECTORS, becomes, sentence, new_spec_id=new_spec_id, new_file=bytes_)
     for one in group[1:]:
-        yield _mend(MendKind.UNITED_VECTORS, one, None, f"{one.entry.file.file_path} is part of the united vector")
+        yield one.mend(MendKind.UNITED_VECTORS, None, f"{one.entry.file.file_path} is part of the united vector")
 
 
 def _positions(file: DataFile, storage: Storage) -> BitMap64:
@@ -165,7 +151,7 @@ def _recounted(one: Listed, storage: Storage) -> Iterator[EntryMend]:
     if (found := len(decoded_vector(file, blob, storage))) != file.record_count:
         becomes = replace(existing(one.entry), file=replace(file, record_count=found))
         sentence = f"the vector in {file.file_path} has {found} positions, its entry says {file.record_count}"
-        yield _mend(MendKind.FILE_METRICS, one, becomes, sentence)
+        yield one.mend(MendKind.FILE_METRICS, becomes, sentence)
 
 
 def _moved(one: Listed, data: Sequence[Listed], head: Head, deletes: HeadDeletes) -> Iterator[EntryMend]:
@@ -180,7 +166,7 @@ def _moved(one: Listed, data: Sequence[Listed], head: Head, deletes: HeadDeletes
         f"{file.file_path} gets spec {spec_id} and the partition of {home.entry.file.file_path}, whose rows it deletes"
     )
     becomes = replace(existing(one.entry), file=replace(file, partition=partition))
-    yield _mend(MendKind.MOVED_DELETE, one, becomes, sentence, new_spec_id=spec_id)
+    yield one.mend(MendKind.MOVED_DELETE, becomes, sentence, new_spec_id=spec_id)
 
 
 # Delete files that are gone.

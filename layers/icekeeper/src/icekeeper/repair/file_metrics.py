@@ -41,7 +41,7 @@ def file_metrics(head: Head, options: RepairOptions, loaded: LoadedTable, storag
     Raises:
         StorageError: the store does not answer.
     """
-    live = [found for found in head.live() if head.sizes.get(found[2].file.file_path) is not None]
+    live = [found for found in head.live() if head.sizes.get(found.path) is not None]
     if not options.file_metrics:
         wrong = (e.file for _, _, e in live if head.sizes[e.file.file_path] != e.file.file_size_in_bytes)
         return Found(unmended=tuple(_wrong_size(file, head.sizes[file.file_path]) for file in wrong))
@@ -52,21 +52,13 @@ def file_metrics(head: Head, options: RepairOptions, loaded: LoadedTable, storag
         looked = list(pool.map(look, [entry for _, _, entry in live]))
     mends: list[EntryMend] = []
     left: list[Unmended] = []
-    for (manifest, place, entry), found in zip(live, looked, strict=True):
+    for listed, found in zip(live, looked, strict=True):
         if isinstance(found, Unmended):
             left.append(found)
-        elif (wrong_fields := _differences(entry.file, found)) and found != entry.file:
-            mends.append(
-                EntryMend(
-                    kind=MendKind.FILE_METRICS,
-                    manifest=manifest.manifest_path,
-                    place=place,
-                    spec_id=manifest.partition_spec_id,
-                    entry=entry,
-                    becomes=replace(existing(entry), file=found),
-                    sentence=f"{entry.file.file_path} is described wrongly: {'; '.join(wrong_fields)}",
-                )
-            )
+        elif (wrong_fields := _differences(listed.entry.file, found)) and found != listed.entry.file:
+            sentence = f"{listed.path} is described wrongly: {'; '.join(wrong_fields)}"
+            becomes = replace(existing(listed.entry), file=found)
+            mends.append(listed.mend(MendKind.FILE_METRICS, becomes, sentence))
     return Found(mends=with_own_row_ids(head, mends), unmended=tuple(left))
 
 

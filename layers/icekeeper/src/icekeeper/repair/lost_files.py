@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -14,10 +14,10 @@ from icekeeper.errors import FileUnreadable, MetadataUnreadable, StorageError
 from icekeeper.metadata.delete_scope import DELETE_FILE_PATH_ID, DELETE_POSITION_ID
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.types import decode
-from icekeeper.model import DataFile, FileContent, ManifestEntry, ManifestFile
+from icekeeper.model import DataFile, FileContent
 from icekeeper.repair.deletes import HeadDeletes, reappearing, why_other_positions, why_other_vectors
 from icekeeper.repair.file_facts import facts_of, why_another
-from icekeeper.repair.plan import EntryMend, Found, Head, MendKind, RepairOptions, Unmended, existing
+from icekeeper.repair.plan import EntryMend, Found, Head, Listed, MendKind, RepairOptions, Unmended, existing
 from icekeeper.rows.arrow_schema import leaf_columns
 from icekeeper.rows.file_rows import reading
 from icekeeper.storage.copies import versions_of
@@ -29,32 +29,19 @@ from icekeeper.verification.checks import ProblemKind
 _SHOWN_BOUNDS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A live entry whose file is gone."""
-
-    manifest: ManifestFile
-    place: int
-    entry: ManifestEntry
-
-    @property
-    def path(self) -> str:
-        return self.entry.file.file_path
-
-
 def lost_files(head: Head, options: RepairOptions, loaded: LoadedTable, storage: Storage) -> Found:
     """Mends for files that are gone, and for paths at another address than the table's.
 
     Raises:
         StorageError: the store does not answer.
     """
-    lost = [Lost(*found) for found in head.live() if head.sizes.get(found[2].file.file_path) is None]
+    lost = [found for found in head.live() if head.sizes.get(found.path) is None]
     if not lost:
         return Found()
     namesakes = _namesakes(loaded, storage, {_name(one.path) for one in lost})
     locations, kinds = owned_locations(loaded.metadata), _kinds(head.metadata)
     targets: dict[str, str] = {}
-    gone: list[Lost] = []
+    gone: list[Listed] = []
     for one in lost:
         is_elsewhere = not any(is_under(one.path, location) for location in locations)
         if is_elsewhere and (target := _target(one.entry.file, namesakes)) is not None:
@@ -62,7 +49,7 @@ def lost_files(head: Head, options: RepairOptions, loaded: LoadedTable, storage:
         else:
             gone.append(one)
     parts = [_moved(head, targets)]
-    groups, deletes = defaultdict[str, list[Lost]](list), HeadDeletes.of(head)
+    groups, deletes = defaultdict[str, list[Listed]](list), HeadDeletes.of(head)
     for one in gone:
         groups[one.path].append(one)  # a Puffin file has many vectors
     for path, group in groups.items():
@@ -122,7 +109,7 @@ def _kinds(metadata: TableMetadata) -> dict[int, str]:
 
 
 def _found_again(
-    group: Sequence[Lost],
+    group: Sequence[Listed],
     namesakes: Mapping[str, Sequence[tuple[str, int]]],
     kinds: Mapping[int, str],
     storage: Storage,
@@ -135,21 +122,9 @@ def _found_again(
     for source, version_id, why in _candidates(files, namesakes, kinds, storage):
         where = source if version_id is None else f"version {version_id} of it"
         if why is None:
-            return Found(
-                mends=(
-                    EntryMend(
-                        kind=MendKind.MISSING_FILE,
-                        manifest=one.manifest.manifest_path,
-                        place=one.place,
-                        spec_id=one.manifest.partition_spec_id,
-                        entry=one.entry,
-                        becomes=existing(one.entry),
-                        sentence=f"{one.path} is gone; {where} is what its entry describes, and is copied to its path",
-                        copy_from=source,
-                        copy_version=version_id,
-                    ),
-                )
-            )
+            sentence = f"{one.path} is gone; {where} is what its entry describes, and is copied to its path"
+            copy = {"copy_from": source, "copy_version": version_id}
+            return Found(mends=(one.mend(MendKind.MISSING_FILE, existing(one.entry), sentence, **copy),))
         hints.append(f"{where} {why}")
     return f" ({'; '.join(hints)})" if hints else ""
 
@@ -197,7 +172,7 @@ def _alike(path: str, others: Sequence[str], hints: str) -> Unmended:
     return Unmended(kind=ProblemKind.MISSING_FILE.value, path=path, sentence=sentence)
 
 
-def _dropped(one: Lost, head: Head, deletes: HeadDeletes, options: RepairOptions, hints: str) -> Found:
+def _dropped(one: Listed, head: Head, deletes: HeadDeletes, options: RepairOptions, hints: str) -> Found:
     """The mend that drops an entry whose file is gone for good, or the finding without the option."""
     file, is_data = one.entry.file, one.entry.file.content is FileContent.DATA
     rows_back, words = (0, _lost_rows(one, head)) if is_data else reappearing(deletes, one.entry)
@@ -210,14 +185,10 @@ def _dropped(one: Lost, head: Head, deletes: HeadDeletes, options: RepairOptions
             option="--drop-missing",
         )
         return Found(unmended=(left,))
-    mend = EntryMend(
-        kind=MendKind.DROPPED_FILE,
-        manifest=one.manifest.manifest_path,
-        place=one.place,
-        spec_id=one.manifest.partition_spec_id,
-        entry=one.entry,
-        becomes=None,
-        sentence=f"{what} {'are lost; load' if is_data else 'reappear; delete'} them again",
+    mend = one.mend(
+        MendKind.DROPPED_FILE,
+        None,
+        f"{what} {'are lost; load' if is_data else 'reappear; delete'} them again",
         rows_lost=file.record_count if is_data else 0,
         rows_back=rows_back,
         leaves_deleted=True,
@@ -225,7 +196,7 @@ def _dropped(one: Lost, head: Head, deletes: HeadDeletes, options: RepairOptions
     return Found(mends=(mend,))
 
 
-def _lost_rows(one: Lost, head: Head) -> str:
+def _lost_rows(one: Listed, head: Head) -> str:
     """The rows of an entry by its counts, partition and bounds: what must be loaded again."""
     file = one.entry.file
     names = [field["name"] for field in head.metadata.specs[one.manifest.partition_spec_id]["fields"]]
@@ -270,23 +241,15 @@ def _moved(head: Head, targets: Mapping[str, str]) -> Found:
         left = Unmended(kind=MendKind.MOVED_PATH.value, path=min(targets), sentence=sentence)
         return Found(unmended=(left,))
     mends: list[EntryMend] = []
-    for manifest, place, entry in head.live():
-        file = entry.file
+    for listed in head.live():
+        file = listed.entry.file
         new = targets.get(file.file_path, file.file_path)
         subject = targets.get(file.referenced_data_file or "", file.referenced_data_file)
         if (new, subject) == (file.file_path, file.referenced_data_file):
             continue
-        mends.append(
-            EntryMend(
-                kind=MendKind.MOVED_PATH,
-                manifest=manifest.manifest_path,
-                place=place,
-                spec_id=manifest.partition_spec_id,
-                entry=entry,
-                becomes=replace(existing(entry), file=replace(file, file_path=new, referenced_data_file=subject)),
-                sentence=f"{file.file_path} is not below the table's location; its entry gets the path {new}",
-            )
-        )
+        becomes = replace(existing(listed.entry), file=replace(file, file_path=new, referenced_data_file=subject))
+        sentence = f"{file.file_path} is not below the table's location; its entry gets the path {new}"
+        mends.append(listed.mend(MendKind.MOVED_PATH, becomes, sentence))
     return Found(mends=tuple(mends))
 
 

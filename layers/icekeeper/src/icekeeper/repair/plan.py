@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from icekeeper.commit.snapshot import DELETE, OVERWRITE, REPLACE, MendedEntry
 from icekeeper.metadata.document import Snapshot, TableMetadata
@@ -156,6 +156,33 @@ class EntryMend:
         }
 
 
+class Listed(NamedTuple):
+    """An entry of a head, and where it is."""
+
+    manifest: ManifestFile
+    place: int
+    """As in :class:`EntryMend`."""
+    entry: ManifestEntry
+
+    @property
+    def path(self) -> str:
+        """The path of the file."""
+        return self.entry.file.file_path
+
+    def mend(self, kind: MendKind, becomes: ManifestEntry | None, sentence: str, **more: Any) -> EntryMend:
+        """The mend of the entry; ``more``: further fields of :class:`EntryMend`."""
+        return EntryMend(
+            kind=kind,
+            manifest=self.manifest.manifest_path,
+            place=self.place,
+            spec_id=self.manifest.partition_spec_id,
+            entry=self.entry,
+            becomes=becomes,
+            sentence=sentence,
+            **more,
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestMend:
     """A manifest whose entry in the manifest list is wrong: it is written anew, with the same live entries."""
@@ -252,12 +279,12 @@ class Head:
     sizes: Mapping[str, int | None]
     """Path of each live file and manifest → the size of the object; ``None``: there is none."""
 
-    def live(self) -> Iterable[tuple[ManifestFile, int, ManifestEntry]]:
-        """Every live entry, with its manifest and its place in it."""
+    def live(self) -> Iterable[Listed]:
+        """Every live entry."""
         for manifest in self.manifests:
             for place, entry in enumerate(self.entries[manifest.manifest_path]):
                 if entry.is_live:
-                    yield manifest, place, entry
+                    yield Listed(manifest, place, entry)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
