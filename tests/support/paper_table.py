@@ -194,25 +194,6 @@ class PaperTable:
                 self.settled_bytes += file.file_size_in_bytes
                 self._remove(path)
 
-    def mark_deleted(self, paths: Iterable[str], rows: int) -> None:
-        """Add a position delete file for each of these data files to the newest commit."""
-        named = list(paths)
-        for path in named:
-            partition = self.files[path].entry.file.partition
-            file = data_file(f"p{self.sequence}-{path}", rows * _DELETED_ROW_BYTES, partition, records=rows)
-            file = replace(file, content=FileContent.POSITION_DELETES, referenced_data_file=path)
-            self.deletes.append(ManifestEntry(EntryStatus.ADDED, self.sequence, self.sequence, self.sequence, file))
-            self.dead_rows[path] = min(self.dead_rows.get(path, 0.0) + rows, self.files[path].entry.file.record_count)
-        self.snapshots[-1]["summary"] |= {"added-delete-files": str(len(named)), "operation": "overwrite"}
-        self._count_totals()
-
-    def rewrite_manifests(self, merged: Iterable[int], at_ms: int) -> None:
-        """Replace manifests by one manifest, in a separate commit."""
-        paths = [path for number in merged for path in self.manifests.pop(number)]
-        self.commit(at_ms, (), {"operation": "replace", RUN_ID_KEY: "r"})
-        self.manifests[self.sequence] = set(paths)
-        self._manifest_of.update(dict.fromkeys(paths, self.sequence))
-
     def _remove(self, path: str) -> None:
         del self.files[path]
         number = self._manifest_of.pop(path)

@@ -15,6 +15,6 @@ SCANNED_GB_USD = Fraction(5, 1000)
 REWRITTEN_GB_USD = Fraction(5, 1000)
 """Amazon S3 pricing, "S3 Tables maintenance": a GB that binpack compaction processes."""
 COPIED_GB_USD = REWRITTEN_GB_USD / 5
-"""A GB whose row groups are copied as they are, which takes a fifth of the CPU (benchmarks/row_group_copy.py)."""
+"""A GB whose row groups are copied as they are, which takes a fifth of the CPU (docs/performance.md)."""
 STORED_GB_MONTH_USD = 0.023
 """Amazon S3 pricing, S3 Standard: a GB for a month, of the first 50 TB."""
