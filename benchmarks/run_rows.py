@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.contestants import CONTESTANTS, Entrant
+from benchmarks.contestants import CONTESTANTS, Entrant, with_before
 from benchmarks.measure import Contestant, ContestantFailed, Cost, WholeCommand
 from benchmarks.metadata_proof import live_file_digest
 from benchmarks.output_facts import output_facts
@@ -36,9 +36,16 @@ class Ways:
     """``None``: five of short rows, three of others."""
     without: frozenset[str]
     """Contestants that are left out on request."""
+    beside: Path | None
+    """The checkout of another commit, whose Icekeeper takes part."""
     say: Callable[[str], None]
     staying: dict[str, Contestant] = field(default_factory=dict)
     """Processes that serve all rows."""
+
+    def names(self, row: Row) -> list[str]:
+        """Who takes part in the row."""
+        names = row.entrants if self.beside is None else with_before(row.entrants)
+        return [name for name in names if name not in self.without]
 
     def close(self) -> None:
         """End what stayed."""
@@ -61,7 +68,7 @@ def run_row(row: Row, scale: float, ways: Ways) -> RowFound:
     """Measure a row; the result contains failures."""
     table = dataset(ways.work, row.dataset, scale)
     expected = _expected(row, table)
-    found = {name: Found() for name in row.entrants if name not in ways.without}
+    found = {name: Found() for name in ways.names(row)}
     running: dict[str, Contestant] = {}
     try:
         for name, entry in found.items():
@@ -114,14 +121,8 @@ def _expected(row: Row, table: KeptTable) -> Expected:
 def _started(name: str, row: Row, ways: Ways) -> Contestant:
     """The contestant, after it has done the same operation on a small table."""
     entrant = CONTESTANTS[name]
-    why = ways.peers.reason(entrant.packages)
-    if why is not None:
-        raise ContestantFailed(why)
-    python = ways.peers.python if entrant.packages else Path(sys.executable)
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
-    logs = ways.work / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    command, log = [str(python), "-m", f"benchmarks.peers.{entrant.module}"], logs / f"{name}.log"
+    command, environment = program(entrant, ways)
+    log = ways.work / "logs" / f"{name}.log"
     if row.is_whole and entrant.module != "icekeeper_command":
         return WholeCommand(command, environment, log)
     contestant = ways.staying.pop(name, None) or Contestant(command, environment, log)
@@ -133,6 +134,24 @@ def _started(name: str, row: Row, ways: Ways) -> Contestant:
         contestant.close()
         raise
     return contestant
+
+
+def program(entrant: Entrant, ways: Ways) -> tuple[list[str], dict[str, str]]:
+    """The command that starts a contestant, and its environment.
+
+    Raises:
+        ContestantFailed: its packages are not there.
+    """
+    why = ways.peers.reason(entrant.packages)
+    if why is not None:
+        raise ContestantFailed(why)
+    python, root = ways.peers.python if entrant.packages else Path(sys.executable), _ROOT
+    if entrant.is_before:
+        assert ways.beside is not None
+        root = ways.beside
+        python = root / ".venv" / "bin" / "python"
+    (ways.work / "logs").mkdir(parents=True, exist_ok=True)
+    return [str(python), "-m", f"benchmarks.peers.{entrant.module}"], {**os.environ, "PYTHONPATH": str(root)}
 
 
 def _one_run(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.contestants import CONTESTANTS
@@ -15,7 +12,7 @@ from benchmarks.measure import Contestant, ContestantFailed, Cost
 from benchmarks.peers.rest_catalog import RestCatalogServer
 from benchmarks.proof import Expected, expected_rows, live_bytes, prove
 from benchmarks.row import Row
-from benchmarks.run_rows import RowFound, Ways
+from benchmarks.run_rows import RowFound, Ways, program
 from benchmarks.tables.datasets import dataset
 from benchmarks.tables.kept_table import KeptTable
 from benchmarks.tables.stored_table import BUCKET, Store, running_store
@@ -25,9 +22,6 @@ _ROOM = 3
 """Times the table's bytes that the server must be able to store for every run."""
 _MOST_WARM_UPS = 3
 """Each leaves a table in the store."""
-_ROOT = str(Path(__file__).parents[1])
-
-
 _OF_REST = frozenset({"iceberg_java", "iceberg_compaction"})
 """Modules of contestants that cannot sign requests to the table bucket's catalog, and use the suite's."""
 
@@ -51,7 +45,7 @@ def run_store_row(row: Row, scale: float, ways: Ways) -> RowFound:
     assert row.store_delay_ms is not None
     source, small = dataset(ways.work, row.dataset, scale), dataset(ways.work, *row.warm_up)
     rows = expected_rows(source.metadata_location)
-    found = {name: Found() for name in row.entrants if name not in ways.without}
+    found = {name: Found() for name in ways.names(row)}
     running: dict[str, Contestant] = {}
     scratch = ways.work / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -94,14 +88,7 @@ def run_store_row(row: Row, scale: float, ways: Ways) -> RowFound:
 
 def _started(name: str, ways: Ways) -> Contestant:
     """The contestant in its environment; what it prints goes to a log of its own."""
-    entrant = CONTESTANTS[name]
-    if (why := ways.peers.reason(entrant.packages)) is not None:
-        raise ContestantFailed(why)
-    log = ways.work / "logs" / f"{name}.log"
-    log.parent.mkdir(exist_ok=True)
-    python = ways.peers.python if entrant.packages else Path(sys.executable)
-    command = [str(python), "-m", f"benchmarks.peers.{entrant.module}"]
-    return Contestant(command, {**os.environ, "PYTHONPATH": _ROOT}, log)
+    return Contestant(*program(CONTESTANTS[name], ways), ways.work / "logs" / f"{name}.log")
 
 
 def _one_run(

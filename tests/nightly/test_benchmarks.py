@@ -25,7 +25,7 @@ def test_the_worker_of_seaweedfs_is_measured_and_its_result_is_checked(tmp_path:
     (row,) = rows_named(["seaweedfs_worker"])
     rest = RestCatalogServer(tmp_path / "rest")
     try:
-        ways = Ways(tmp_path, PeersEnvironment(Path(sys.executable), {}), rest, 1, frozenset(), lambda line: None)
+        ways = Ways(tmp_path, PeersEnvironment(Path(sys.executable), {}), rest, 1, frozenset(), None, lambda line: None)
         found = run_store_row(dataclasses.replace(row, dataset=WARM_UP), 1.0, ways)
     finally:
         rest.close()
