@@ -23,7 +23,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from benchmarks.merge import make_file
+from benchmarks.tables.rows import event_rows, write_file
 from icekeeper.engines.spark import find_java_home
 
 MEGABYTE = 1024 * 1024
@@ -40,7 +40,7 @@ def make_files(
     source.mkdir()
     parts = max(1, round(megabytes / _MEGABYTES_AT_ONCE))
     for number in range(parts):
-        make_file(source / f"{number}.parquet", number, _ROWS_AT_ONCE)
+        write_file(source / f"{number}.parquet", event_rows(number * _ROWS_AT_ONCE, _ROWS_AT_ONCE))
     rows = session.read.parquet(str(source)).coalesce(1)
     found = {}
     for size in sizes_mb:

@@ -1,4 +1,4 @@
-"""Every function as Lambda calls it: passes, metrics, repeated calls, and an upgrade during a run."""
+"""Every function as Lambda calls it: passes, metrics, and repeated calls."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from aws_lambda_powertools.utilities.idempotency.exceptions import IdempotencyAl
 
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.operation_facts import STEP_FACTS, Operation
-from icekeeper.pipeline import glue_job
-from icekeeper.pipeline.control_bucket import PlanDocument, StageItem, Work
-from icekeeper.pipeline.events import DetectEvent, ReportEvent, RunEvent, TableEvent, parse_event
+from icekeeper.pipeline.events import Item
 from icekeeper.pipeline.report import RunReport, TableReport
 from icekeeper.report.outcome import PassOutcome, refused
 from local_stack.template import load_template
@@ -308,119 +306,6 @@ def test_a_changed_policy_or_failing_state_table_stops_only_new_work(
     assert [line["level"] for line in shown.lines if "could not be recorded" in line["message"]] == ["WARNING"]
 
 
-# A run that began before an upgrade keeps its definition, so new functions get events of the previous version.
-#
-# These are the events and documents of version 0.1.0.  They are written out, not imported: a change of the code must
-# not change them.  A later version adds its own events and documents.
-
-ITEM = {
-    "catalog": "lake",
-    "warehouse": "arn:aws:s3tables:eu-central-1:123456789012:bucket/lake",
-    "table": "sales.orders",
-    "uuid": "0c1b7d4e-7a53-4a55-9a0a-3f0f6c1d2e9b",
-    "location": "s3://lake/sales/orders",
-    "reasons": ["small_files"],
-    "priority": 1.0,
-    "forced": False,
-    "settings": {"min_input_files": "2"},
-    "wait": False,
-    "in_job": False,
-    "detected_ms": 1_790_000_000_000,
-}
-FAILURE = {"Error": "States.TaskFailed", "Cause": '{"ErrorMessage": "SystemExit: 1"}'}
-MACHINE = {"table": "sales.orders", "catalog": "lake", "operations": "all", "settings": {}, "wait": True}
-OF_RUN = {"run_id": "r", "started_ms": 1_790_000_000_000}
-DETECT = {"run_id": "r", "started": "2026-11-18T11:06:40.123Z"}
-DETECTED = {**OF_RUN, "tables": {"bucket": "b", "key": "k", "count": 1}, "reason": "", "forced": True, "jobs": {}}
-EARLIER_EVENTS: list[tuple[type[Any], dict[str, Any]]] = [
-    (DetectEvent, {**DETECT, "input": {}}),
-    (DetectEvent, {**DETECT, "input": {**MACHINE, "in_job": True}}),
-    (TableEvent, {**OF_RUN, "item": ITEM}),
-    (TableEvent, {**OF_RUN, "item": ITEM, "listed": "0" * 64}),
-    (RunEvent, OF_RUN),
-    (ReportEvent, {"run_id": "r", "state": {**DETECTED, "failure": None, "stages": {"small": {"count": 0}}}}),
-    (ReportEvent, {"run_id": "r", "state": {**DETECTED, "failure": FAILURE, "jobs": {"sweep": FAILURE}}}),
-    (ReportEvent, {"run_id": "r", "state": {"failure": FAILURE, "input": {}}}),
-]
-ANSWERS = {
-    "detect_forced": {"run_id", "started_ms", "tables", "reason", "forced"},
-    "gather": {"small", "compaction", "sweep", "orphans", "manifests", "staged"},
-    "list_orphans": {"count", "listed"},
-    "report": {"run_id", "status", "summary", "left", "tables", "error", "cause"},
-}
-"""The fields that each state reads from the answer of its function; a missing field fails the state."""
-DOCUMENTS: list[tuple[type[Any], dict[str, Any]]] = [
-    (
-        PlanDocument,
-        {
-            "requested_ms": None,
-            "started_ms": 1_790_000_000_000,
-            "needless": "",
-            "head_id": 7,
-            "fingerprint": "f",
-            "routes": {"compact": "glue", "expire_snapshots": "function", "remove_orphans": "none"},
-            "outcomes": {"rewrite_manifests": {"status": "skipped"}},
-            "size_bytes": 5,
-            "manifest_bytes": 7,
-        },
-    ),
-    (StageItem, {"item": ITEM, "steps": {"compact": "function"}}),
-    (
-        Work,
-        {
-            **OF_RUN,
-            "stage": "compaction",
-            "tables": [{"item": ITEM, "steps": ["compact"], "size_bytes": 5, "manifest_bytes": 7}],
-            "workers": 2,
-            "environment": {"ICEKEEPER_OPERATIONS": "all"},
-        },
-    ),
-]
-
-
-@pytest.mark.parametrize(("model", "event"), EARLIER_EVENTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_events_of_the_previous_version_are_accepted(model: type[Any], event: dict[str, Any]) -> None:
-    """A run continues over an upgrade."""
-    parsed = parse_event(model, event)
-    assert parsed.run_id == "r"
-    if "item" in event:
-        assert {name: value for name, value in parsed.item.model_dump(mode="json").items() if name in ITEM} == ITEM
-
-
-@pytest.mark.parametrize(("model", "document"), DOCUMENTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_documents_of_the_previous_version_are_accepted(model: type[Any], document: dict[str, Any]) -> None:
-    """Fields of a later version are ignored, so that a stack can be rolled back."""
-    parsed = model.model_validate({**document, "of_a_later_version": 1}).model_dump(mode="json", exclude_unset=True)
-    assert parsed == document
-
-
-def test_functions_return_the_fields_that_the_previous_definition_reads(functions: Functions) -> None:
-    functions.begin()
-    for name, fields in ANSWERS.items():
-        answer = functions.send(name, **({"input": {"table": "ns.t"}} if name == "detect_forced" else {})).result
-        assert answer.keys() >= fields, name
-        if name == "gather":
-            assert all("count" in answer[stage] for stage in fields)
-            assert answer["sweep"].keys() >= {"bucket", "key", "count"}
-
-
-def test_a_job_takes_the_arguments_of_the_previous_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A required new argument would end it before it could report the reason."""
-    taken = []
-
-    def stop(given: Any, script: str) -> Any:
-        taken.append((given.work_key, script))
-        raise StorageError("stopped here")
-
-    monkeypatch.setattr(glue_job, "_carry_out", stop)
-    named = {"work-key": "k", "work-digest": "d", "run-id": RUN, "control-bucket": "control"}
-    named |= {"state": "dynamodb://state"}
-    arguments = [part for name, value in named.items() for part in (f"--{name}", value)]
-
-    assert glue_job.run_job([*arguments, "--JOB_NAME", "x"], "compact_data_files") == 1
-    assert taken == [("k", "compact_data_files")]
-
-
 # The metrics of Icekeeper that the template's alarms and dashboard read.
 
 
@@ -469,7 +354,7 @@ def of_run(answer: Mapping[str, Any], *tables: TableReport, is_scan: bool = True
 
 
 def table_of(name: str, status: str, *operations: Any, **failures: int) -> TableReport:
-    item = parse_event(TableEvent, {**OF_RUN, "item": {**ITEM, "table": name}}).item
+    item = Item(catalog="lake", warehouse="w", table=name, uuid="u", location="s3://lake/t")
     outcome = PassOutcome(table=name, catalog="lake", run_id="r", dry_run=False, operations=operations)
     return TableReport(item, status, "", outcome if operations else None, failures)
 

@@ -12,9 +12,8 @@ import pytest
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.sql import SqlCatalog as SqlTables
-from icekeeper.errors import LeaseLost, OperationRefused, PolicyError, StorageError
+from icekeeper.errors import OperationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
-from icekeeper.pipeline import run_step as step_module
 from icekeeper.pipeline.control_bucket import ListedOrphans, proposals_key, table_folder
 from icekeeper.pipeline.events import Item, MachineInput, ReportEvent, parse_event
 from icekeeper.pipeline.report import report_run
@@ -24,7 +23,6 @@ from icekeeper.runtime import Runtime
 from icekeeper.state.leases import slot_keys
 from icekeeper.state.requests import MaintenanceRequest
 from support.pipeline_deployment import RUN, Pipeline
-from support.state_stores import newest_look
 
 # Faults that attacks on the pipeline found; each docstring states the harm.
 
@@ -108,29 +106,6 @@ def test_a_table_has_one_lease_in_any_spelling(pipeline: Pipeline, monkeypatch: 
     monkeypatch.setattr(SqlTables, "load", folded)
     (item,) = pipeline.detect(table="NS.T")[1]
     assert item.identity == pipeline.identity
-
-
-def test_a_table_stays_due_after_a_pass_that_lost_its_lease(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A refused pass counted as nothing to do, so that no scan proposed the table until its next commit."""
-    pipeline.deployment = pipeline.open(ICEKEEPER_MIN_INPUT_FILES="5")
-    (item,) = pipeline.detect()[1]
-    plan = pipeline.plan(item)
-
-    def lose(*_: object, **__: object) -> None:
-        raise LeaseLost("run-2 took it")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(step_module, "run_operation", lose)
-        for step in plan.routes:
-            with pytest.raises(LeaseLost):
-                pipeline.run(item, step)
-    pipeline.report()
-    seen = newest_look(pipeline.deployment.state, item.identity)
-    assert seen is not None
-    assert not seen.is_done
-    assert [entry.table for entry in pipeline.detect("run-2")[1]] == ["ns.t"]
 
 
 # Documents of the control bucket that were changed by hand (rule: documents-are-not-trusted).

@@ -11,7 +11,7 @@ from support.evolved import Compacted, compact_evolved
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run tests that share these tables in one worker: making them takes longer than most of the tests."""
     for item in items:
-        if not {"compacted", "moved"}.isdisjoint(getattr(item, "fixturenames", ())):
+        if "compacted" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
