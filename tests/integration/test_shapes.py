@@ -21,8 +21,8 @@ from icekeeper.errors import PolicyError
 from icekeeper.metadata.types import EDGES, shape_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
+from icekeeper.row_group_copy.annotations import shape_in, with_annotations
 from icekeeper.row_group_copy.footer_structs import GeographyType, GeometryType, LogicalType, SchemaElement
-from icekeeper.row_group_copy.shapes import shape_in, with_shapes
 from icekeeper.rows.arrow_schema import arrow_schema
 from icekeeper.storage.paths import normalise
 from support.maintained_table import MaintainedTable, new_table
@@ -202,7 +202,7 @@ def test_shapes_cannot_be_compared(
 def test_every_shape_has_its_annotation() -> None:
     for kind in ("geometry", "geometry(srid:3857)", "geography", *(f"geography(a, {edges})" for edges in EDGES)):
         schema = arrow_schema({"fields": [{"id": 7, "name": "c", "required": False, "type": kind}]})
-        (element,) = with_shapes([SchemaElement(field_id=7)], schema)
+        (element,) = with_annotations([SchemaElement(field_id=7)], schema)
         assert element.logical_type is not None
         assert shape_in(element.logical_type) == shape_of(kind)
     assert shape_in(LogicalType(geometry=GeometryType())) == shape_of("geometry")

@@ -66,7 +66,8 @@ def merged_metrics(
         if mode == "none":
             nulls.pop(i, None), nans.pop(i, None)
             continue
-        sizes[i] = sum(group.pieces[number].size for group in row_groups)
+        # A variant has several leaf columns.
+        sizes[i] = sizes.get(i, 0) + sum(group.pieces[number].size for group in row_groups)
         if leaf.repeated:
             nulls.pop(i, None), nans.pop(i, None)
             continue

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from icekeeper.row_group_copy.annotations import shape_in, with_annotations
 from icekeeper.row_group_copy.footer_structs import (
     CannotCopy,
     ColumnChunk,
@@ -30,7 +31,6 @@ from icekeeper.row_group_copy.footer_structs import (
     read_exactly,
     read_struct,
 )
-from icekeeper.row_group_copy.shapes import shape_in, with_shapes
 from icekeeper.rows.arrow_schema import LeafColumn, arrow_schema, leaf_columns
 from icekeeper.rows.read_task import LAST_UPDATED_ID, LINEAGE_NAMES, ROW_ID_ID
 from icekeeper.storage.paths import is_local
@@ -215,7 +215,7 @@ def parquet_schema(schema: Mapping[str, Any]) -> ParquetSchema:
     pq.ParquetWriter(sink, arrow, store_schema=False, store_decimal_as_integer=True).close()
     data = sink.getvalue().to_pybytes()
     length = int.from_bytes(data[-8:-4], "little")
-    elements = with_shapes(read_struct(FileMetaData, data[-8 - length : -8])[0].schema, arrow)
+    elements = with_annotations(read_struct(FileMetaData, data[-8 - length : -8])[0].schema, arrow)
     return _with_columns(elements, leaf_columns(schema))
 
 
@@ -318,6 +318,8 @@ def _logical(logical: LogicalType) -> tuple[Any, ...]:
         return "time", *_time(logical.time)
     if logical.timestamp is not None:
         return "timestamp", *_time(logical.timestamp)
+    if logical.variant is not None:
+        return "variant", logical.variant.specification_version or 1
     if logical.geometry is not None or logical.geography is not None:
         return shape_in(logical)
     return tuple(name for name in ("string", "map", "list", "date", "uuid") if getattr(logical, name) is not None)

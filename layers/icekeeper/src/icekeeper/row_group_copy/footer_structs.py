@@ -1,7 +1,7 @@
 """The Thrift structures of Parquet footers, page headers and page indexes (apache/parquet-format 2.12,
 ``parquet.thrift``), and how they are read and written.
 
-Structures that a copy cannot contain (encrypted columns, variants) are left out.  The reader drops fields that it does
+Structures that a copy cannot contain (encrypted columns) are left out.  The reader drops fields that it does
 not know, so :func:`read_exactly` checks that writing the structure gives the same bytes again.  For the same reason,
 fields that the format requires have a default that is not ``None``: if such a field is missing, the bytes differ.
 """
@@ -222,9 +222,18 @@ class GeographyType:
     algorithm: int | None = None
 
 
+@thrift(I8)
+@dataclass(slots=True)
+class VariantType:
+    """Annotation of the group of a variant; without a version it is 1."""
+
+    specification_version: int | None = None
+
+
 @thrift(
     *(EMPTY, EMPTY, EMPTY, None, struct(DecimalType), EMPTY, struct(TimeType), struct(TimeType)),
-    *(None, struct(IntType), None, None, None, EMPTY, None, None, struct(GeometryType), struct(GeographyType)),
+    *(None, struct(IntType), None, None, None, EMPTY, None, struct(VariantType)),
+    *(struct(GeometryType), struct(GeographyType)),
 )
 @dataclass(slots=True)
 class LogicalType:
@@ -239,6 +248,7 @@ class LogicalType:
     timestamp: TimeType | None = None
     integer: IntType | None = None
     uuid: Empty | None = None
+    variant: VariantType | None = None
     geometry: GeometryType | None = None
     geography: GeographyType | None = None
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,8 +47,8 @@ def same_argument(function: Callable[[Mapping[str, Any]], Result]) -> Callable[[
 
 
 FIELD_ID_KEY = b"PARQUET:field_id"
-SHAPE_KEY = b"iceberg.shape"
-"""The Iceberg type of a geometry or geography; Arrow has its values as binary."""
+ANNOTATED_KEY = b"iceberg.type"
+"""The Iceberg type of a geometry, geography or variant, which Arrow has as binary or as a struct."""
 ORC_FIELD_ID_KEY = b"iceberg.id"
 
 _PRIMITIVES: Mapping[str, pa.DataType] = {
@@ -69,9 +69,36 @@ _PRIMITIVES: Mapping[str, pa.DataType] = {
 }
 
 
+class StoredVariant(str):
+    """The type ``variant`` of a column, with the Arrow struct in which some files store its values.
+
+    A variant may be shredded: fields that many values share are columns of their own.  So the struct differs between
+    files (apache/parquet-format, "Variant Shredding").
+    """
+
+    storage: pa.StructType
+
+    def __new__(cls, storage: pa.StructType) -> StoredVariant:
+        """``storage``: metadata, value and typed value, as Arrow reads them."""
+        made = super().__new__(cls, "variant")
+        made.storage = storage
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoredVariant, (self.storage,)
+
+
+UNSHREDDED = pa.struct([pa.field("metadata", pa.binary(), False), pa.field("value", pa.binary(), False)])
+Variants: TypeAlias = tuple[tuple[int, pa.StructType], ...]
+"""The field ids of a table's variants, ascending, and how a file stores each."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeafColumn:
-    """A primitive column; ``repeated``: it is inside a list or map."""
+    """A primitive column; ``repeated``: it is inside a list, map or variant, so its values are not those of rows.
+
+    All leaf columns of a variant have the variant's field id and type.
+    """
 
     field_id: int
     name: str
@@ -101,6 +128,9 @@ class LeafColumn:
         return self.iceberg_type in ("float", "double")
 
 
+_PARTS = {"list": ("element",), "map": ("key", "value")}
+
+
 def stored_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The columns that data files contain: all except columns of type ``unknown``, which are always null.
 
@@ -119,12 +149,12 @@ def _stored_fields(fields: Sequence[Mapping[str, Any]], above: str) -> list[dict
 
 def _stored_type(kind: Any, name: str) -> Any:
     if isinstance(kind, str):
-        if not is_primitive(kind):
+        if not is_primitive(kind) and kind != "variant":
             raise _unsupported(name, kind)
         return kind
     if kind["type"] == "struct":
         return {**kind, "fields": _stored_fields(kind["fields"], f"{name}.")}
-    parts = {"list": ("element",), "map": ("key", "value")}.get(kind["type"])
+    parts = _PARTS.get(kind["type"])
     if parts is None:
         raise _unsupported(name, str(kind["type"]))
     return {**kind, **{part: _stored_type(kind[part], f"{name}.{part}") for part in parts}}
@@ -134,6 +164,54 @@ def _unsupported(name: str, kind: str) -> TableUnsupported:
     return TableUnsupported(
         f"column {name} is of type {kind}, which this version of Icekeeper cannot rewrite; the table was left alone"
     )
+
+
+def variant_ids(schema: Mapping[str, Any]) -> list[int]:
+    """The field ids of the variants of a schema, ascending."""
+    return sorted({leaf.field_id for leaf in leaf_columns(schema) if leaf.iceberg_type == "variant"})
+
+
+def variants_of_file(stored: pa.Schema, ids: Sequence[int]) -> Variants:
+    """How a file with this Arrow schema stores the variants with these ids.
+
+    Raises:
+        TableUnsupported: it has no field ids, or another type in place of a variant.
+    """
+    found = dict(_fields_by_id(stored))
+    if not found:
+        raise TableUnsupported("it has no field ids, so its variants are not found")
+    for field_id in ids:
+        kind = found.get(field_id, UNSHREDDED)
+        if not pa.types.is_struct(kind) or kind.get_field_index("metadata") < 0 or set(dict(_fields_by_id(kind))):
+            raise TableUnsupported(f"it stores no variant in column {field_id}, which is one in the table")
+    return tuple((field_id, found.get(field_id, UNSHREDDED)) for field_id in ids)
+
+
+def _fields_by_id(fields: Iterable[pa.Field]) -> Iterator[tuple[int, pa.DataType]]:
+    for field in fields:
+        field_id = field_id_of(field)
+        if field_id is not None:
+            yield field_id, field.type
+        if pa.types.is_nested(field.type):
+            yield from _fields_by_id(field.type.field(number) for number in range(field.type.num_fields))
+
+
+def with_variants(schema: Mapping[str, Any], variants: Variants) -> Mapping[str, Any]:
+    """The schema with the storage of its variants; the same object if it has none."""
+    return {**schema, **_with_variants(schema, dict(variants))} if variants else schema
+
+
+def _with_variants(kind: Mapping[str, Any], storages: Mapping[int, pa.StructType]) -> dict[str, Any]:
+    """A struct, list or map type with the storage of the variants in it."""
+
+    def stored(part: Any, field_id: int) -> Any:
+        if isinstance(part, Mapping):
+            return _with_variants(part, storages)
+        return StoredVariant(storages[field_id]) if part == "variant" else part
+
+    if "fields" in kind:
+        return {**kind, "fields": [{**f, "type": stored(f["type"], f["id"])} for f in kind["fields"]]}
+    return {**kind, **{part: stored(kind[part], kind[f"{part}-id"]) for part in _PARTS[kind["type"]]}}
 
 
 def column_path(fields: Sequence[Mapping[str, Any]], field_id: int) -> tuple[int, ...] | None:
@@ -197,6 +275,8 @@ def arrow_type(iceberg_type: Any) -> pa.DataType:
             return pa.binary(length)
         if shape_of(iceberg_type) is not None:
             return pa.binary()
+        if isinstance(iceberg_type, StoredVariant):
+            return iceberg_type.storage
         raise TableUnsupported(f"columns of type {iceberg_type} are not rewritten by this version of Icekeeper")
     kind = iceberg_type["type"]
     if kind == "struct":
@@ -215,16 +295,16 @@ def arrow_type(iceberg_type: Any) -> pa.DataType:
 
 def _field(name: str, field_id: int, iceberg_type: Any, required: bool) -> pa.Field:
     metadata = {FIELD_ID_KEY: str(field_id)}
-    if isinstance(iceberg_type, str) and shape_of(iceberg_type) is not None:
-        metadata[SHAPE_KEY] = iceberg_type
+    if isinstance(iceberg_type, str) and (iceberg_type == "variant" or shape_of(iceberg_type) is not None):
+        metadata[ANNOTATED_KEY] = str(iceberg_type)
     return pa.field(name, arrow_type(iceberg_type), nullable=not required, metadata=metadata)
 
 
-def has_shapes(fields: Any) -> bool:
-    """Whether fields of an Arrow schema, or fields in them, are geometries or geographies."""
+def is_annotated(fields: Any) -> bool:
+    """Whether fields of an Arrow schema, or fields in them, are geometries, geographies or variants."""
     return any(
-        SHAPE_KEY in (field.metadata or {})
-        or (pa.types.is_nested(field.type) and has_shapes(field.type.field(i) for i in range(field.type.num_fields)))
+        ANNOTATED_KEY in (field.metadata or {})
+        or (pa.types.is_nested(field.type) and is_annotated(field.type.field(i) for i in range(field.type.num_fields)))
         for field in fields
     )
 
@@ -244,6 +324,10 @@ def leaf_columns(schema: Mapping[str, Any]) -> Sequence[LeafColumn]:
 
 def _leaves(names: tuple[str, str], field_id: int, iceberg_type: Any, repeated: bool) -> Iterator[LeafColumn]:
     name, path = names
+    if isinstance(iceberg_type, StoredVariant):
+        for end in _paths_below(iceberg_type.storage):
+            yield LeafColumn(int(field_id), f"{name}{end}", "variant", True, f"{path}{end}")
+        return
     if isinstance(iceberg_type, str):
         yield LeafColumn(int(field_id), name, iceberg_type, repeated, path)
         return
@@ -257,6 +341,17 @@ def _leaves(names: tuple[str, str], field_id: int, iceberg_type: Any, repeated: 
     for part in parts:
         below = f"{name}.{part}", f"{path}.{group}.{part}"
         yield from _leaves(below, iceberg_type[f"{part}-id"], iceberg_type[part], True)
+
+
+def _paths_below(kind: pa.DataType) -> Iterator[str]:
+    """The Parquet paths of the leaf columns below a column of a variant's storage, each with a dot before it."""
+    if pa.types.is_struct(kind):
+        for field in kind:
+            yield from (f".{field.name}{below}" for below in _paths_below(field.type))
+    elif pa.types.is_list(kind):
+        yield from (f".list.element{below}" for below in _paths_below(kind.value_type))
+    else:
+        yield ""
 
 
 def leaf_values(array: pa.Array, leaves: Iterator[LeafColumn]) -> Iterator[tuple[LeafColumn, pa.Array]]:
@@ -313,7 +408,7 @@ def _decimal(value: PartitionValue, scale: int) -> decimal.Decimal | None:
 _OFFSET_BYTES = 4
 """Memory of a text or binary value in addition to its bytes."""
 _LIKELY_TEXT_BYTES = 64
-_TEXTS = frozenset({"string", "binary"})
+_TEXTS = frozenset({"string", "binary", "variant"})
 
 
 @cache

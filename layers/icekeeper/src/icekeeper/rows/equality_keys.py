@@ -50,7 +50,7 @@ def key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int,
         if path is None:
             raise TableUnsupported(f"an equality delete uses column {field_id}, which is unknown, or in a list or map")
         kind = column_type(schema, field_id)
-        if kind is not None and shape_of(kind) is not None:
+        if kind is not None and (kind == "variant" or shape_of(kind) is not None):
             raise TableUnsupported(
                 f"an equality delete compares column {field_id} of type {kind}, which has no equality"
             )

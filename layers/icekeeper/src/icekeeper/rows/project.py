@@ -354,11 +354,33 @@ def _constant(value: PartitionValue, iceberg_type: Any, length: int) -> pa.Array
     """A column in which every row has the same raw value, or null."""
     target = arrow_type(iceberg_type)
     if value is None and not isinstance(target, pa.BaseExtensionType):
-        return pa.nulls(length, target)
+        return _nulls(length, target)
     filled = raw_column([value], iceberg_type)
     if isinstance(filled, pa.ExtensionArray):
         return pa.ExtensionArray.from_storage(target, pa.repeat(filled.storage[0], length))
     return pa.repeat(filled[0], length)
+
+
+def _nulls(length: int, kind: pa.DataType) -> pa.Array:
+    """A column of nulls; its required fields have values, because Arrow's writer refuses a null in them even there."""
+    if not pa.types.is_struct(kind):
+        return pa.nulls(length, kind)
+    return pa.StructArray.from_arrays(_parts(length, kind), fields=list(kind), mask=pa.repeat(True, length))
+
+
+def _parts(length: int, kind: pa.StructType) -> list[pa.Array]:
+    return [_nulls(length, field.type) if field.nullable else _zeros(length, field.type) for field in kind]
+
+
+def _zeros(length: int, kind: pa.DataType) -> pa.Array:
+    """A column without nulls, of zeros and empty values."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _zeros(length, kind.storage_type))
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays(_parts(length, kind), fields=list(kind))
+    if pa.types.is_nested(kind):
+        return pa.array([[]] * length, kind)
+    return pa.Array.from_buffers(kind, length, [None, *pa.nulls(length, kind).buffers()[1:]])
 
 
 # Arrow casts far more types than Iceberg promotes: a text to the number in it, ``true`` to 1, a timestamp to its time

@@ -37,7 +37,7 @@ from icekeeper.operations.compaction.work.row_maps import mapped_rows
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy.values import Proof
 from icekeeper.rows.apply_deletes import SpelledFiles, deleted_positions, position_rows, vector_positions
-from icekeeper.rows.arrow_schema import stored_schema
+from icekeeper.rows.arrow_schema import stored_schema, with_variants
 from icekeeper.rows.read_task import NO_COLUMNS, InputFile, make_read_task, with_lineage
 from icekeeper.rows.write_deletes import write_position_deletes, write_vectors
 from icekeeper.storage.paths import PlannedFile
@@ -205,7 +205,7 @@ class DeleteForwarder:
             MaintenanceError: they are not the same rows, or cannot be read.
         """
         metadata, group = self._loaded.metadata, self._groups[group_id]
-        stored = stored_schema(metadata.current_schema)
+        stored = with_variants(stored_schema(metadata.current_schema), group.variants)
         schema = with_lineage(stored) if group.has_lineage else stored
         files = self._files(group_id)
         bare = [replace(c, condition=replace(c.condition, deletes=())) for c in files]

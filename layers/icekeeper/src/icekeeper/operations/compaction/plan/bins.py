@@ -35,6 +35,7 @@ from icekeeper.operations.compaction.plan.large_files import LARGEST_OUTPUT, lar
 from icekeeper.operations.compaction.plan.output_sizes import UNCHANGED_SIZES, OutputSizes, output_bytes
 from icekeeper.operations.compaction.plan.packed_files import PackedFiles
 from icekeeper.policy import Policy
+from icekeeper.rows.arrow_schema import Variants
 
 # The largest file's share of a balanced bin, at most; so this file grows more than threefold.  A smaller share rewrites
 # less and leaves more files.  This share still merges SeaweedFS's example of six files of 3 to 15 MB.
@@ -88,7 +89,8 @@ _NOT_WEIGHED = Worth()
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Data files that are rewritten together.  Either all of them have row lineage or none of them has."""
+    """Data files that are rewritten together.  Either all of them have row lineage or none of them has; all
+    store variants in the same columns."""
 
     files: tuple[Candidate, ...] | PackedFiles
     reason: Reason = Reason.SMALL
@@ -106,7 +108,7 @@ class FileGroup:
     @property
     def key(self) -> GroupKey:
         """A key that all candidates of the partition share."""
-        return partition_key(*self.files[0].destination), self.has_lineage
+        return partition_key(*self.files[0].destination), self.has_lineage, self.variants
 
     @property
     def spec_id(self) -> int:
@@ -138,6 +140,11 @@ class FileGroup:
     @property
     def has_lineage(self) -> bool:
         return self.files[0].has_lineage
+
+    @property
+    def variants(self) -> Variants:
+        """How all its files store the table's variants."""
+        return self.files[0].variants
 
     @property
     def total_bytes(self) -> int:

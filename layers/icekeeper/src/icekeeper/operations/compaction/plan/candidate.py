@@ -16,6 +16,7 @@ from icekeeper.metadata.overlap_depth import Extent
 from icekeeper.model import FileContent, FileIdentity, FileKey, LiveEntry, ManifestEntry, PartitionValue
 from icekeeper.operations.compaction.terms.output_partition import Destination
 from icekeeper.policy.values import RewriteReason
+from icekeeper.rows.arrow_schema import Variants
 
 Extents: TypeAlias = tuple[Extent | None, ...]
 """The ranges of a file's values in clustering columns; ``None``: the file has no value in that column."""
@@ -82,6 +83,8 @@ class Candidate:
     condition: Condition
     extents: Extents = ()
     """The ranges in the leading columns of the plan's recipe; empty without a recipe."""
+    variants: Variants = ()
+    """How it stores the table's variants."""
 
     @property
     def key(self) -> FileKey:
@@ -168,8 +171,9 @@ class Candidate:
         return self.first_row_id is not None
 
 
-GroupKey: TypeAlias = tuple[PartitionKey, bool]
-"""The key of candidates that may share a file: the partition of their outputs, and whether their rows have ids."""
+GroupKey: TypeAlias = tuple[PartitionKey, bool, Variants]
+"""The key of candidates that may share a file: the partition of their outputs, whether their rows have ids, and how
+they store variants."""
 
 
 class SharedParts:

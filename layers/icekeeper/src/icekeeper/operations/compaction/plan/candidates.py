@@ -249,7 +249,7 @@ class _CandidateMaker:
             condition=condition,
             extents=() if self._extents_of is None else self._extents_of(file),
         )
-        return (to, candidate.has_lineage), candidate
+        return (to, candidate.has_lineage, ()), candidate
 
     def _has_fit_row_groups(self, file: DataFile, lacks: frozenset[RewriteReason]) -> bool:
         """Whether a file that ``lacks`` something has row groups large enough to be copied, as far as is known."""

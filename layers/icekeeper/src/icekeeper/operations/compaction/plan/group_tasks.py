@@ -19,7 +19,7 @@ from icekeeper.operations.compaction.terms.output_names import output_names
 from icekeeper.operations.compaction.terms.rewrite_task import FULL_ROW_GROUP_BYTES, Copying, RewriteTask, Routing
 from icekeeper.operations.compaction.terms.write_properties import misread_columns, output_properties
 from icekeeper.policy import Policy
-from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.arrow_schema import leaf_columns, with_variants
 from icekeeper.rows.read_task import make_read_task, with_lineage
 
 
@@ -39,6 +39,7 @@ def group_task(
     """The group's task; ``entries`` has its files by path if column metrics matter, ``stored`` is the schema of output
     files."""
     metadata, to = loaded.metadata, group.route_to
+    stored = with_variants(stored, group.variants)
     schema = with_lineage(stored) if group.has_lineage else stored
     rows = make_read_task(metadata, group.files, schema, loaded.io_properties)
     leaving = [candidate.destination[0] != candidate.spec_id for candidate in group.files]

@@ -31,6 +31,7 @@ from icekeeper.operations.compaction.plan.output_sizes import UNCHANGED_SIZES, O
 from icekeeper.operations.compaction.plan.packed_files import PackedFiles
 from icekeeper.operations.compaction.plan.payback import RewriteHistory, in_job_order, weighed, within_budget
 from icekeeper.operations.compaction.plan.plan_clustering import ClusteringDepth, Layout, clustering_groups
+from icekeeper.operations.compaction.plan.shredding import VariantsOf, divided_by_variants
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 from icekeeper.policy.values import RewriteReason
@@ -122,12 +123,14 @@ def plan_compaction(
     clustered_by: Container[int] = frozenset(),
     lacking: Mapping[str, frozenset[RewriteReason]] = MappingProxyType({}),
     cuts: bool = False,
+    variants_of: VariantsOf | None = None,
 ) -> CompactionPlan | Nothing:
     """Group the data files to rewrite, and count for each delete file the data files that need it.
 
     ``now_ms`` is epoch milliseconds.  Without ``recipe`` rows keep their order (binpack).  ``clustered_by``: ids of the
     snapshots that added files clustered by it.  ``lacking`` maps a path to the reasons of ``rewrite_reason`` that apply
     to the file by its footer.  ``cuts``: large files may be cut, because the target size was set explicitly.
+    ``variants_of``: as :func:`.variants_by_footer` returns it; ``None``: the table has no variants.
     """
     metadata, snapshot = state.metadata, state.snapshot
     if snapshot is None:
@@ -149,6 +152,8 @@ def plan_compaction(
         extents_of=None if layout is None else layout.leading_extents,
         sizes=sizes,
     )
+    if variants_of is not None:
+        found = divided_by_variants(found, variants_of)
     divided = _groups(found, metadata, policy, now_ms, recipe, layout, sizes, cuts=cuts)
     groups = [weighed(group, policy, found.spread) for group in divided]
     few, uneven = ungrouped(found.partitions, groups, policy)

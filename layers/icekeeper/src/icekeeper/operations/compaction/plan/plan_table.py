@@ -24,10 +24,12 @@ from icekeeper.operations.compaction.plan.plan_on_workers import (
     may_be_planned_on_workers,
     plan_on_workers,
 )
+from icekeeper.operations.compaction.plan.shredding import variants_by_footer
 from icekeeper.operations.compaction.plan.where import file_scope
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, choose_recipe, table_recipe
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import ResolvedPolicy
+from icekeeper.rows.arrow_schema import variant_ids
 
 Watch: TypeAlias = Callable[[Iterable[LiveEntry]], Iterable[LiveEntry]]
 
@@ -50,6 +52,7 @@ def plan_table(
     manifests = [] if snapshot is None else reader.manifests(snapshot)
     recipe = choose_recipe(metadata, policy)
     in_scope = _scope(context, metadata)
+    variants_of = variants_by_footer(context, loaded)
     # If footers are read, the manifests are read twice.
     lacking = lacking_by_footer(context, loaded, manifests, in_scope)
     state = TableState(
@@ -63,8 +66,8 @@ def plan_table(
         _ordered_by_table(context, metadata),
     )
     now_ms, cuts = context.started_ms, context.resolved.is_set("target_file_size_mb")
-    # A dry run and a saved plan need every entry here.
-    needs_entries = context.dry_run or context.reviewed is not None
+    # A dry run, a saved plan and variants need every entry here.
+    needs_entries = context.dry_run or context.reviewed is not None or variants_of is not None
     if recipe is None and not needs_entries and may_be_planned_on_workers(manifests, policy):
         loaded.allowed.require(manifest.manifest_path for manifest in manifests)
         io_properties = loaded.io_properties
@@ -80,6 +83,7 @@ def plan_table(
         clustered_by=frozenset() if recipe is None else _clustered_by(context, metadata, recipe),
         lacking=lacking,
         cuts=cuts,
+        variants_of=variants_of,
     )
 
 
@@ -93,7 +97,8 @@ def plan_by_manifests(reader: TableReader, resolved: ResolvedPolicy, now_ms: int
     """
     metadata, policy = reader.metadata, resolved.policy
     snapshot = branch_head(metadata, policy.branch)
-    if snapshot is None or policy.rewrite_reason or choose_recipe(metadata, policy) is not None:
+    needs_footers = policy.rewrite_reason or variant_ids(metadata.current_schema)
+    if snapshot is None or needs_footers or choose_recipe(metadata, policy) is not None:
         return None
     manifests = reader.manifests(snapshot)
     if live_entries(manifests) >= LARGE_ENTRIES:

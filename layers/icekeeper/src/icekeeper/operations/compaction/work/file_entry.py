@@ -103,7 +103,8 @@ def entry_of_file(
         if mode == "none":
             continue
         chunks = [group.column(index) for group in groups]
-        sizes[leaf.field_id] = sum(chunk.total_compressed_size for chunk in chunks)
+        # A variant has several leaf columns.
+        sizes[leaf.field_id] = sizes.get(leaf.field_id, 0) + sum(chunk.total_compressed_size for chunk in chunks)
         if leaf.repeated:
             continue
         values[leaf.field_id] = sum(chunk.num_values for chunk in chunks)

@@ -27,7 +27,7 @@ from icekeeper.operations.compaction.terms.write_properties import (
 from icekeeper.operations.compaction.work.dictionaries import columns_without_dictionary
 from icekeeper.operations.compaction.work.file_entry import PassingCounts, entry_of_file
 from icekeeper.operations.compaction.work.row_maps import RowMapWriter
-from icekeeper.rows.arrow_schema import arrow_schema, has_shapes
+from icekeeper.rows.arrow_schema import arrow_schema, is_annotated
 from icekeeper.storage.arrow_files import WriteOnly
 from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
@@ -225,7 +225,7 @@ def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> 
     """A writer whose first table will be ``first``; ``options`` are those of ``ParquetWriter``."""
     cores = task_cores()
     is_large = first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES
-    if cores > 1 and is_large and not has_shapes(first.schema):
+    if cores > 1 and is_large and not is_annotated(first.schema):
         # Imported here, so that tasks with small files or a single core start without it and without Thrift.
         from icekeeper.operations.compaction.work.side_by_side import side_by_side_writer
 
@@ -284,14 +284,14 @@ class _ColumnByColumn:
         end = self._held_back.keep()
         self._writer.close()
         (footer,) = self._footers
-        if footer.num_row_groups > 1 or has_shapes(self._schema):
+        if footer.num_row_groups > 1 or is_annotated(self._schema):
+            from icekeeper.row_group_copy.annotations import annotated
             from icekeeper.row_group_copy.footer import FRAME, framed
             from icekeeper.row_group_copy.new_footer import without_partial_bounds
-            from icekeeper.row_group_copy.shapes import annotated
 
             start = len(end) - FRAME - int.from_bytes(end[-FRAME:-4], "little")
             # A column has bounds in all row groups or in none.
             thrift = without_partial_bounds(bytes(end[start:-FRAME]), footer)
-            end[start:] = framed(annotated(thrift, self._schema) if has_shapes(self._schema) else thrift)
+            end[start:] = framed(annotated(thrift, self._schema) if is_annotated(self._schema) else thrift)
         self._sink.write(end)
         return footer

@@ -1,5 +1,5 @@
-"""Geometries and geographies in Parquet: Arrow writes their values as binary, and the schema of the file says what they
-are (apache/parquet-format, "Geospatial Types")."""
+"""Geometries, geographies and variants in Parquet: Arrow writes their values as binary or as a struct, and the schema
+of the file says what they are (apache/parquet-format, "Geospatial Types", "Variant")."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from icekeeper.row_group_copy.footer_structs import (
     GeometryType,
     LogicalType,
     SchemaElement,
+    VariantType,
     read_exactly,
     write_struct,
 )
-from icekeeper.rows.arrow_schema import SHAPE_KEY, field_id_of
+from icekeeper.rows.arrow_schema import ANNOTATED_KEY, field_id_of
 
 
-def _shapes(fields: Any) -> Iterator[tuple[int, str]]:
-    """The field ids of the geometries and geographies of an Arrow schema, and their Iceberg types."""
+def _types(fields: Any) -> Iterator[tuple[int, str]]:
+    """The field ids of the geometries, geographies and variants of an Arrow schema, and their Iceberg types."""
     for field in fields:
-        kind = (field.metadata or {}).get(SHAPE_KEY)
+        kind = (field.metadata or {}).get(ANNOTATED_KEY)
         field_id = field_id_of(field)
         if kind is not None and field_id is not None:
             yield field_id, kind.decode()
         if pa.types.is_nested(field.type):
-            yield from _shapes(field.type.field(number) for number in range(field.type.num_fields))
+            yield from _types(field.type.field(number) for number in range(field.type.num_fields))
 
 
-def with_shapes(elements: Sequence[SchemaElement], schema: pa.Schema) -> list[SchemaElement]:
-    """The elements of a file's schema with the annotations of its geometries and geographies."""
-    shapes = dict(_shapes(schema))
-    wanted = (None if element.field_id is None else shapes.get(element.field_id) for element in elements)
+def with_annotations(elements: Sequence[SchemaElement], schema: pa.Schema) -> list[SchemaElement]:
+    """The elements of a file's schema with the annotations of its geometries, geographies and variants."""
+    types = dict(_types(schema))
+    wanted = (None if element.field_id is None else types.get(element.field_id) for element in elements)
     pairs = zip(elements, wanted, strict=True)
     return [element if kind is None else replace(element, logical_type=_annotation(kind)) for element, kind in pairs]
 
@@ -49,7 +50,7 @@ def annotated(thrift: bytes, schema: pa.Schema) -> bytes:
         CannotCopy: the footer has fields that this version does not know.
     """
     metadata = read_exactly(FileMetaData, thrift)
-    metadata.schema = with_shapes(metadata.schema, schema)
+    metadata.schema = with_annotations(metadata.schema, schema)
     return write_struct(metadata)
 
 
@@ -67,6 +68,8 @@ def shape_in(logical: LogicalType) -> tuple[str, str, str]:
 
 
 def _annotation(iceberg_type: str) -> LogicalType:
+    if iceberg_type == "variant":
+        return LogicalType(variant=VariantType(1))
     kind, crs, algorithm = shape_of(iceberg_type) or ("", "", "")
     if kind == "geometry":
         return LogicalType(geometry=GeometryType(crs.encode()))

@@ -1,0 +1,110 @@
+"""How variants are stored in the files of a table: found in a footer, put into a schema, told apart."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from icekeeper.errors import TableUnsupported
+from icekeeper.row_group_copy.footer import fitted_schema, parquet_schema
+from icekeeper.row_group_copy.footer_structs import CannotCopy, LogicalType, SchemaElement, VariantType
+from icekeeper.rows.arrow_schema import (
+    UNSHREDDED,
+    StoredVariant,
+    arrow_schema,
+    leaf_columns,
+    stored_schema,
+    variant_ids,
+    variants_of_file,
+    with_variants,
+)
+from support.rewrites import struct
+
+INNER = pa.struct([("value", pa.binary()), ("typed_value", pa.int8())])
+SHREDDED = pa.struct(
+    [
+        pa.field("metadata", pa.binary(), False),
+        pa.field("value", pa.binary()),
+        pa.field("typed_value", pa.struct([("a", INNER), ("b", pa.list_(pa.field("element", INNER)))])),
+    ]
+)
+MANY = {"type": "list", "element-id": 5, "element": "variant", "element-required": False}
+SCHEMA = struct((1, "id", "long"), (2, "v", "variant"), (3, "s", struct((4, "w", "variant"), (6, "many", MANY))))
+STORED = ((2, SHREDDED), (4, UNSHREDDED), (5, UNSHREDDED))
+
+
+def test_a_variant_is_a_column_with_the_leaf_columns_of_its_files() -> None:
+    assert stored_schema(SCHEMA) == SCHEMA
+    assert variant_ids(SCHEMA) == [2, 4, 5]
+    schema = with_variants(SCHEMA, STORED)
+    leaves = leaf_columns(schema)
+    assert [(leaf.field_id, leaf.parquet_path) for leaf in leaves] == [
+        (1, "id"),
+        (2, "v.metadata"),
+        (2, "v.value"),
+        (2, "v.typed_value.a.value"),
+        (2, "v.typed_value.a.typed_value"),
+        (2, "v.typed_value.b.list.element.value"),
+        (2, "v.typed_value.b.list.element.typed_value"),
+        (4, "s.w.metadata"),
+        (4, "s.w.value"),
+        (5, "s.many.list.element.metadata"),
+        (5, "s.many.list.element.value"),
+    ]
+    assert {leaf.field_id for leaf in leaves if leaf.repeated} == {2, 4, 5}
+    assert [b".".join(column.path).decode() for column in parquet_schema(schema).columns] == [
+        leaf.parquet_path for leaf in leaves
+    ]
+    assert variants_of_file(arrow_schema(schema), [2, 4, 5]) == STORED
+    copied = pickle.loads(pickle.dumps(schema))
+    assert arrow_schema(copied).equals(arrow_schema(schema), check_metadata=True)
+    assert isinstance(copied["fields"][1]["type"], StoredVariant)
+    assert with_variants(struct((1, "id", "long")), ()) == struct((1, "id", "long"))
+
+
+def test_a_file_without_a_variant_counts_as_not_shredded() -> None:
+    assert variants_of_file(arrow_schema(struct((1, "id", "long"))), [2]) == ((2, UNSHREDDED),)
+
+
+@pytest.mark.parametrize(
+    ("stored", "why"),
+    [
+        (pa.schema([("v", SHREDDED)]), "it has no field ids"),
+        (arrow_schema(struct((2, "v", "binary"))), "it stores no variant in column 2"),
+        (arrow_schema(struct((2, "v", struct((3, "metadata", "binary"))))), "it stores no variant in column 2"),
+    ],
+    ids=["no ids", "bytes", "a struct"],
+)
+def test_a_file_that_stores_something_else_is_refused(stored: pa.Schema, why: str) -> None:
+    with pytest.raises(TableUnsupported, match=why):
+        variants_of_file(stored, [2])
+
+
+def wanted(kind: pa.StructType) -> Any:
+    return parquet_schema(with_variants(struct((1, "id", "long"), (2, "v", "variant")), ((2, kind),)))
+
+
+def test_only_files_with_the_same_columns_of_a_variant_share_an_output() -> None:
+    target = wanted(SHREDDED)
+    fitted_schema(target.elements, target)
+    assert [element.logical_type for element in target.elements if element.name == b"v"] == [
+        LogicalType(variant=VariantType(1))
+    ]
+
+    def refused(elements: Any, why: str) -> None:
+        with pytest.raises(CannotCopy, match=re.escape(why)):
+            fitted_schema(elements, target)
+
+    refused(wanted(UNSHREDDED).elements, "another children")
+    later = [_with_version(element, 2) if element.name == b"v" else element for element in target.elements]
+    refused(later, "has a column 'v' that differs from the table's current schema: another annotation")
+    fitted_schema([_with_version(e, None) if e.name == b"v" else e for e in target.elements], target)
+
+
+def _with_version(element: SchemaElement, version: int | None) -> SchemaElement:
+    return replace(element, logical_type=LogicalType(variant=VariantType(version)))
