@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 
 from icekeeper.engines.spark import LOCAL_SETTINGS, find_java_home
 
+# Iceberg's variant readers need a method of a newer commons-lang3 than Spark 3.5 has.
+_STREAMS = Path(__file__).parent / "java" / "Streams.java"
 _JAR = "iceberg-spark-runtime-3.5_2.12-1.10.2.jar"
 # A session runs for minutes and each query a few times: the second compiler costs more than its code saves.  With one
 # compiler, the JVM reserves 48 MB for code, sweeps it repeatedly, and recompiles what it removed; so it gets more
@@ -50,10 +52,11 @@ def start_spark(scratch: Path) -> SparkSession:
     os.environ["JAVA_HOME"] = find_java_home()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    warehouse = scratch / "warehouse"
+    warehouse, classes = scratch / "warehouse", scratch / "classes"
+    classes.mkdir()
     options = {
         **LOCAL_SETTINGS,
-        "spark.driver.extraClassPath": str(iceberg_jar()),
+        "spark.driver.extraClassPath": f"{classes}:{iceberg_jar()}",
         "spark.driver.extraJavaOptions": f"{_SHORT_LIVED} -Duser.timezone=UTC -Dderby.system.home={scratch}",
         "spark.log.level": "ERROR",
         "spark.local.dir": str(scratch / "local"),
@@ -81,7 +84,20 @@ def start_spark(scratch: Path) -> SparkSession:
     builder = SparkSession.builder.master("local[2, 2]").appName("icekeeper-tests")
     for key, value in options.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    _compile(_STREAMS, session, classes)
+    return session
+
+
+def _compile(source: Path, session: SparkSession, folder: Path) -> None:
+    """Compile a class into a folder of the class path, by Spark's compiler."""
+    jvm: Any = session._jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(source.read_text())
+    for name, code in compiler.getBytecodes().items():
+        path = folder / f"{name.replace('.', '/')}.class"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(code)
 
 
 class IcebergJava:

@@ -43,6 +43,7 @@ class JavaTables:
     def __init__(self, session: SparkSession) -> None:
         jvm: Any = session._jvm
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setTargetVersion(8)
         compiler.setParentClassLoader(jvm.java.lang.Class.forName("org.apache.iceberg.Table").getClassLoader())
         compiler.cook(_SOURCE.read_text())
         self._java = compiler.getClassLoader().loadClass("support.LocalTable").newInstance()
@@ -52,6 +53,12 @@ class JavaTables:
         """Create an empty table; Java assigns new field ids, see :attr:`JavaTable.schema`."""
         location = folder.as_uri().replace("file:///", "file:/", 1)
         return JavaTable(self._java.create(json.dumps(schema), json.dumps(spec), dict(properties), location), self.jvm)
+
+    def open(self, metadata_location: str) -> JavaTable:
+        """The table of a metadata file."""
+        table = JavaTable(self._java.getClass().newInstance(), self.jvm)
+        table.take_over(metadata_location)
+        return table
 
 
 class JavaTable:

@@ -2,6 +2,7 @@ package support;
 
 import java.math.BigDecimal;
 import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.time.LocalDate;
 import java.time.LocalDateTime;
 import java.time.LocalTime;
@@ -28,6 +29,7 @@ import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.iceberg.shaded.com.fasterxml.jackson.databind.ObjectMapper;
 import org.apache.iceberg.types.*;
 import org.apache.iceberg.util.ByteBuffers;
+import org.apache.iceberg.variants.Variant;
 
 /**
  * A table that Iceberg-Java writes and reads in a local folder, without Hadoop, which forks a chmod for every file.
@@ -495,6 +497,8 @@ public class LocalTable implements TableOperations {
     if (name.equals("TIMESTAMP")) return moment(((Types.TimestampType) type).shouldAdjustToUTC(), json.textValue());
     if (name.equals("TIMESTAMP_NANO"))
       return moment(((Types.TimestampNanoType) type).shouldAdjustToUTC(), json.textValue());
+    if (name.equals("VARIANT"))
+      return Variant.from(ByteBuffer.wrap(bytes(json.textValue())).order(ByteOrder.LITTLE_ENDIAN));
     if (name.equals("STRUCT")) {
       Types.StructType struct = (Types.StructType) type;
       GenericRecord record = GenericRecord.create(struct);
@@ -530,6 +534,7 @@ public class LocalTable implements TableOperations {
     }
     if (value instanceof byte[]) return hex((byte[]) value);
     if (value instanceof ByteBuffer) return hex(ByteBuffers.toByteArray((ByteBuffer) value));
+    if (value instanceof Variant) return ((Variant) value).value().toString();
     if (value instanceof BigDecimal) return ((BigDecimal) value).toPlainString();
     if (value instanceof StructLike) {
       Types.StructType struct = (Types.StructType) type;
