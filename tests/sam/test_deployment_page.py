@@ -96,7 +96,7 @@ def test_the_commands_of_the_page_work(stack: LocalStack, local_catalog: SqlCata
     orders = local_catalog.create_table("sales.orders", rows.schema)
     for _ in range(3):
         orders.append(rows)
-    mine, deploy, start, switch_on, stop, upgrade, drain, remove = BLOCKS
+    mine, deploy, start, switch_on, stop, drain, upgrade, remove = BLOCKS
 
     shell.run(mine)
     output = shell.run(deploy)
@@ -124,11 +124,11 @@ def test_the_commands_of_the_page_work(stack: LocalStack, local_catalog: SqlCata
     assert parameters(last_change(stack)) >= {("ScheduleState", "ENABLED"), kept}
     assert status_after(lambda: shell.run(stop), stack) == "ABORTED"
     assert parameters(last_change(stack)) >= {("ScheduleState", "DISABLED"), ("MaintenanceEnabled", "false"), kept}
+    assert shell.run(drain).rstrip().endswith("[]")
     shell.run(upgrade)
     assert parameters(last_change(stack)) >= {("ArtifactLocation", "s3://my-artifacts/icekeeper/0.2.0")}
     assert artifacts(client("s3"), "0.2.0") == expected_artifacts("0.2.0")
     assert artifacts(client("s3"), "0.1.0") == expected_artifacts("0.1.0")
-    assert shell.run(drain).rstrip().endswith("[]")
     assert len(log_groups(stack)) == 4
     shell.run(remove)
     assert log_groups(stack) == []
