@@ -156,6 +156,11 @@ def test_bounds_in_days_exclude_nothing_once_the_column_counts_microseconds() ->
     assert list(index(equality(9, **longs(noon, noon))).needed_by(file, 0, {1: "timestamp"}))
 
 
+@pytest.mark.parametrize("kind", ["uuid", "double", "variant", "geometry(srid:3857)"])
+def test_bounds_of_types_without_a_common_order_exclude_nothing(kind: str) -> None:
+    assert list(index(equality(9, **longs(1, 4))).needed_by(data(**longs(5, 9)), 0, {1: kind}))
+
+
 def test_a_deletion_vector_replaces_the_position_deletes_of_its_file() -> None:
     vector = position(9, referenced_data_file="d", content_offset=4)
     found = index(position(8), vector)

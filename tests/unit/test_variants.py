@@ -5,13 +5,15 @@ from __future__ import annotations
 import pickle
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 from icekeeper.errors import TableUnsupported
-from icekeeper.row_group_copy.footer import fitted_schema, parquet_schema
+from icekeeper.row_group_copy.footer import fitted_schema, parquet_schema, read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy, LogicalType, SchemaElement, VariantType
 from icekeeper.rows.arrow_schema import (
     UNSHREDDED,
@@ -23,6 +25,9 @@ from icekeeper.rows.arrow_schema import (
     variants_of_file,
     with_variants,
 )
+from icekeeper.rows.file_rows import projected_rows, schema_of
+from icekeeper.rows.read_task import ReadableFile
+from icekeeper.storage.storage import Storage
 from support.rewrites import struct
 
 INNER = pa.struct([("value", pa.binary()), ("typed_value", pa.int8())])
@@ -108,3 +113,22 @@ def test_only_files_with_the_same_columns_of_a_variant_share_an_output() -> None
 
 def _with_version(element: SchemaElement, version: int | None) -> SchemaElement:
     return replace(element, logical_type=LogicalType(variant=VariantType(version)))
+
+
+def test_arrow_writes_the_columns_into_which_duckdb_shreds(tmp_path: Path) -> None:
+    """So files of DuckDB are copied, except those with decimals of 19 to 37 digits, which it writes in 16 bytes."""
+    parts = ["i::TINYINT", "i::SMALLINT", "i::INTEGER", "i::BIGINT", "i::FLOAT", "i::DOUBLE", "i::DECIMAL(9, 2)"]
+    parts += ["i::DECIMAL(18, 2)", "i::DECIMAL(38, 3)", "true", "'a'", "'a'::BLOB", "uuid()", "DATE '2020-01-01'"]
+    parts += ["TIME '01:02:03'", "TIMESTAMP '2020-01-01'", "TIMESTAMPTZ '2020-01-01'", "TIMESTAMP_NS '2020-01-01'"]
+    parts += ["[i]", "{'x': [{'y': i}]}"]
+    value = ", ".join(f"f{number}: {part}" for number, part in enumerate(parts))
+    query = f"SELECT i::BIGINT AS id, {{{value}}}::VARIANT AS v FROM range(9) t(i)"
+    duckdb.sql(f"COPY ({query}) TO '{tmp_path / 'a.parquet'}' (FORMAT parquet, FIELD_IDS {{id: 1, v: 2}})")
+    footer = read_footer(str(tmp_path / "a.parquet"), Storage({}))
+    variants = variants_of_file(schema_of(footer.seen_by_arrow()), [2])
+    schema = with_variants(struct((1, "id", "long"), (2, "v", "variant")), variants)
+    target = parquet_schema(schema)
+    assert len(target.columns) == 3 + 2 * (len(parts) + 2)
+    fitted_schema(footer.metadata().schema, target)
+    (rows,) = projected_rows(ReadableFile(str(tmp_path / "a.parquet")), schema, Storage({}))
+    assert rows.num_rows == 9

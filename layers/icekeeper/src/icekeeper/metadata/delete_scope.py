@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.types import FLOATS, INTEGER_BITS, PRIMITIVES, comparable
+from icekeeper.metadata.types import FLOATS, INTEGER_BITS, PRIMITIVES, UNORDERED, comparable
 from icekeeper.model import DataFile, FileContent, ManifestEntry, PartitionValue
 
 # Reserved field ids of position delete files (specification, "Reserved Field IDs").
@@ -29,7 +29,7 @@ DELETE_FILE_PATH_ID = 2147483546
 DELETE_POSITION_ID = 2147483545
 
 # Types whose bounds exclude no file: NaN is outside all bounds, and Java does not order uuids by their bytes.
-_UNCOMPARABLE = FLOATS | {"uuid"}
+_UNCOMPARABLE = FLOATS | UNORDERED | {"uuid"}
 
 PartitionKey: TypeAlias = tuple[int, tuple[object, ...]]
 
@@ -210,7 +210,7 @@ def may_match(delete: DataFile, data: DataFile, types: Mapping[int, str]) -> boo
 
 def _columns_overlap(field_id: int, delete: DataFile, data: DataFile, types: Mapping[int, str]) -> bool:
     kind = types.get(field_id)
-    if kind in _UNCOMPARABLE:
+    if kind is not None and kind.partition("(")[0] in _UNCOMPARABLE:
         return True
     bounds = [(f.lower_bounds or {}).get(field_id) for f in (delete, data)]
     bounds += [(f.upper_bounds or {}).get(field_id) for f in (delete, data)]

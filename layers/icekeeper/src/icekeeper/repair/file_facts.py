@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +22,10 @@ class FileFacts:
 
     record_count: int
     field_ids: frozenset[int] = frozenset()
-    """The primitive columns; empty: the file has no field ids."""
+    """The primitive columns and variants; empty: the file has no field ids."""
     column_sizes: Mapping[int, int] = field(default_factory=dict)
     value_counts: Mapping[int, int] = field(default_factory=dict)
-    """Only of columns outside lists and maps."""
+    """Only of columns outside lists, maps and variants."""
     null_counts: Mapping[int, int] = field(default_factory=dict)
     bounds: Mapping[int, Sequence[tuple[Any, Any]]] = field(default_factory=dict)
     """The raw bounds of each row group, as the footer has them; they may be truncated outwards."""
@@ -66,7 +66,7 @@ def parquet_facts(footer: pq.FileMetaData) -> FileFacts:
         if field_id is None:
             continue
         chunks = [group.column(number) for group in groups]
-        sizes[field_id] = sum(chunk.total_compressed_size for chunk in chunks)
+        sizes[field_id] = sizes.get(field_id, 0) + sum(chunk.total_compressed_size for chunk in chunks)
         if is_repeated:
             continue
         values[field_id] = sum(chunk.num_values for chunk in chunks)
@@ -125,8 +125,11 @@ def excludes(entry: DataFile, field_id: int, kind: str, low: Any, high: Any) -> 
         return True
 
 
-def _leaf_ids(schema: pa.Schema) -> Iterator[tuple[int | None, bool]]:
-    """The field id of each primitive column in Parquet's order, and whether it is inside a list or map."""
+def _leaf_ids(schema: Iterable[pa.Field]) -> Iterator[tuple[int | None, bool]]:
+    """The field id of each primitive column in Parquet's order, and whether it is inside a list, map or variant.
+
+    A struct whose fields have no ids is a variant, and its leaf columns get its id.
+    """
     for part in schema:
         yield from _below(part, False)
 
@@ -134,6 +137,10 @@ def _leaf_ids(schema: pa.Schema) -> Iterator[tuple[int | None, bool]]:
 def _below(part: pa.Field, is_repeated: bool) -> Iterator[tuple[int | None, bool]]:
     kind = part.type
     children: Sequence[pa.Field] = ()
+    own = field_id_of(part)
+    if pa.types.is_struct(kind) and own is not None and all(field_id_of(field) is None for field in kind):
+        yield from ((own, True) for _ in _leaf_ids(kind))
+        return
     if pa.types.is_struct(kind):
         children = [kind.field(number) for number in range(kind.num_fields)]
     elif pa.types.is_map(kind):
@@ -141,7 +148,7 @@ def _below(part: pa.Field, is_repeated: bool) -> Iterator[tuple[int | None, bool
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
         children, is_repeated = [kind.value_field], True
     if not children:
-        yield field_id_of(part), is_repeated
+        yield own, is_repeated
     for child in children:
         yield from _below(child, is_repeated)
 

@@ -46,7 +46,7 @@ def file_metrics(head: Head, options: RepairOptions, loaded: LoadedTable, storag
         wrong = (e.file for _, _, e in live if head.sizes[e.file.file_path] != e.file.file_size_in_bytes)
         return Found(unmended=tuple(_wrong_size(file, head.sizes[file.file_path]) for file in wrong))
     by_schema = leaf_columns(head.metadata.current_schema)
-    leaves = {leaf.field_id: leaf for leaf in by_schema if not leaf.repeated}
+    leaves = {leaf.field_id: leaf for leaf in by_schema if not leaf.repeated and leaf.iceberg_type != "variant"}
     look = partial(_looked_at, head=head, leaves=leaves, storage=storage)
     with WorkThreads(_PARALLEL_READS, thread_name_prefix="footers") as pool:
         looked = list(pool.map(look, [entry for _, _, entry in live]))

@@ -177,6 +177,8 @@ def variants_of_file(stored: pa.Schema, ids: Sequence[int]) -> Variants:
     Raises:
         TableUnsupported: it has no field ids, or another type in place of a variant.
     """
+    if not ids:
+        return ()
     found = dict(_fields_by_id(stored))
     if not found:
         raise TableUnsupported("it has no field ids, so its variants are not found")
@@ -199,6 +201,11 @@ def _fields_by_id(fields: Iterable[pa.Field]) -> Iterator[tuple[int, pa.DataType
 def with_variants(schema: Mapping[str, Any], variants: Variants) -> Mapping[str, Any]:
     """The schema with the storage of its variants; the same object if it has none."""
     return {**schema, **_with_variants(schema, dict(variants))} if variants else schema
+
+
+def unshredded(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of files that store each variant in one piece."""
+    return with_variants(schema, tuple((field_id, UNSHREDDED) for field_id in variant_ids(schema)))
 
 
 def _with_variants(kind: Mapping[str, Any], storages: Mapping[int, pa.StructType]) -> dict[str, Any]:

@@ -261,6 +261,12 @@ def read_parquet_footer(path: str, storage: Storage) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(_MAGIC + end[-wanted:]))
 
 
+def schema_of(footer: pq.FileMetaData) -> pa.Schema:
+    """The Arrow schema of a Parquet file, as :func:`open_rows` returns it."""
+    # The schema of the footer itself lacks Arrow's extension types, such as uuid.
+    return pq.ParquetFile(pa.BufferReader(b""), metadata=footer).schema_arrow
+
+
 # Arrow reads every timestamp of an ORC file as nanoseconds in 64 bits, which hold
 # times from 1677 to 2262 only.
 _MICROS = range(-(2**63) // 1000 + 1, 2**63 // 1000)

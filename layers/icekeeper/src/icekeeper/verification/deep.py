@@ -24,7 +24,7 @@ from icekeeper.metadata.table_reader import TableReader, delete_index
 from icekeeper.model import FileKey, LiveEntry, ManifestContent, ManifestEntry, ManifestFile
 from icekeeper.operations.statistics.plan_statistics import RowFile
 from icekeeper.report.activity import Progress
-from icekeeper.rows.arrow_schema import arrow_type
+from icekeeper.rows.arrow_schema import arrow_schema, unshredded
 from icekeeper.rows.file_rows import why_unreadable
 from icekeeper.rows.read_task import make_read_task, with_lineage
 from icekeeper.storage.storage import Storage
@@ -99,7 +99,7 @@ class _DeepVerification:
         self._seen: set[FileKey] = set()
         self._total = 1
         """About how many files are read."""
-        self._done = self._rows = self._unsupported = 0
+        self._done = self._rows = self._unsupported = self._without_variants = 0
         self._problems = list(known.problems)
         self._read: set[str] = set()
         self._unread: dict[str, str] = {}
@@ -126,7 +126,11 @@ class _DeepVerification:
         for round_ in _rounds((*pair, ()) for pair in deletes):
             self._read_round(round_, set(), engine, progress)
         checked = {"read_files": self._done, "read_rows": self._rows}
-        limits = {"unsupported_files": self._unsupported, "uncompared_files": self._row_ids.left_out}
+        limits = {
+            "unsupported_files": self._unsupported,
+            "files_without_variants": self._without_variants,
+            "uncompared_files": self._row_ids.left_out,
+        }
         checked |= {what: count for what, count in limits.items() if count}
         return replace(
             self._known,
@@ -199,6 +203,7 @@ class _DeepVerification:
             for (manifest, _, _), result in zip(portion, found, strict=True):
                 self._rows += result.rows
                 self._problems += result.problems
+                self._without_variants += result.without_variants
                 if result.row_ids and manifest.manifest_path in compared:
                     self._problems += self._row_ids.add(result.path, result.row_ids)
                 if result.failure:
@@ -261,7 +266,7 @@ def whole_schema(metadata: TableMetadata) -> dict[str, Any]:
     for number, schema in enumerate(metadata.schemas_current_first):
         for field in schema["fields"]:
             with suppress(TableUnsupported):
-                arrow_type(field["type"])
+                arrow_schema(unshredded({"fields": [field]}))
                 fields.setdefault(int(field["id"]), field if number == 0 else {**field, "required": False})
     return {"type": "struct", "fields": list(fields.values())}
 

@@ -22,7 +22,16 @@ from icekeeper.model import DataFile, FileContent, PartitionValue
 from icekeeper.operations.compaction.terms.rewrite_task import Routing
 from icekeeper.operations.compaction.work.rewrite import PartitionRouter
 from icekeeper.rows.apply_deletes import DeletedRows, Part, deleted_rows_of, position_rows, vector_positions
-from icekeeper.rows.arrow_schema import column_at, column_path, field_id_of, fields_with, leaf_columns
+from icekeeper.rows.arrow_schema import (
+    column_at,
+    column_path,
+    field_id_of,
+    fields_with,
+    leaf_columns,
+    variant_ids,
+    variants_of_file,
+    with_variants,
+)
 from icekeeper.rows.file_rows import open_rows, reading
 from icekeeper.rows.project import Projection
 from icekeeper.rows.read_task import LAST_UPDATED_ID, ROW_ID_ID, InputFile, ReadTask, resolved_lineage
@@ -82,6 +91,8 @@ class ReadFile:
     problems: tuple[Problem, ...] = ()
     row_ids: bytes = b""
     """The row ids of its live rows as a serialized ``BitMap64``; empty: not known."""
+    without_variants: bool = False
+    """Whether the columns with variants were not read."""
     failure: str = ""
     """Why the store did not let it be read."""
 
@@ -134,6 +145,8 @@ class _Reader:
             if file.file_format.upper() == "PARQUET":
                 notes += footer_notes(file, pq.read_metadata(stream))
             stored, batches = open_rows(stream, file.file_format, few_reads=not is_local(file.file_path))
+            wanted = schema
+            schema = _with_own_variants(stored, schema)
             projection = Projection(
                 stored, schema, source.identity_values, task.name_mapping, must_hold, task.by_position
             )
@@ -157,7 +170,13 @@ class _Reader:
         problems += noted(ProblemKind.ROW_LINEAGE, file.file_path, [] if ids is None else ids.notes)
         is_known = ids is not None and (self._knows_deletes or not source.deletes)
         row_ids = ids.found.serialize() if ids is not None and is_known and ids.found else b""
-        return ReadFile(path=file.file_path, rows=rows, problems=tuple(problems), row_ids=row_ids)
+        return ReadFile(
+            path=file.file_path,
+            rows=rows,
+            problems=tuple(problems),
+            row_ids=row_ids,
+            without_variants=len(schema["fields"]) < len(wanted["fields"]),
+        )
 
     def _live(self, source: InputFile, first_row: int, batch: pa.RecordBatch) -> pa.Array | None:
         return None if self._deletes is None else self._deletes.live_masks([Part(source, first_row, batch)])[0]
@@ -182,6 +201,14 @@ class _Reader:
         highest = positions.max() if positions else None
         notes = list(vector_notes(file, len(positions), highest, rows, {} if blobs is None else blob))
         return noted(ProblemKind.DELETION_VECTOR, path, notes)
+
+
+def _with_own_variants(stored: pa.Schema, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema with variants as this file stores them, or else without the columns that have variants."""
+    try:
+        return with_variants(schema, variants_of_file(stored, variant_ids(schema)))
+    except TableUnsupported:
+        return {**schema, "fields": [field for field in schema["fields"] if not variant_ids({"fields": [field]})]}
 
 
 def puffin_blobs(path: str, storage: Storage) -> tuple[PuffinBlob, ...] | None:

@@ -19,7 +19,7 @@ from icekeeper.operations.compaction.plan.candidate import Candidate, GroupKey
 from icekeeper.operations.compaction.plan.candidates import Candidates, PassedOver
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.rows.arrow_schema import UNSHREDDED, Variants, variant_ids, variants_of_file
-from icekeeper.rows.file_rows import read_parquet_footer, reading
+from icekeeper.rows.file_rows import read_parquet_footer, reading, schema_of
 
 _PARALLEL_FOOTERS = 16
 
@@ -45,7 +45,7 @@ def variants_by_footer(context: OperationContext, loaded: LoadedTable) -> Varian
             return tuple((field_id, UNSHREDDED) for field_id in ids)
         try:
             with reading(path, storage):
-                return variants_of_file(read_parquet_footer(path, storage).schema.to_arrow_schema(), ids)
+                return variants_of_file(schema_of(read_parquet_footer(path, storage)), ids)
         except (FileUnreadable, StorageError) as error:
             return str(error)
 
