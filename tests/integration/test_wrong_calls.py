@@ -22,7 +22,6 @@ from support.scans import PreparedCatalog
 
 MAINTAIN = ("maintain", "ns.t", "--engine", "local")
 THOROUGH = (*MAINTAIN, *EVERYTHING_IS_OLD)
-ERROR_WITHIN_S = 15
 
 # Beside those of ``test_mistakes.py``.
 WRONG_CALLS: dict[str, tuple[tuple[str, ...], str]] = {
