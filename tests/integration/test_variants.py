@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from icekeeper.engines.local_engine import LocalEngine
+from icekeeper.erasure.row_filter import Wanted
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import NAME_MAPPING
 from icekeeper.model import DataFile
@@ -257,6 +258,14 @@ def test_a_dry_run_expects_what_a_pass_does(table: MaintainedTable) -> None:
 def test_variants_cannot_be_compared(settings: dict[str, str], reason: str, table: MaintainedTable) -> None:
     with pytest.raises(PolicyError, match=re.escape(reason)):
         table.run(Operation.COMPACT, **settings)
+
+
+@pytest.mark.parametrize("where", ["v is null", "s.x is not null", "s is null and id = 1"])
+def test_erased_searches_no_variants(where: str, table: MaintainedTable) -> None:
+    with pytest.raises(PolicyError, match=re.escape(f"{where} names a column with variants, which are not searched")):
+        table.runtime.erased(NAME, Wanted(where=where), LocalEngine(1))
+    found = table.runtime.erased(NAME, Wanted(where="id = 1000"), LocalEngine(1))
+    assert (found["answer"], found["unknown"]) == ("gone", [])
 
 
 def test_equality_deletes_by_a_variant_leave_the_table_alone(table: MaintainedTable) -> None:

@@ -21,7 +21,7 @@ from icekeeper.operations.compaction.plan.predicates import FALSE, NULL, TRUE, B
 from icekeeper.operations.compaction.plan.value_ranges import Column, Values, anything
 from icekeeper.operations.compaction.plan.where import columns_of, parsed_filter
 from icekeeper.policy.conditions import And, Comparison, Condition, Constant, IsTrue, Not, Or, Term
-from icekeeper.rows.arrow_schema import column_path, fields_with
+from icekeeper.rows.arrow_schema import column_path, fields_with, variant_ids
 from icekeeper.rows.equality_deletes import comparable
 
 Part = TypeVar("Part")
@@ -95,9 +95,11 @@ class RowFilter:
         return tuple(column for column in columns_of(self.schema) if column.name in names)
 
     def require_columns(self) -> None:
-        """Raises PolicyError if the filter does not fit the schema, or names no column."""
+        """Raises PolicyError if the filter does not fit the schema, or names no column or a variant."""
         if not self.columns:
             raise PolicyError(f"{self.wanted.condition} names no column")
+        if variant_ids({"fields": self.fields}):
+            raise PolicyError(f"{self.wanted.condition} names a column with variants, which are not searched")
 
     @property
     def fields(self) -> list[dict[str, Any]]:
