@@ -28,6 +28,7 @@ from icekeeper.operations.compaction.work.side_by_side import column_runs, encod
 from icekeeper.operations.compaction.work.write_file import write_data_file
 from icekeeper.row_group_copy.footer import read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy
+from icekeeper.rows.arrow_schema import StoredVariant
 from icekeeper.rows.read_task import with_lineage
 from icekeeper.storage.storage import Storage
 from support.copied import mixed_fields
@@ -52,14 +53,24 @@ KINDS: Mapping[str, Any] = {
     "uuid": tuple(n.to_bytes(16, "big") for n in (0, 1 << 63, 2**128 - 1)),
     "fixed[3]": (b"\x00\x00\x00", b"\xff\xff\xff"),
     "binary": (b"", b"\xff" * 20),
+    "geometry": (b"", b"\x01" * 20),
 }
 POINT = struct((100, "x", "long"), (101, "label", "string"))
 NUMBERS = {"type": "list", "element-id": 102, "element": "double", "element-required": False}
 PRICES = {"type": "map", "key-id": 103, "key": "string", "value-id": 104, "value": "long", "value-required": False}
+ELEMENT = pa.struct([("value", pa.binary()), ("typed_value", pa.float64())])
+VARIANT = pa.struct([("metadata", pa.binary()), ("value", pa.binary()), ("typed_value", pa.list_(ELEMENT))])
 NESTED: Mapping[str, tuple[Any, Any]] = {
     "point": (POINT, ({"x": 1, "label": "a"}, {"x": None, "label": "b"}, {"x": 7, "label": None})),
     "numbers": (NUMBERS, ([], [1.5], [None, 2.0, NAN])),
     "prices": (PRICES, ([], [("a", 1)], [("b", None), ("c", 2**40)])),
+    "variant": (
+        StoredVariant(VARIANT),
+        (
+            {"metadata": b"\x01", "value": b"x" * 20, "typed_value": None},
+            {"metadata": b"\x01", "value": None, "typed_value": [{"value": None, "typed_value": 1.5}, {"value": b"y"}]},
+        ),
+    ),
 }
 CODECS = st.sampled_from(["zstd", "gzip", "snappy", "lz4", "brotli", "uncompressed"])
 

@@ -18,7 +18,7 @@ from icekeeper.operations.compaction.work.dictionaries import columns_without_di
 from icekeeper.operations.compaction.work.rewrite import rewrite_group
 from icekeeper.operations.compaction.work.sort_keys import row_taker
 from icekeeper.policy import Strategy
-from icekeeper.rows.arrow_schema import leaf_columns
+from icekeeper.rows.arrow_schema import UNSHREDDED, StoredVariant, leaf_columns
 from support.copied import MIXED, mixed_rows
 from support.rewrites import input_file, rewritten, rows, struct, task, written
 
@@ -40,9 +40,9 @@ def is_plain(values: pa.Array, kind: object = "long", limit: int = LIMIT, batche
     step = -(-len(values) // batches)
     table = pa.concat_tables([pa.table({"a": values.slice(n * step, step)}) for n in range(batches)])
     found = columns_without_dictionary(table, leaf_columns(schema), limit)
-    leaf_id = leaf_columns(schema)[0].field_id
-    assert found <= {leaf_id}
-    return leaf_id in found
+    path = leaf_columns(schema)[0].parquet_path
+    assert found <= {path}
+    return path in found
 
 
 def cycle(kinds: int) -> pa.Array:
@@ -103,6 +103,13 @@ def test_every_type_is_counted(values: pa.Array, kind: object) -> None:
     """Unique values have no dictionary, a repeated value has."""
     assert is_plain(values, kind)
     assert not is_plain(values.take(pa.repeat(5, 2000)), kind)
+
+
+def test_the_parts_of_a_variant_are_counted_one_by_one() -> None:
+    """Its values differ in every row, the names of its fields do not."""
+    schema = struct((1, "v", StoredVariant(UNSHREDDED)))
+    table = rows(schema, {"v": [{"metadata": b"\1\1\0\1a", "value": n.to_bytes(8, "big")} for n in range(2000)]})
+    assert columns_without_dictionary(table, leaf_columns(schema), LIMIT) == {"v.value"}
 
 
 def test_booleans_never_have_a_dictionary() -> None:

@@ -117,12 +117,12 @@ def writer_options(
     leaves: Sequence[LeafColumn],
     group_rows: int,
     unmeasured: Container[int] = (),
-    without_dictionary: Container[int] = (),
+    without_dictionary: Container[str] = (),
 ) -> dict[str, Any]:
     """Keyword arguments of ``ParquetWriter``; ``group_rows`` is the estimated number of rows of a row group.
 
     ``unmeasured`` are the ids of columns without statistics, besides those that never have statistics;
-    ``without_dictionary`` are the ids of columns without a dictionary.
+    ``without_dictionary`` are the Parquet paths of columns without a dictionary.
 
     Raises:
         PolicyError: a property is malformed.
@@ -134,7 +134,7 @@ def writer_options(
         "data_page_size": _int(properties, "page-size-bytes", _PAGE_BYTES),
         "max_rows_per_page": _int(properties, "page-row-limit", _PAGE_ROWS),
         "dictionary_pagesize_limit": dictionary_bytes(properties),
-        "use_dictionary": _paths([leaf for leaf in leaves if leaf.field_id not in without_dictionary], leaves),
+        "use_dictionary": _paths([leaf for leaf in leaves if leaf.parquet_path not in without_dictionary], leaves),
         "write_page_index": True,
         "write_page_checksum": True,
         "write_statistics": _paths(

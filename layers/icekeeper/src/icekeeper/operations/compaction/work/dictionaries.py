@@ -30,8 +30,8 @@ _STRETCH_ROWS = 256
 _MARGIN = 2.0
 
 
-def columns_without_dictionary(group: pa.Table, leaves: Sequence[LeafColumn], limit: int) -> frozenset[int]:
-    """Ids of leaf columns for which a dictionary would not be shorter than the values, or longer than ``limit`` (pure).
+def columns_without_dictionary(group: pa.Table, leaves: Sequence[LeafColumn], limit: int) -> frozenset[str]:
+    """Paths of leaf columns for which a dictionary would not be shorter than their values, or exceed ``limit`` (pure).
 
     ``group`` has the rows of one row group, ``leaves`` are all its leaf columns, ``limit`` is in bytes.
     """
@@ -40,11 +40,11 @@ def columns_without_dictionary(group: pa.Table, leaves: Sequence[LeafColumn], li
     sample = _sample(group)
     scale = group.num_rows / sample.num_rows
     order = iter(leaves)
-    found: set[int] = set()
+    found: set[str] = set()
     for column in sample.columns:
         for leaf, values in leaf_values(column, order):
             if leaf.iceberg_type != "boolean" and not _pays(values, scale, limit):
-                found.add(leaf.field_id)
+                found.add(leaf.parquet_path)
     return frozenset(found)
 
 

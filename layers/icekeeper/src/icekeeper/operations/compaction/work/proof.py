@@ -113,6 +113,8 @@ def checksum_at(task: ReadTask, numbers: BitMap64, storage: Storage) -> tuple[in
 COUNTS = "counts"
 FULL = "full"
 Range: TypeAlias = tuple[Any, Any]
+Leaf: TypeAlias = tuple[int, str]
+"""The field id and the name of a leaf column; the leaf columns of a variant share its id."""
 # The least and greatest of NUMBERS are cheap to find in a batch, and the footer has them bit for bit.  So are those of
 # texts, but a footer has no bounds if values are long.
 _TEXTS = frozenset({"string", "binary"})
@@ -120,12 +122,12 @@ _TEXTS = frozenset({"string", "binary"})
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Evidence of some rows; picklable.  Mappings are by field id of leaf columns."""
+    """Evidence of some rows; picklable.  Mappings are by leaf column."""
 
     rows: int = 0
-    present: Mapping[int, int] = field(default_factory=dict)
+    present: Mapping[Leaf, int] = field(default_factory=dict)
     """The number of values that are not null; every value inside a list or map counts."""
-    bounds: Mapping[int, Range | None] = field(default_factory=dict)
+    bounds: Mapping[Leaf, Range | None] = field(default_factory=dict)
     """Least and greatest raw value of numbers, times and texts, without NaN; ``None``: unknown.
 
     A column without any such value is missing.
@@ -137,42 +139,40 @@ class Evidence:
         whole = self.checksum is not None and other.checksum is not None
         return Evidence(
             self.rows + other.rows,
-            {i: self.present.get(i, 0) + other.present.get(i, 0) for i in {**self.present, **other.present}},
+            {
+                leaf: self.present.get(leaf, 0) + other.present.get(leaf, 0)
+                for leaf in {**self.present, **other.present}
+            },
             _joined(self.bounds, other.bounds),
             ((self.checksum or 0) + (other.checksum or 0)) % WORD if whole else None,
         )
 
-    def contradiction(self, written: Evidence, names: Mapping[int, str]) -> str | None:
+    def contradiction(self, written: Evidence) -> str | None:
         """A sentence about the first difference between these rows and the written rows; ``None`` if there is no
-        difference.
-
-        ``names`` are the names of leaf columns by field id.
-        """
+        difference."""
         if self.rows != written.rows:
             return f"{self.rows} rows went to the writer, but the written files have {written.rows}"
-        for field_id, count in self.present.items():
-            found = written.present.get(field_id, 0)
+        for leaf, count in self.present.items():
+            found = written.present.get(leaf, 0)
             if count != found:
-                return f"column {names[field_id]} had {count} values, but has {found} in the written files"
-        for field_id in {**self.bounds, **written.bounds}:
-            ours, theirs = self.bounds.get(field_id, ()), written.bounds.get(field_id, ())
+                return f"column {leaf[1]} had {count} values, but has {found} in the written files"
+        for leaf in {**self.bounds, **written.bounds}:
+            ours, theirs = self.bounds.get(leaf, ()), written.bounds.get(leaf, ())
             if ours is not None and theirs is not None and ours != theirs:
-                return (
-                    f"column {names[field_id]} had values {_range(ours)}, but has {_range(theirs)} in the written files"
-                )
+                return f"column {leaf[1]} had values {_range(ours)}, but has {_range(theirs)} in the written files"
         if None not in (self.checksum, written.checksum) and self.checksum != written.checksum:
             return "the checksums of the rows before and after writing differ"
         return None
 
 
-def _joined(first: Mapping[int, Range | None], second: Mapping[int, Range | None]) -> dict[int, Range | None]:
+def _joined(first: Mapping[Leaf, Range | None], second: Mapping[Leaf, Range | None]) -> dict[Leaf, Range | None]:
     joined = dict(first)
-    for field_id, other in second.items():
-        known = joined.get(field_id, other)
+    for leaf, other in second.items():
+        known = joined.get(leaf, other)
         if known is None or other is None:
-            joined[field_id] = None
+            joined[leaf] = None
         else:
-            joined[field_id] = min(known[0], other[0]), max(known[1], other[1])
+            joined[leaf] = min(known[0], other[0]), max(known[1], other[1])
     return joined
 
 
@@ -191,7 +191,7 @@ def disproof(task: RewriteTask, read: Evidence, written: Evidence, *, rows_read:
             f"row counts differ: {promised} in manifests, {rows_read} read, {rows_deleted} of them deleted, "
             f"{read.rows} written"
         )
-    return read.contradiction(written, {leaf.field_id: leaf.name for leaf in leaf_columns(task.schema)})
+    return read.contradiction(written)
 
 
 class RowProof:
@@ -202,8 +202,8 @@ class RowProof:
         self._columns = len(schema["fields"])
         self._full = level == FULL
         self._rows = self._checksum = 0
-        self._present = {leaf.field_id: 0 for leaf in self._leaves}
-        self._bounds: dict[int, Range | None] = {}
+        self._present = {(leaf.field_id, leaf.name): 0 for leaf in self._leaves}
+        self._bounds: dict[Leaf, Range | None] = {}
 
     def watch(self, batches: Iterable[pa.RecordBatch], enough_bytes: int = 0) -> Iterator[pa.RecordBatch]:
         """Add and yield all rows in their order, with small batches joined into batches of about ``enough_bytes``.
@@ -244,11 +244,12 @@ class RowProof:
         leaves = iter(self._leaves)
         for column in batch.columns:
             for leaf, values in leaf_values(column, leaves):
-                self._present[leaf.field_id] += len(values) - values.null_count
+                key = leaf.field_id, leaf.name
+                self._present[key] += len(values) - values.null_count
                 if leaf.iceberg_type in NUMBERS or leaf.iceberg_type in _TEXTS:
                     found = _least_and_greatest(values)
                     if found is not None:
-                        self._bounds = _joined(self._bounds, {leaf.field_id: found})
+                        self._bounds = _joined(self._bounds, {key: found})
         if self._full:
             self._checksum += row_checksum(batch)
 
@@ -291,33 +292,38 @@ def _proof_of_footer(footer: pq.FileMetaData, counted: Evidence, schema: Mapping
     bounds = dict(counted.bounds)
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     for index, leaf in enumerate(leaf_columns(schema)):
-        if leaf.field_id in counted.present:
+        key = leaf.field_id, leaf.name
+        if key in counted.present:
             continue
         for chunk in (group.column(index) for group in groups):
             statistics = chunk.statistics
             count = chunk.num_values - statistics.null_count
-            present[leaf.field_id] = present.get(leaf.field_id, 0) + count
+            present[key] = present.get(key, 0) + count
             if leaf.iceberg_type in NUMBERS and statistics.has_min_max:
-                bounds = _joined(bounds, {leaf.field_id: (statistics.min_raw, statistics.max_raw)})
+                bounds = _joined(bounds, {key: (statistics.min_raw, statistics.max_raw)})
             elif leaf.is_float and count:  # this or another row group of the column has only NaN
-                bounds = _joined(bounds, {leaf.field_id: None})
+                bounds = _joined(bounds, {key: None})
             elif leaf.iceberg_type in _TEXTS and count:
                 known = (_bytes(statistics.min_raw), _bytes(statistics.max_raw)) if statistics.has_min_max else None
-                bounds = _joined(bounds, {leaf.field_id: known})
+                bounds = _joined(bounds, {key: known})
     return Evidence(footer.num_rows, present, bounds, None)
 
 
 def _counted(path: str, footer: pq.FileMetaData, schema: Mapping[str, Any], storage: Storage) -> Evidence:
     """Evidence of the columns without statistics (uuids, some floats), which are read."""
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    leaves = enumerate(leaf_columns(schema))
-    unmeasured = [leaf for i, leaf in leaves if any(group.column(i).statistics is None for group in groups)]
-    fields = fields_with(schema["fields"], {leaf.field_id for leaf in unmeasured})
+    leaves = leaf_columns(schema)
+    unmeasured = {
+        leaf.field_id for i, leaf in enumerate(leaves) if any(group.column(i).statistics is None for group in groups)
+    }
+    fields = fields_with(schema["fields"], unmeasured)
     read = RowProof({**schema, "fields": fields}, COUNTS)
     if unmeasured:
         with storage.open_input(path) as stream:
             file = pq.ParquetFile(stream, metadata=footer, page_checksum_verification=True)
-            for batch in file.iter_batches(columns=[leaf.parquet_path for leaf in unmeasured]):
+            for batch in file.iter_batches(
+                columns=[leaf.parquet_path for leaf in leaves if leaf.field_id in unmeasured]
+            ):
                 read.add(batch)
     return read.evidence
 
@@ -390,8 +396,9 @@ def _bits(array: pa.Array) -> pa.Array:
         return pc.add(pc.list_element(pairs, 0), _mixed(pc.list_element(pairs, 1)))
     if pa.types.is_boolean(kind):
         return array.cast(pa.uint8()).cast(_U64)
-    narrow = kind.bit_width == 32
-    return (array.view(pa.int32()).cast(pa.int64()) if narrow else array.view(pa.int64())).view(_U64)
+    if kind.bit_width < 64:  # of narrow integers, only a variant has 8 or 16 bits
+        return array.view(f"int{kind.bit_width}").cast(pa.int64()).view(_U64)
+    return array.view(pa.int64()).view(_U64)
 
 
 def _of_bytes(array: pa.Array) -> pa.Array:

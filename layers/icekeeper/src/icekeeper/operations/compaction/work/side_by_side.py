@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from icekeeper.errors import StorageError
 from icekeeper.machine.metering import WorkThreads
+from icekeeper.row_group_copy.annotations import with_annotations
 from icekeeper.row_group_copy.footer import (
     FRAME,
     MAGIC,
@@ -193,6 +194,7 @@ def side_by_side_writer(sink: Any, table: pa.Table, options: Mapping[str, Any], 
     except CannotCopy:
         return None
     model.row_groups, model.num_rows = [], 0
+    model.schema = with_annotations(model.schema, table.schema)
     return SideBySideWriter(sink, options, cores, model)
 
 

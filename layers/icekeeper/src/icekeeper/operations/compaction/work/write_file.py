@@ -224,8 +224,7 @@ class RowGroupWriter(Protocol):
 def row_group_writer(sink: Any, first: pa.Table, options: Mapping[str, Any]) -> RowGroupWriter:
     """A writer whose first table will be ``first``; ``options`` are those of ``ParquetWriter``."""
     cores = task_cores()
-    is_large = first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES
-    if cores > 1 and is_large and not is_annotated(first.schema):
+    if cores > 1 and first.num_columns > 1 and first.nbytes >= _WORTH_THREADS_BYTES:
         # Imported here, so that tasks with small files or a single core start without it and without Thrift.
         from icekeeper.operations.compaction.work.side_by_side import side_by_side_writer
 
