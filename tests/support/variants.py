@@ -7,9 +7,11 @@ objects; PyArrow reads the bytes.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from support.deletes import create_by_region
 from support.java_writer import JavaTables
 from support.maintained_table import MaintainedTable, local_path
 from support.plans import data_file
-from support.v3 import commit_files, data_files, upgrade
+from support.v3 import Lineage, commit_files, data_files, lineage, upgrade
 
 FIELDS: Sequence[Mapping[str, Any]] = (
     {"id": 3, "name": "v", "required": False, "type": "variant"},
@@ -50,7 +52,10 @@ _VALUES = (
     "('[' || i || ', \"mixed\", {\"a\": [true, null]}]')::JSON::VARIANT",
     "i::VARIANT",
     "('text ' || i)::VARIANT",
-    "{'d': DATE '2024-02-29', 't': TIMESTAMP '2024-02-29 12:34:56.789', 'e': ('x' || i)::BLOB}::VARIANT",
+    """{'d': DATE '2024-02-29', 'e': ('x' || i)::BLOB, 'f': 1.5::FLOAT, 'i': 7::TINYINT, 'j': (-300)::SMALLINT,
+        'k': i::INTEGER, 'm': TIME '12:34:56', 'n': '2024-02-29 12:34:56.123456'::TIMESTAMP_NS, 'o': i > 5,
+        'p': 1.25::DECIMAL(9, 2), 'q': 2.5::DECIMAL(30, 1), 't': TIMESTAMP '2024-02-29 12:34:56.789',
+        'u': UUID '14356341-f63f-429c-9c33-51d1f5a769af'}::VARIANT""",
     "{'a': i, 'b': 'more', 'z': {'y': i::DOUBLE / 3}}::VARIANT",
 )
 SHREDDINGS: Mapping[str, str | None] = {
@@ -59,6 +64,8 @@ SHREDDINGS: Mapping[str, str | None] = {
     "lists": "STRUCT(c BIGINT[], a VARCHAR)",
     "nested": "STRUCT(a STRUCT(b DECIMAL(9,1)), c BIGINT[])",
     "text": "VARCHAR",
+    "types": "STRUCT(d DATE, e BLOB, f FLOAT, i TINYINT, j SMALLINT, k INTEGER, m TIME, n TIMESTAMP_NS, o BOOLEAN,"
+    " p DECIMAL(9, 2), q DECIMAL(30, 1), t TIMESTAMP, u UUID)",
 }
 """How a file stores its variants → the typed columns; ``plain``: only ``metadata`` and ``value``."""
 JAVA_CANNOT_READ = "nested"
@@ -68,9 +75,15 @@ WRITERS = ("arrow", "duckdb")
 where Arrow stores none."""
 
 
-def variant_table(made: MaintainedTable) -> MaintainedTable:
-    """A table by region of two files of ten rows, upgraded from v2: ids 0.. in us and 50.. in eu, without variants."""
+def variant_table(
+    made: MaintainedTable, as_v2: Callable[[MaintainedTable], object] = lambda made: None
+) -> MaintainedTable:
+    """A table by region of two files of ten rows, upgraded from v2: ids 0.. in us and 50.. in eu, without variants.
+
+    ``as_v2`` changes it before the upgrade.
+    """
     create_by_region(made, 1)
+    as_v2(made)
     upgrade(made)
 
     def evolve(document: dict[str, Any]) -> None:
@@ -168,9 +181,16 @@ _PATHS = ("v", "v.a", "v.a.b", "v.b", "v.c[1]", "v.z.y", "s.x", "s.x.a", "l[1].b
 def seen_by_duckdb(table: MaintainedTable) -> Counter[tuple[Any, ...]]:
     """The id of each row, and each path's text and type; DuckDB applies the deletes."""
     columns = ", ".join(f"({path})::VARCHAR, variant_typeof(({path})::VARIANT)" for path in _PATHS)
-    with duckdb_child.connect(None) as connection:
-        query = f"SELECT id, region, {columns} FROM iceberg_scan('{table.metadata_location}')"
-        return Counter(connection.execute(query).fetchall())
+    query = f"SELECT id, region, {columns} FROM iceberg_scan('{table.metadata_location}')"
+    return Counter(_iceberg().execute(query).fetchall())
+
+
+@functools.cache
+def _iceberg() -> Any:
+    """DuckDB with its extension for Iceberg, in this process."""
+    connection = duckdb_child.connect(None)
+    connection.execute("SET enable_external_file_cache = false")  # tests put other bytes under the same name
+    return connection
 
 
 def seen_by_java(table: MaintainedTable, tables: JavaTables) -> dict[int, str]:
@@ -180,7 +200,8 @@ def seen_by_java(table: MaintainedTable, tables: JavaTables) -> dict[int, str]:
 
 def stored(table: MaintainedTable) -> dict[int, str]:
     """Id → the bytes of every part of the variants in the row's data file, without deleted rows."""
-    alive = {row[0] for row in seen_by_duckdb(table)}
+    query = f"SELECT id FROM iceberg_scan('{table.metadata_location}')"
+    alive = {row_id for (row_id,) in _iceberg().execute(query).fetchall()}
     tables = (pq.ParquetFile(local_path(file.file_path)).read() for file in data_files(table))
     rows = (row for found in tables for row in found.to_pylist() if row["id"] in alive)
     return {row["id"]: repr([_held(row.get(column["name"])) for column in FIELDS]) for row in rows}
@@ -198,3 +219,18 @@ def annotated(path: str) -> Collection[str]:
     with duckdb.connect() as connection:
         described = connection.execute(f"DESCRIBE FROM '{local_path(path)}'").fetchall()
     return {name for name, kind, *_ in described if "VARIANT" in kind}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What no operation may change."""
+
+    rows: Counter[tuple[Any, ...]]
+    stored: dict[int, str]
+    lineage: Lineage
+
+    @classmethod
+    def of(cls, table: MaintainedTable) -> Kept:
+        found = stored(table)
+        ids = Counter({row: count for row, count in lineage(table).items() if row[0] in found})
+        return cls(seen_by_duckdb(table), found, ids)
