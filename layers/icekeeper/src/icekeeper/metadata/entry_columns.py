@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from itertools import accumulate, repeat
+from itertools import repeat
 from typing import Any, TypeAlias, TypeVar
 
 from icekeeper.metadata.avro_files import is_field, record_of, structure
@@ -197,10 +197,8 @@ def made(kind: type[_T], count: int, fields: Iterable[tuple[Callable[[_T, Any], 
     return objects
 
 
-SPAN = (-1, -2)
-"""Used in place of field ids of an entry: the positions where the entry begins and ends."""
-LATE = -3
-"""Used in place of a field id of a file: the stretch of its late fields."""
+LATE, WHOLE = -1, -2
+"""Used in place of a field id of a file, one of them: the bytes of its late fields as a stretch, or of all fields."""
 
 NUMBER = frozenset({"int", "long"})
 TEXT = frozenset({"string", "enum"})
@@ -257,12 +255,13 @@ def entry_columns(
             steps.append(EntryStep(-1, *_present(types, field["type"])))
         if late and LATE in slots:
             stretch = Stretch(slots[LATE], len(steps) + late[0], len(steps) + late[-1])
+        if WHOLE in slots:
+            stretch = Stretch(slots[WHOLE], len(steps), len(steps) + len(record["fields"]) - 1)
         steps += [field_step(part, FILE_FIELDS | LATE_FIELDS) for part in record["fields"]]
     between = record["fields"][late[0] : late[-1] + 1] if late else []
     missing = frozenset(field_id for field_id in slots if field_id >= 0) - found
     empty = [b"" if field_id == LATE else None for field_id in slots]
-    span = (slots[SPAN[0]], slots[SPAN[1]]) if SPAN[0] in slots else None
-    return EntryReader(steps, empty, types, stretch, span, missing, LateReader.of(types, between))
+    return EntryReader(steps, empty, types, stretch, missing, LateReader.of(types, between))
 
 
 def _position(data: bytes, at: int) -> tuple[int, int]:
@@ -416,18 +415,16 @@ class EntryReader:
         empty: list[Any],
         types: AvroTypes,
         stretch: Stretch | None = None,
-        span: tuple[int, int] | None = None,
         missing: frozenset[int] = frozenset(),
         late: LateReader | None = None,
     ) -> None:
         """``empty``: the values (at least two) of an entry without any of the fields.
 
-        ``span``: the slots for the positions in the block where an entry begins and ends.
         ``missing``: the ids of wanted fields that the manifests do not have.
         ``late``: ``None`` if the late fields are not encoded as in the specification.
         """
         self.missing, self.late = missing, late
-        self._steps, self._empty, self._types, self._stretch, self._span = tuple(steps), empty, types, stretch, span
+        self._steps, self._empty, self._types, self._stretch = tuple(steps), empty, types, stretch
         self._values: list[tuple[int, Callable[[bytes], Any]]] = []
         for number, step in enumerate(steps):
             if stretch is not None and number == stretch.first:
@@ -438,8 +435,7 @@ class EntryReader:
         if stretch is not None:  # a slot for its beginning, and a further slot for its end
             self._walks.insert(stretch.last + 1, (len(empty), _position))
             self._walks.insert(stretch.first, (stretch.slot, _position))
-        # The first group is the whole entry.
-        self._groups = range(2, 2 + len(self._values))
+        self._groups = range(1, 1 + len(self._values))
         self._layouts: list[dict[bytes, None]] = [{} for _ in steps]
         self._walked = self._noted = self._lessons = 0
         self._has_news = False
@@ -449,8 +445,8 @@ class EntryReader:
         """The values of the first ``count`` entries of a block, slot by slot, and the position after them."""
         if self._pattern is not None and len(data) <= _MOST_BLOCK_BYTES:
             found = self._pattern.findall(data)
-            # From an entry of another layout on, the rest of the block matches as a single entry without bytes.
-            if found and len(found) == count and sum(len(entry[0]) for entry in found) == len(data):
+            # From an entry of another layout on, the rest of the block matches as a single entry.
+            if found and len(found) == count and not found[-1][-1]:
                 return self._columns(found), len(data)
         rows: list[Sequence[Any]] = []
         at = 0
@@ -462,25 +458,19 @@ class EntryReader:
     def _read(self, data: bytes, at: int) -> tuple[list[Any], int]:
         """An entry, and the position after it."""
         found = None if self._pattern is None else self._pattern.match(data, at)
-        if found is None or found[1] is None:
-            values, end = self._walk(data, at)
-        else:
-            values, end = self._empty.copy(), found.end()
-            for (slot, decode), encoded in zip(self._values, found.group(*self._groups), strict=True):
-                values[slot] = decode(encoded)
-        if self._span is not None:
-            values[self._span[0]], values[self._span[1]] = at, end
-        return values, end
+        if found is None or found[self._groups.stop]:
+            return self._walk(data, at)
+        values = self._empty.copy()
+        for (slot, decode), encoded in zip(self._values, found.group(*self._groups), strict=True):
+            values[slot] = decode(encoded)
+        return values, found.end()
 
     def _columns(self, found: Sequence[tuple[bytes, ...]]) -> list[Sequence[Any]]:
-        """The values of entries; ``found`` has the bytes of each entry and of its fields."""
-        whole, *fields = zip(*found, strict=True)
+        """The values of entries; ``found`` has the bytes of the fields of each, and of a rest, which is empty."""
+        *fields, _ = zip(*found, strict=True)
         columns: list[Sequence[Any]] = [[value] * len(found) for value in self._empty]
         for (slot, decode), encoded in zip(self._values, fields, strict=True):
             columns[slot] = encoded if decode is bytes else [*map(decode, encoded)]
-        if self._span is not None:
-            ends = [*accumulate(map(len, whole))]
-            columns[self._span[0]], columns[self._span[1]] = [0, *ends[:-1]], ends
         return columns
 
     def _walk(self, data: bytes, at: int) -> tuple[list[Any], int]:
@@ -525,7 +515,7 @@ class EntryReader:
             self._lessons, self._pattern = _MOST_LESSONS, None
             return
         # Matches an entry of a known layout, or the whole rest, so that no match begins inside an entry.
-        self._pattern = re.compile(b"(%b)|.+" % b"".join(parts), re.DOTALL)
+        self._pattern = re.compile(b"%b|(.+)" % b"".join(parts), re.DOTALL)
 
 
 # Encoded values as regular expressions.

@@ -7,6 +7,7 @@ are plain picklable values.
 from __future__ import annotations
 
 import itertools
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,9 +114,14 @@ def split_entries(task: SplitTask, read: ReadBytes | None = None) -> Iterator[tu
     ``read``: how the planning process reads manifests; a worker reads them from the store.
     """
     waiting: dict[int, list[tuple[Place, StoredEntry]]] = defaultdict(list)
+    lanes: dict[Place, int | None] = {}  # None: a bound divides the partition
     try:
         for place, entry in _entries(task.kind, task.manifests, read or Storage(task.kind.io_properties).read):
-            lane = task.first_lane + bisect_right(task.bounds, _key(place, entry))
+            if place not in lanes:
+                first, last = (bisect_right(task.bounds, (place, end, "")) for end in (-math.inf, math.inf))
+                lanes[place] = task.first_lane + first if first == last else None
+            if (lane := lanes[place]) is None:
+                lane = task.first_lane + bisect_right(task.bounds, _key(place, entry))
             waiting[lane].append((place, entry))
             if len(waiting[lane]) >= _PART_ENTRIES:
                 yield lane, _columns(waiting.pop(lane))
