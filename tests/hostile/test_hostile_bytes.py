@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,27 @@ def test_the_limit_counts_all_parts_of_a_file(monkeypatch: pytest.MonkeyPatch) -
     assert [len(limits.unpack("deflate", part)) for _ in range(2)] == [MB, MB]
     with pytest.raises(MetadataUnreadable):
         limits.unpack("deflate", part)
+
+
+@given(st.binary(max_size=300), st.integers(1, 999), st.integers(0, 9), st.integers(0, 4), st.data())
+def test_deflate_unpacks_as_zlib_unpacks_it(
+    part: bytes, repeated: int, level: int, strategy: int, data: st.DataObject
+) -> None:
+    """Damaged bytes too, except that libdeflate may accept what zlib refuses."""
+    plain = part * repeated
+    packing = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS, 9, strategy)
+    packed = bytearray(packing.compress(plain) + packing.flush())
+    assert FileLimits("f").unpack("deflate", bytes(packed)) == plain
+    del packed[data.draw(st.integers(1, len(packed))) :]
+    packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+    stream = zlib.decompressobj(-zlib.MAX_WBITS)
+    with suppress(zlib.error):
+        found = stream.decompress(bytes(packed))
+        if stream.eof:
+            assert FileLimits("f").unpack("deflate", bytes(packed)) == found
+        else:
+            with pytest.raises(ValueError, match="damaged"):
+                FileLimits("f").unpack("deflate", bytes(packed))
 
 
 @pytest.mark.parametrize(
