@@ -289,9 +289,13 @@ def test_local_paths_work_in_every_spelling(tmp_path: Path, spelled: Callable[[s
     storage.write(f"{location}/data/a#b?c%20d.parquet", b"x")
     assert (tmp_path / "t/data/a#b?c%20d.parquet").read_bytes() == b"x"
     (item,) = storage.list(location)
-    assert item.path == f"{location}/data/a#b?c%20d.parquet"
+    (unread,) = storage.list_unread(location)
+    assert item.path == unread.path == f"{location}/data/a#b?c%20d.parquet"
+    assert unread.read() == item
+    (gone,) = storage.list_unread(location)
     assert storage.size(item.path) == 1
     assert storage.delete([item.path]).deleted == (item.path,)
+    assert gone.read() is None
     assert list(storage.list(location)) == []
 
 
@@ -302,6 +306,7 @@ def test_symbolic_links_are_neither_listed_nor_followed_and_a_folder_is_not_dele
     (tmp_path / "t/folder").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "t/file").symlink_to(tmp_path / "elsewhere/a")
     assert list(Storage({}).list(str(tmp_path / "t"))) == []
+    assert list(Storage({}).list_unread(str(tmp_path / "t"))) == []
     report = Storage({}).delete([str(tmp_path)])
     assert (report.deleted, report.failed) == ((), {str(tmp_path): os.strerror(21)})
 

@@ -82,13 +82,13 @@ def table(local_catalog: SqlCatalog, tmp_path: Path) -> StagedTable:
 def listings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The listed prefixes."""
     seen: list[str] = []
-    original = Storage.list
+    original = Storage.list_unread
 
     def counted(self: Storage, prefix: str) -> Any:
         seen.append(prefix)
         return original(self, prefix)
 
-    monkeypatch.setattr(Storage, "list", counted)
+    monkeypatch.setattr(Storage, "list_unread", counted)
     return seen
 
 

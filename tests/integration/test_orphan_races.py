@@ -17,7 +17,7 @@ from icekeeper.errors import StorageError
 from icekeeper.model import TableName
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
-from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.listing import Listed, ListedObject
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.maintained_table import (
@@ -154,7 +154,7 @@ def test_an_empty_listing_does_not_prove_that_there_is_no_newer_head(
     three_appends: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """boto3 reads a proxy's page, or an answer without a body, with status 200 as an empty listing."""
-    monkeypatch.setattr(Storage, "list", lambda self, prefix: iter(()))
+    monkeypatch.setattr(Storage, "list_unread", lambda self, prefix: iter(()))
     before = three_appends.files()
     outcome = three_appends.run(Operation.EXPIRE_SNAPSHOTS)
     assert (outcome.status.value, before - three_appends.files()) == ("refused", set())
@@ -189,13 +189,13 @@ def test_orphans_of_any_name_are_removed_and_counted_once(three_appends: Maintai
     strange = Path(os.fsdecode(os.path.join(os.fsencode(table.folder / "data"), b"\xff\xfe.parquet")))
     strange.write_bytes(b"x")
     grow_old([strange])
-    listing = Storage.list
+    listing = Storage.list_unread
 
-    def twice(self: Storage, prefix: str) -> Iterator[ListedObject]:
+    def twice(self: Storage, prefix: str) -> Iterator[Listed]:
         found = list(listing(self, prefix))
         return iter([*found, *reversed(found)])
 
-    with mock.patch.object(Storage, "list", twice):
+    with mock.patch.object(Storage, "list_unread", twice):
         outcome = table.run(Operation.REMOVE_ORPHANS)
     assert (outcome.status, outcome.summary) == (Status.SUCCEEDED, f"removed {len(names)} orphan file(s)")
     assert {*map(normalise, outcome.files_deleted)} == {*map(normalise, orphans)}

@@ -28,7 +28,7 @@ from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.state.staging import LoadOrigin, LoadState, StagedLoad, StagingStore
 from icekeeper.state.store import Pin, PinKind
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.listing import Listed
 from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.deletes import commit_deletes, create_by_region, position_delete
@@ -521,13 +521,13 @@ def test_files_of_every_attempt_are_protected_and_later_cleaned_from_the_record(
     assert [path for path in (first, *others, beyond) if not held.hold(path)] == []
     assert set(map(normalise, table.run(Operation.REMOVE_ORPHANS).files_deleted)) == strangers
     listed: list[str] = []
-    inner = Storage.list
+    inner = Storage.list_unread
 
-    def watched(self: Storage, folder: str) -> Iterator[ListedObject]:
+    def watched(self: Storage, folder: str) -> Iterator[Listed]:
         listed.append(folder)
         return inner(self, folder)
 
-    monkeypatch.setattr(Storage, "list", watched)
+    monkeypatch.setattr(Storage, "list_unread", watched)
     assert set(deleted(later(table))) == {first, *others}
     assert listed == [table.metadata.metadata_directory], "for newer heads of the table"
     assert table.unreferenced() == {beyond}

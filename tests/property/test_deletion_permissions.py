@@ -164,12 +164,12 @@ def listing(
     """The store changes the listing of the table's folders."""
 
     def script(patch: pytest.MonkeyPatch, world: World) -> None:
-        lists = Storage.list
+        lists = Storage.list_unread
 
         def listed(storage: Storage, prefix: str) -> Iterator[ListedObject]:
-            return iter(change(world, list(lists(storage, prefix))))
+            return iter(change(world, [read for file in lists(storage, prefix) if (read := file.read())]))
 
-        patch.setattr(Storage, "list", listed)
+        patch.setattr(Storage, "list_unread", listed)
 
     return script
 

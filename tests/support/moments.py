@@ -21,7 +21,7 @@ from icekeeper.operations.orphans import remove_orphans as compare_listing
 from icekeeper.report import activity
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.table_memory import TableMemory
-from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.listing import Listed
 from icekeeper.storage.storage import Storage
 
 
@@ -109,13 +109,13 @@ def _any_of(
 
 @contextmanager
 def _after_listing(comes: Callable[[], None]) -> Iterator[None]:
-    original = Storage.list
+    original = Storage.list_unread
 
-    def to_its_end(found: Iterator[ListedObject]) -> Iterator[ListedObject]:
+    def to_its_end(found: Iterator[Listed]) -> Iterator[Listed]:
         yield from found
         comes()
 
-    with mock.patch.object(Storage, "list", lambda self, prefix: to_its_end(original(self, prefix))):
+    with mock.patch.object(Storage, "list_unread", lambda self, prefix: to_its_end(original(self, prefix))):
         yield
 
 

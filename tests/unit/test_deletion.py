@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +20,7 @@ from icekeeper.deletion import referenced_paths
 from icekeeper.deletion.neighbours import StrayMetadata, is_past, refuse_other_head, without_authority
 from icekeeper.deletion.other_tables import LimitedLooks
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
-from icekeeper.errors import OperationRefused, StorageError
+from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
 from icekeeper.machine.clock import in_limited_time
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import render_document
@@ -28,6 +28,7 @@ from icekeeper.model import TableName
 from icekeeper.pass_context.metadata_files import newer_metadata
 from icekeeper.state.claims import CutOff
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import authority, merged_spelling, normalise
 from icekeeper.storage.storage import Storage
 from support.scans import PreparedCatalog
@@ -299,6 +300,28 @@ def test_referenced_paths_equal_a_set_of_normalised_paths(added: list[str], quer
         assert (path in kept) == (_key(path) in keys)
         assert kept.has_prefix_mismatch(path) == (without_authority(_key(path)) in elsewhere)
     assert len(kept) == len(keys)
+    listed = [ListedObject(path, 1, 1) for path in queried]
+    assert kept.unreferenced(listed) == [found for found in listed if _key(found.path) not in keys]
+
+
+@given(st.lists(PATHS, max_size=8), st.lists(PATHS, max_size=8))
+def test_expected_paths_that_no_listing_shows_are_missing(expected: list[str], listed: list[str]) -> None:
+    kept, home = ReferencedPaths(HOME), f"{HOME}/"
+    kept.expect(expected)
+    objects, here, keys = [ListedObject(p, 1, 1) for p in listed], set(map(_key, listed)), set(map(_key, expected))
+    assert kept.unreferenced(objects) == [found for found in objects if _key(found.path) not in keys]
+    assert len(kept.unlisted()) == len({key for key in keys - here if key.startswith(home)})
+
+
+def test_paths_that_were_read_before_an_error_are_referenced() -> None:
+    def paths() -> Iterator[str]:
+        yield from (f"{HOME}/data/{number}" for number in range(10_003))
+        raise MetadataUnreadable("a manifest is damaged")
+
+    kept = ReferencedPaths(HOME)
+    with pytest.raises(MetadataUnreadable):
+        kept.update(paths())
+    assert len(kept) == 10_003
 
 
 def _key(path: str) -> str:

@@ -22,12 +22,12 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import (
     FolderNames,
     PathSet,
+    any_spelling,
     authority,
     compared,
     is_under,
     may_be_under,
     merged_spelling,
-    merged_spellings,
     normalise,
     real_path,
 )
@@ -108,7 +108,7 @@ def test_an_expiry_plans_with_a_single_look_at_each_file(tmp_path: Path, looks: 
 OBJECTS = ["s3://b/t", "s3a://b", "s3://b//t/", "s3://b/%41", "s3://b/t/..", "hdfs://h:1/t", "gs:/", "s3:/", "s3:"]
 LOCAL = ["/t", "/", "//t", "file:///t", "file:/t/.x", "", ".", "/t/%2541", "/t/./u"]
 FOLDERS = st.sampled_from([*OBJECTS, *LOCAL])
-NAMES = st.sampled_from(["f", "a b", "a%20b", "%41", "..", ".", ".f", "", "é", "\udcff", "a:b", "s3:"])
+NAMES = st.sampled_from(["f", "fg", "a b", "a%20b", "%41", "..", ".", ".f", "", "é", "\udcff", "a:b", "s3:", "a\\b"])
 
 
 @given(st.lists(st.tuples(FOLDERS, NAMES), max_size=5))
@@ -116,6 +116,8 @@ def test_many_paths_of_a_folder_are_normalised_like_each_alone(drawn: list[tuple
     names, paths = FolderNames(), [f"{folder}/{name}" for folder, name in drawn] + [name for _, name in drawn]
     for _ in range(10):
         assert [names.normal(path) for path in paths] == [normalise(path) for path in paths]
+        for some in (paths, *([path] for path in paths)):  # a path alone is not read as awkward as its neighbours
+            assert names.spellings(some) == [any_spelling(path) for path in some]
 
 
 def test_a_link_among_many_files_is_resolved(tmp_path: Path) -> None:
@@ -128,6 +130,9 @@ def test_a_link_among_many_files_is_resolved(tmp_path: Path) -> None:
     paths = [f"{tmp_path}/t/{number}.parquet" for number in range(20)] + [f"{tmp_path}/t/link.parquet"]
     names = FolderNames()
     assert [names.normal(path) for path in paths] == [*(f"{real}/{n}.parquet" for n in range(20)), str(other)]
+    real_paths = [path.replace("/t/", "/real/") for path in paths]
+    for some in (paths, real_paths):
+        assert FolderNames().spellings(some) == names.spellings(some) == [names.normal(path) for path in paths]
     listed = [ListedObject(path, 1, 1) for path in (str(other), f"{real}/3.parquet", f"{real}/orphan.parquet")]
     kept = ReferencedPaths(str(real), paths)
     assert [found.path for found in kept.unreferenced(listed)] == [f"{real}/orphan.parquet"]
@@ -159,11 +164,11 @@ def test_every_layout_of_a_folder_has_the_folder_as_its_root() -> None:
 def test_roots_are_reported_once() -> None:
     footprint = Footprint()
     for number in range(3):
-        footprint.see(f"s3://b/t/data/p={number}/f")
+        footprint.see([f"s3://b/t/data/p={number}/f"])
     assert footprint.news() == {"s3://b/t/data"}
-    footprint.see("s3://b/t/data/p=7/f")
+    footprint.see(["s3://b/t/data/p=7/f"])
     assert footprint.news() == set()
-    footprint.see("s3://c/x/f")
+    footprint.see(["s3://c/x/f"])
     assert footprint.news() == {"s3://c/x"}
     assert footprint.roots() == {"s3://b/t/data", "s3://c/x"}
 
@@ -171,9 +176,9 @@ def test_roots_are_reported_once() -> None:
 def test_hashes_of_earlier_versions_are_recognised_in_the_data_folder() -> None:
     footprint = Footprint()
     for folder in ("1f3a99c0", "12345678/day=1", "zZ3_-a", "2026/01"):
-        footprint.see(f"s3a://b/t/data/{folder}/f", ("s3://b/t/data",))
+        footprint.see([f"s3a://b/t/data/{folder}/f"], ("s3://b/t/data",))
     assert footprint.roots() == {"s3://b/t/data"}
-    footprint.see("s3://b/t/database/1f3a99c0/f", ("s3://b/t/data",))
+    footprint.see(["s3://b/t/database/1f3a99c0/f"], ("s3://b/t/data",))
     assert footprint.roots() == {"s3://b/t/data", "s3://b/t/database/1f3a99c0"}
 
 
@@ -197,7 +202,7 @@ def test_a_folder_with_more_than_data_is_not_a_root_of_everything_below(
 def test_too_many_roots_become_the_whole_store() -> None:
     footprint = Footprint()
     for number in range(1_500):
-        footprint.see(f"s3://b/t/{number}x/f")
+        footprint.see([f"s3://b/t/{number}x/f"])
     assert "s3://b" in footprint.roots()
     assert len(footprint.roots()) <= 1_001
 
@@ -255,7 +260,7 @@ def test_a_folder_in_another_spelling_protects_its_files(protected: str, listed:
 
 @pytest.mark.parametrize("path", ["s3://b/t/f", "s3://b/t/.f", "s3://b", "/w/t/.f", "/w/a\\b", "gs://b/t/a..b"])
 def test_a_path_with_a_single_spelling_is_unchanged(path: str) -> None:
-    assert (merged_spelling(path), merged_spellings([path])) == (path, [path])
+    assert merged_spelling(path) == path
 
 
 # Real paths of local files, and the cache of folders.

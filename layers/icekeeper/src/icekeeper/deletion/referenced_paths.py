@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
+from itertools import islice, repeat
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.deletion.neighbours import behind_authority
-from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import FolderNames, any_spelling, authority, merged_spellings
+from icekeeper.storage.listing import Listed
+from icekeeper.storage.paths import FolderNames, any_spelling, authority
 
 # After this many new hashes the set is sorted and deduplicated, because many manifests may name the same path.
 _UNSORTED = 1_000_000
@@ -58,8 +60,7 @@ class Hashes:
         missing, places = self._search(values)
         if self._found is None:
             self._found = bytearray(len(self._sorted))
-        for place in places.to_pylist():
-            self._found[place] = 1
+        deque(map(self._found.__setitem__, places.to_pylist(), repeat(1)), maxlen=0)
         return missing
 
     def never_found(self) -> Iterable[int]:
@@ -147,19 +148,20 @@ class ReferencedPaths:
         self._take(paths, self._expect)
 
     def _take(self, paths: Iterable[str], add: Callable[[Sequence[str]], None]) -> None:
-        names, some = FolderNames(), list[str]()
-        try:
-            for path in paths:
-                some.append(names.normal(path))
-                if len(some) >= _AT_ONCE:
-                    add(merged_spellings(some))
-                    some = []
-        finally:  # keep the paths that were read before an error
-            add(merged_spellings(some))
+        names, rest, is_over = FolderNames(), iter(paths), False
+        while not is_over:
+            some: list[str] = []
+            try:
+                some.extend(islice(rest, _AT_ONCE))
+            finally:  # keep the paths that were read before an error
+                add(names.spellings(some))
+            is_over = len(some) < _AT_ONCE
 
     def _expect(self, normals: Sequence[str]) -> None:
-        self._expected.add(self._hash(normal) for normal in normals if normal.startswith(self._listed))
-        self._add([normal for normal in normals if not normal.startswith(self._listed)])
+        expected = [normal for normal in normals if normal.startswith(self._listed)]
+        self._expected.add(map(self._hash, expected))
+        if len(expected) < len(normals):
+            self._add([normal for normal in normals if not normal.startswith(self._listed)])
 
     def _add(self, normals: Sequence[str]) -> None:
         self._here.add(map(self._hash, normals))
@@ -193,10 +195,9 @@ class ReferencedPaths:
         """The expected paths that :meth:`unreferenced` did not see in the listing."""
         return UnlistedPaths(self._expected.never_found(), self._hash)
 
-    def unreferenced(self, listed: Sequence[ListedObject]) -> list[ListedObject]:
-        """The listed objects that are not referenced."""
-        names = FolderNames(of_listed=True)
-        normals = merged_spellings([names.normal(found.path) for found in listed])
+    def unreferenced(self, listed: Sequence[Listed]) -> list[Listed]:
+        """The listed files that are not referenced."""
+        normals = FolderNames(of_listed=True).spellings([found.path for found in listed])
         hashes = array("q", map(self._hash, normals))
         left = self._expected.find(hashes)
         rest = array("q", (hashes[place] for place in left))

@@ -40,7 +40,7 @@ from icekeeper.report.outcome import (
     succeeded,
 )
 from icekeeper.state.store import StateStore
-from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.listing import Listed, ListedObject
 from icekeeper.storage.paths import may_be_under, normalise
 from icekeeper.storage.storage import FileSource, ListedLocations, Storage
 
@@ -207,7 +207,7 @@ def _know_references(
 
 
 def _assign_to_tables(
-    objects: Iterable[ListedObject],
+    objects: Iterable[Listed],
     tables: CatalogTables,
     searches: Mapping[TableName, _TableSearch],
     outside: _Outside,
@@ -221,12 +221,12 @@ def _assign_to_tables(
     )
     rest = iter(objects)
     while some := list(islice(rest, _AT_ONCE)):
-        of_searches: defaultdict[TableName, list[ListedObject]] = defaultdict(list)
-        of_others: list[ListedObject] = []
+        of_searches: defaultdict[TableName, list[Listed]] = defaultdict(list)
+        of_others: list[Listed] = []
         for found in some:
             owners = locations.tables_around(found.path)
-            if not owners:
-                outside.add(found)
+            if not owners and (read := found.read()) is not None:
+                outside.add(read)
             searched = [owner for owner in owners if owner in searches]
             for owner in searched:  # the deletion refuses tables that share a location
                 of_searches[owner].append(found)

@@ -261,7 +261,10 @@ def decode_live_paths(data: bytes, path: str) -> Iterator[list[str]]:
     opened = open_avro(data, path)
     reader = _entry_reader(opened, (0,), (100,), (0, 100))
     for (statuses, paths), _ in opened.blocks(reader.read_block):
-        yield [path for status, path in zip(statuses, paths, strict=True) if status != _DELETED]
+        if _DELETED in statuses:
+            yield [path for status, path in zip(statuses, paths, strict=True) if status != _DELETED]
+        else:
+            yield list(paths)
 
 
 def decode_identities(data: bytes, manifest: ManifestFile) -> Iterator[tuple[FileKey, FileIdentity]]:

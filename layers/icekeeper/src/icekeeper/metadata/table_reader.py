@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TypeAlias
 
 from icekeeper.errors import MetadataUnreadable, StorageError
@@ -55,8 +56,8 @@ class TableReader:
 
     metadata: TableMetadata
     read: ReadBytes
-    on_live_file: Callable[[str], None] | None = None
-    """Called with paths of live data and delete files, at least one path of each folder."""
+    on_live_files: Callable[[Sequence[str]], None] | None = None
+    """Called with paths of live data and delete files."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         """The snapshot's manifests, from its manifest list or from the inline list of v1."""
@@ -108,13 +109,14 @@ class TableReader:
 
     def live_paths(self, manifests: Iterable[ManifestFile]) -> Iterator[str]:
         """The path of every live entry of every manifest."""
-        on_live_file = self.on_live_file
+        return chain.from_iterable(self._live_paths(manifests))
+
+    def _live_paths(self, manifests: Iterable[ManifestFile]) -> Iterator[list[str]]:
         for manifest, data in self.contents(manifests):
             for paths in decode_live_paths(data, manifest.manifest_path):
-                if on_live_file is not None:
-                    for path in {path[: path.rfind("/")]: path for path in paths}.values():
-                        on_live_file(path)
-                yield from paths
+                if self.on_live_files is not None:
+                    self.on_live_files(paths)
+                yield paths
 
     def identities(
         self, manifests: Iterable[ManifestFile]
@@ -127,7 +129,7 @@ class TableReader:
         """Each manifest with the files that its live entries name, in the order given."""
         for path, data in self._fetch(manifest_paths, "manifest"):
             files = decode_live_files(data, path)
-            yield path, files if self.on_live_file is None else map(self._reported, files)
+            yield path, files if self.on_live_files is None else map(self._reported, files)
 
     def contents(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
         """Each manifest with its bytes, in order.
@@ -147,7 +149,7 @@ class TableReader:
     def _reporting(self, entries: Iterator[ManifestEntry], manifest: ManifestFile) -> Iterator[ManifestEntry]:
         """The entries, after a check that each fits its manifest, because readers disagree on entries that do not
         (rule: refuse-ambiguous-tables)."""
-        on_live_file, holds_data = self.on_live_file, manifest.content is ManifestContent.DATA
+        on_live_files, holds_data = self.on_live_files, manifest.content is ManifestContent.DATA
         for entry in entries:
             file = entry.file
             if (file.content is FileContent.DATA) is not holds_data or file.file_size_in_bytes < 0:
@@ -155,13 +157,13 @@ class TableReader:
                     f"manifest {manifest.manifest_path} of {manifest.content.name} has an entry that does not fit: "
                     f"{file.file_path} has content {file.content.name} and {file.file_size_in_bytes} bytes"
                 )
-            if on_live_file is not None and entry.is_live:
-                on_live_file(entry.file.file_path)
+            if on_live_files is not None and entry.is_live:
+                on_live_files((entry.file.file_path,))
             yield entry
 
     def _reported(self, file: LiveFile) -> LiveFile:
-        if self.on_live_file is not None:
-            self.on_live_file(file.path)
+        if self.on_live_files is not None:
+            self.on_live_files((file.path,))
         return file
 
     def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:
@@ -261,7 +263,7 @@ class References:
         """Paths of the data and delete files in live entries of the manifests."""
         unseen = [manifest for manifest in manifests if manifest.manifest_path not in self.manifests]
         self.manifests.update(manifest.manifest_path for manifest in unseen)
-        yield from reader.live_paths(unseen)
+        return reader.live_paths(unseen)
 
 
 def reachable_files(reader: TableReader, metadata_location: str, references: References | None = None) -> set[str]:

@@ -67,16 +67,17 @@ class Footprint:
         self._roots: set[str] = set()
         self._reported: set[str] = set()
 
-    def see(self, path: str, own: Sequence[str] = ()) -> None:
-        """Note a data or delete file; ``own``: the table's :func:`data_folders`."""
-        folder = path[: path.rfind("/")]
-        if folder in self._folders:
-            return
-        if len(self._folders) > _MOST_ROOTS:
-            self._folders.clear()
-        self._folders.add(folder)
-        root = data_root(path)
-        self._add(next((place for place in own if root.startswith(f"{place}/")), root))
+    def see(self, paths: Iterable[str], own: Sequence[str] = ()) -> None:
+        """Note data and delete files; ``own``: the table's :func:`data_folders`."""
+        seen = self._folders
+        for path in paths:
+            if path[: path.rfind("/")] in seen:
+                continue
+            if len(seen) > _MOST_ROOTS:
+                seen.clear()
+            seen.add(path[: path.rfind("/")])
+            root = data_root(path)
+            self._add(next((place for place in own if root.startswith(f"{place}/")), root))
 
     def add(self, roots: Iterable[str]) -> None:
         """Note roots that workers have seen."""

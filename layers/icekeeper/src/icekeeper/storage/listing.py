@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Full, Queue
 from threading import Event
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 from icekeeper.machine.metering import WorkThreads
 
@@ -36,6 +36,20 @@ class ListedObject:
     etag: str | None = None
     version: str = ""
     """The id of an older version of the object; empty: the current version."""
+
+    def read(self) -> ListedObject:
+        """The object itself, because its size and time are known."""
+        return self
+
+
+class Listed(Protocol):
+    """A file of a listing; its size and time may not have been read yet."""
+
+    @property
+    def path(self) -> str: ...
+
+    def read(self) -> ListedObject | None:
+        """The file with its size and time; ``None``: it is gone."""
 
 
 def known_ms(modified_ms: int) -> int | None:

@@ -9,6 +9,8 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 
 from icekeeper.errors import StorageError
@@ -17,6 +19,7 @@ from icekeeper.storage.paths import split_path
 
 # A folder with more entries than this is walked by a single thread.
 _LEVEL_ENTRIES = 10_000
+_AT_ONCE = 1_000
 # Linux, proc(5): a name below this opens the file or folder of the descriptor, even if its path now names another.
 _DESCRIPTORS = "/proc/self/fd"
 _MAY_HOLD = os.path.isdir(_DESCRIPTORS) and hasattr(os, "O_PATH")
@@ -97,24 +100,43 @@ def new_file(name: str) -> Iterator[str]:
         os.close(opened)
 
 
-def walk(prefix: str) -> Iterator[ListedObject]:
+@dataclass(slots=True)
+class UnreadFile:
+    """A regular file of a folder, whose size and time are read on demand, which takes longer than listing it."""
+
+    path: str
+    _entry: os.DirEntry[str]
+
+    def read(self) -> ListedObject | None:
+        """The file with its size and time; ``None``: it is gone."""
+        return _listed(self.path, self._entry)
+
+
+def unread_files(prefix: str) -> Iterator[UnreadFile]:
     """Every regular file below a folder; paths have the spelling of the prefix.
 
-    Symbolic links are neither listed nor followed.  Missing folders, and files that were deleted during the walk, are
-    skipped.
+    Symbolic links are neither listed nor followed.  Missing folders, and files that are deleted while their folder is
+    listed, are skipped.
 
     Raises:
         StorageError: a folder cannot be read.
     """
+    return chain.from_iterable(_unread(prefix))
+
+
+def _unread(prefix: str) -> Iterator[list[UnreadFile]]:
     pending = [(prefix.rstrip("/"), split_path(prefix).key)]
     while pending:
         above, directory = pending.pop()
-        for entry in _entries(directory):
-            path = f"{above}/{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                pending.append((path, entry.path))
-            elif (found := _listed(path, entry)) is not None:
-                yield found
+        entries = _entries(directory)
+        while some := [*islice(entries, _AT_ONCE)]:
+            pending += [(f"{above}/{e.name}", e.path) for e in some if e.is_dir(follow_symlinks=False)]
+            yield [UnreadFile(f"{above}/{e.name}", e) for e in some if e.is_file(follow_symlinks=False)]
+
+
+def walk(prefix: str) -> Iterator[ListedObject]:
+    """Like :func:`unread_files`, with the sizes and times; files that were deleted during the walk are skipped."""
+    return (found for file in unread_files(prefix) if (found := file.read()) is not None)
 
 
 def local_level(prefix: str) -> Level | None:
@@ -143,12 +165,14 @@ def old_folders(root: str, older_than_ms: int) -> Sequence[str]:
     while pending:
         for entry in _entries(pending.pop()):
             if entry.is_dir(follow_symlinks=False):
-                pending.append(entry.path)
                 try:
-                    if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < older_than_ms:
-                        found.append(entry.path)
+                    status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
+                if status.st_nlink != 2:  # 2: the folder's own names only, so there is no folder in it
+                    pending.append(entry.path)
+                if status.st_mtime_ns // 1_000_000 < older_than_ms:
+                    found.append(entry.path)
     return sorted(found, key=lambda path: path.count("/"), reverse=True)
 
 

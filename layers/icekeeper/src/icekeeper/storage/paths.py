@@ -348,6 +348,27 @@ class FolderNames:
         self._of_listed = of_listed
         self._asked: dict[str, int] = {}
         self._known: dict[str, tuple[str, Collection[str]] | None] = {}
+        self._plain: set[str] = set()
+        """Folders without links that are in normal form, each with a slash and the first character of a name."""
+
+    def spellings(self, paths: Sequence[str]) -> list[str]:
+        """The :func:`any_spelling` of each path."""
+        together = "".join(paths)
+        if not together.isascii() or "%" in together or "\\" in together:
+            return [merged_spelling(self.normal(path)) for path in paths]
+        plain = self._plain
+        return [path if path[: path.rfind("/") + 2] in plain else self._spelling(path) for path in paths]
+
+    def _spelling(self, path: str) -> str:
+        """Like :func:`any_spelling`, for a path without encoded characters; later paths like it are plain."""
+        normal = self.normal(path)
+        folder, _, name = path.rpartition("/")
+        known = self._known.get(folder)
+        if known is not None and known[0] == f"{folder}/" and not known[1] and name and not name.startswith("."):
+            if len(self._plain) >= _MOST_FOLDERS:
+                self._plain.clear()
+            self._plain.add(path[: len(folder) + 2])
+        return merged_spelling(normal)
 
     def normal(self, path: str) -> str:
         """The same result as :func:`normalise`."""
@@ -411,23 +432,11 @@ def merged_spelling(normal: str) -> str:
     ``.`` and ``..`` (RFC 3986, 5.2.4).  Only references are compared in this way, not keys of the state store.
     """
     scheme, separator, rest = normal.partition("://")
-    if separator and _may_be_folded(rest):
+    if separator and ("\\" in rest or "/." in rest):
         host, _, key = rest.partition("/")
         key = posixpath.normpath(f"/{key}".replace("\\", "/")).lstrip("/")
         normal = f"{scheme}://{host}/{key}"
     return normal if normal.isascii() else unicodedata.normalize("NFC", normal)
-
-
-def merged_spellings(normals: Sequence[str]) -> Sequence[str]:
-    """The :func:`merged_spelling` of each path; usually none changes, and the same list is returned."""
-    together = "\n".join(normals)
-    if together.isascii() and not _may_be_folded(together):
-        return normals
-    return [merged_spelling(normal) for normal in normals]
-
-
-def _may_be_folded(text: str) -> bool:
-    return "\\" in text or "/." in text
 
 
 def may_be_under(path: str, location: str) -> bool:

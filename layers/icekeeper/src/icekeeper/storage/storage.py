@@ -33,8 +33,17 @@ from icekeeper.machine.foreign_bytes import require_fitting
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ANYWHERE, AllowedLocations
 from icekeeper.storage.arrow_files import ArrowFiles, etag_of
 from icekeeper.storage.failures import describe_failure
-from icekeeper.storage.listing import Level, ListedObject, divide, in_parallel
-from icekeeper.storage.local_files import held, listed_file, local_level, new_file, regular_file, walk, write_whole
+from icekeeper.storage.listing import Level, Listed, ListedObject, divide, in_parallel
+from icekeeper.storage.local_files import (
+    held,
+    listed_file,
+    local_level,
+    new_file,
+    regular_file,
+    unread_files,
+    walk,
+    write_whole,
+)
 from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, is_s3, split_path
 from icekeeper.storage.s3_objects import (
     can_delete_s3,
@@ -253,8 +262,13 @@ class Storage:
         Raises:
             StorageError: the store failed or refuses to list; the objects yielded so far are incomplete.
         """
+        return (found for file in self.list_unread(prefix) if (found := file.read()) is not None)
+
+    def list_unread(self, prefix: str) -> Iterator[Listed]:
+        """Like :meth:`list`, but sizes and times of local files are read on demand."""
         self._require_listable(prefix)
-        return self._list(prefix)
+        # Threads that list local folders block each other, and would take several times the CPU time.
+        return unread_files(prefix) if is_local(prefix) else self._in_parallel(prefix)
 
     def list_if_allowed(self, prefix: str) -> Sequence[ListedObject] | None:
         """Like :meth:`list`; ``None`` if :meth:`can_list` is false, which the listing itself finds out."""
@@ -498,10 +512,7 @@ class Storage:
             return _sentence(error)
         return None
 
-    def _list(self, prefix: str) -> Iterator[ListedObject]:
-        if is_local(prefix):  # here threads block each other, and would take several times the CPU time
-            yield from self.list_folder(prefix)
-            return
+    def _in_parallel(self, prefix: str) -> Iterator[ListedObject]:
         objects, folders = self.divide(prefix)
         yield from objects
         yield from in_parallel([partial(self.list_folder, folder) for folder in folders])
@@ -527,7 +538,7 @@ class FileSource(Protocol):
     def is_current(self) -> bool:
         """Whether this is the store's current state; otherwise each orphan must be looked up before it is deleted."""
 
-    def objects(self) -> Iterator[ListedObject]:
+    def objects(self) -> Iterator[Listed]:
         """All files, streamed; raises StorageError if they cannot be read."""
 
     def parts(self) -> Sequence[SourcePart]:
@@ -542,8 +553,8 @@ class ListedLocations:
     locations: tuple[str, ...]
     is_current: bool = True
 
-    def objects(self) -> Iterator[ListedObject]:
-        return chain.from_iterable(map(self.storage.list, self.locations))
+    def objects(self) -> Iterator[Listed]:
+        return chain.from_iterable(map(self.storage.list_unread, self.locations))
 
     def parts(self) -> Sequence[SourcePart]:
         parts: list[SourcePart] = []

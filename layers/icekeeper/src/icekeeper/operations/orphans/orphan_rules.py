@@ -21,7 +21,7 @@ from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import is_metadata_file
 from icekeeper.model import ManifestFile, TableName
 from icekeeper.policy import DEFAULT_SOURCE
-from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.listing import Listed, ListedObject
 from icekeeper.storage.paths import PathSet, compared, is_under, may_be_under, normalise
 
 # A single mismatch is enough to refuse the deletion; more are kept because a mismatch may be a hash collision.
@@ -54,11 +54,11 @@ class OrphanCandidates:
     """Folders of other formats' tables, found by unreferenced files of any age in their logs."""
     too_young_bytes: int = 0
     newest_ms: int = 0
-    """Modification time of the youngest listed file; 0: unknown."""
+    """Modification time of the youngest file of an inventory; 0: unknown."""
     unlisted: UnlistedPaths | None = None
     """Referenced files that the listing lacks; ``None``: the listing is incomplete."""
 
-    def add(self, listed: Iterable[ListedObject], referenced: ReferencedPaths, older_than_ms: int) -> None:
+    def add(self, listed: Iterable[Listed], referenced: ReferencedPaths, older_than_ms: int) -> None:
         """Add the candidates among the objects of a listing, or of a part of a listing.
 
         A file that was modified before ``older_than_ms`` (epoch milliseconds) is old.  A file of unknown age is young.
@@ -66,8 +66,9 @@ class OrphanCandidates:
         rest = iter(listed)
         while some := list(islice(rest, _AT_ONCE)):
             self.listed += len(some)
-            self.newest_ms = max(self.newest_ms, max(found.modified_ms or 0 for found in some))
-            for found in referenced.unreferenced(some):
+            known = (found.modified_ms or 0 for found in some if isinstance(found, ListedObject))
+            self.newest_ms = max(self.newest_ms, *known, 0)
+            for found in filter(None, (file.read() for file in referenced.unreferenced(some))):
                 if referenced.has_prefix_mismatch(found.path) and len(self.prefix_mismatches) < _MISMATCHES_KEPT:
                     self.prefix_mismatches.append(found.path)
                 if is_metadata_file(found.path):
@@ -81,9 +82,7 @@ class OrphanCandidates:
                     self.unreferenced.append(found)
 
 
-def find_candidates(
-    listed: Iterable[ListedObject], referenced: ReferencedPaths, older_than_ms: int
-) -> OrphanCandidates:
+def find_candidates(listed: Iterable[Listed], referenced: ReferencedPaths, older_than_ms: int) -> OrphanCandidates:
     """The candidates of a complete listing, and the files that it lacks."""
     candidates = OrphanCandidates()
     candidates.add(listed, referenced, older_than_ms)
@@ -202,7 +201,7 @@ def plan_orphans(
             left += 1
         elif formats.may_contain(path):
             of_other_formats.append(found.path)
-        elif not may_sweep(found.path):
+        elif not may_sweep(path):
             of_other_names.append(found.path)
         elif not folders.may_contain(path):
             in_other_folders.append(found.path)
