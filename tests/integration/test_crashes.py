@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import resource
 import shutil
 import signal
@@ -12,19 +11,17 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from icekeeper.demo.seaweedfs import SeaweedFSServer
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.errors import CommitStateUnknown, StorageError
-from icekeeper.machine.clock import HOUR_MS
+from icekeeper.errors import StorageError
 from icekeeper.operations.compaction.work import exchange
 from icekeeper.operations.compaction.work.exchange import SharedDisk
 from icekeeper.policy import Operation
@@ -37,134 +34,9 @@ from support.clustered_tables import BY_ID, fill, limit_memory
 from support.command import Command
 from support.failed_passes import FailedPasses
 from support.killed_processes import Begin, KilledRuns, dies_at, in_a_wave, in_functions
-from support.maintained_table import MaintainedTable, files_below, maintained_table, new_table
+from support.maintained_table import maintained_table, new_table
 from support.proxies import Fault, WireRequest
-from support.readers import canonical, duckdb_rows, pyiceberg_rows
-from support.scripted_catalog import counted_steps
-
-# A pass that dies or fails at any step keeps the rows, and a later pass deletes its leftover files.
-
-ROWS = pa.table({"id": pa.array([1, 2, None], pa.int64()), "name": ["a", "b", None]})
-APPENDS = 3
-JOB_LEASE_MS = 2 * HOUR_MS
-
-
-class Killed(BaseException):
-    """The process is killed: no error handling may catch this."""
-
-
-def _fails(where: str) -> BaseException:
-    if where == "after the commit":
-        return CommitStateUnknown("the answer got lost")
-    return StorageError(f"the store failed: {where}")
-
-
-def _prepare(folder: Path) -> None:
-    with maintained_table(folder) as table:
-        made = table.create(ROWS.schema)
-        for _ in range(APPENDS):
-            made.append(ROWS)
-        made.manage_snapshots().create_tag(made.snapshots()[1].snapshot_id, "kept").commit()
-        (table.folder / "data" / "orphan.parquet").write_bytes(b"?")
-        table.state.require_writable()  # creates the state file, which takes longer than a pass
-
-
-def _left_over(table: MaintainedTable) -> list[str]:
-    """Metadata files newer than the oldest snapshot are never orphans (rule: orphans-outlive-the-grace-period)."""
-    found = files_below(table.folder.parent.parent) - table.reachable()  # the whole warehouse: it has only this table
-    return [path for path in found if not path.endswith(".metadata.json")]
-
-
-def _restore(template: Path, folder: Path) -> None:
-    """Restore a folder from the template."""
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(template, folder)
-
-
-def _left_behind(folder: Path) -> list[str]:
-    """The names of all files and every row of the databases, without random ids and times.
-
-    The journal is left out: no pass reads it, and it holds durations.
-    """
-    found: list[str] = []
-    for path in folder.rglob("*"):
-        if path.suffix == ".db":
-            with closing(sqlite3.connect(path)) as database:
-                found += database.iterdump()
-        elif path.is_file():
-            found.append(str(path))
-    kept = (text for text in found if ".db-" not in text and not text.startswith(_JOURNAL))
-    return sorted(_DRAWN.sub("#", text) for text in kept)
-
-
-_DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{9,}")
-"""Uuids, snapshot ids and milliseconds."""
-_JOURNAL = 'INSERT INTO "passes" '
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("failure", [Killed, _fails], ids=["killed", "failing"])
-def test_a_death_or_failure_at_any_step_costs_no_row(tmp_path: Path, failure: Callable[[str], BaseException]) -> None:
-    """A crash at any point leaves a readable table with the same rows, and at most unreferenced files
-    (rule: delete-only-after-commit).
-
-    Steps that find the same files and records are killed once.  Every second read or write fails, and each step of
-    another kind; a failure that leaves the same files and records as the previous failure is checked only sometimes,
-    because the process may hold state.
-    """
-    template, folder = tmp_path / "template", tmp_path / "table"
-    _prepare(folder)
-    folder.rename(template)
-    _restore(template, folder)
-    left: list[str] = []
-    kinds: list[str] = []
-    changed: list[int] = []
-    with maintained_table(folder) as table, counted_steps(table.catalog, None, failure) as steps:
-
-        def watch(what: str) -> None:
-            nonlocal left
-            kinds.append(what)
-            found = _left_behind(folder) if failure is Killed else []
-            if found != left:
-                left = found
-                changed.append(steps.taken)
-
-        expected = table.rows()
-        steps.taken, steps.watch = 0, watch
-        assert table.maintain().status.value == "succeeded"
-    total = steps.taken
-    assert 20 < total < 200
-    assert {"before the commit", "after the commit", "before delete", "after write", "load"} <= {*kinds}
-    tried: set[str | None] = set()
-    failing = [
-        n for n, what in enumerate(kinds, 1) if n % 2 or not what.endswith(("read", "list", "open_input", "write"))
-    ]
-    for number in changed if failure is Killed else failing:
-        _restore(template, folder)
-        with maintained_table(folder) as table:
-            with counted_steps(table.catalog, number, failure) as steps, suppress(Killed, StorageError):
-                table.maintain()
-            tried.add(steps.where)
-            context = f"step {number} of {total}: {steps.where}"
-            left, before = _left_behind(folder), left
-            if left == before and number % 5:
-                continue
-            assert table.rows() == expected, context
-            table.assert_sound()
-            if number % 25 == 0:
-                assert canonical(duckdb_rows(table.loaded.metadata_location)) == expected, context
-            kept = table.loaded.metadata.refs["kept"].snapshot_id
-            assert len(table.rows(kept)) == 2 * ROWS.num_rows, context
-            table.late_ms = JOB_LEASE_MS  # until then, the records belong to the killed job
-            later = table.maintain()
-            if later.status.value != "succeeded" or _left_over(table) or number % 10 == 0:
-                later = table.maintain()
-            assert later.status.value == "succeeded", context
-            assert table.rows() == expected, context
-            assert _left_over(table) == [], context
-            table.assert_sound()
-    assert tried == {*kinds} if failure is _fails else len(changed) > 20, (tried, changed)
-
+from support.readers import canonical, pyiceberg_rows
 
 # A store that fails during a pass costs no row, and the next pass cleans up (rule: failures-cost-no-row).
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, TypeVar
-from unittest import mock
 
 from icekeeper.catalogs.bucket_maintenance import TableBucketMaintenance
 from icekeeper.catalogs.catalog import Catalog, LoadedTable
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.model import CatalogId, TableName
-from icekeeper.storage.storage import Storage
 
 # A catalog that calls hooks around its requests, and an engine that calls a hook when its work is done.
 
@@ -78,11 +74,6 @@ class ScriptedCatalog:
         self.after_commit()
         return after
 
-    def do_nothing_more(self) -> None:
-        """Remove all hooks."""
-        self.before_load = self.before_commit = self.after_commit = nothing
-        self.commit_instead = None
-
 
 class ScriptedEngine(LocalEngine):
     """Runs in this process; calls ``during`` when every group is written, before any commit."""
@@ -97,62 +88,3 @@ class ScriptedEngine(LocalEngine):
         results = super().map(function, tasks, on_done)
         self.during()
         return results
-
-
-# Failures at any call to storage or the catalog.
-
-
-class Steps:
-    """Counts every step (reads, writes, listings, deletions, swaps), and fails at one of them."""
-
-    def __init__(self, fail_at: int | None, failure: Callable[[str], BaseException]) -> None:
-        self.taken = 0
-        self.where: str | None = None
-        self.watch: Callable[[str], object] = lambda what: None
-        """Called at each step."""
-        self._fail_at, self._failure, self._lock = fail_at, failure, threading.Lock()
-
-    def step(self, what: str) -> None:
-        with self._lock:
-            self.taken += 1
-            fails = self.taken == self._fail_at
-            self.watch(what)
-        if fails:
-            self.where = what
-            raise self._failure(what)
-
-
-@contextmanager
-def counted_steps(
-    catalog: ScriptedCatalog, fail_at: int | None, failure: Callable[[str], BaseException]
-) -> Iterator[Steps]:
-    """Every call to storage and catalog is a step; writes, deletions and commits have a step before and after."""
-    steps = Steps(fail_at, failure)
-    catalog.before_load = lambda: steps.step("load")
-    catalog.before_commit = lambda: steps.step("before the commit")
-    catalog.after_commit = lambda: steps.step("after the commit")
-
-    def watched(name: str, *, after: bool) -> Any:
-        original = getattr(Storage, name)
-
-        def call(self: Storage, *args: Any, **kwargs: Any) -> Any:
-            steps.step(f"before {name}")
-            result = original(self, *args, **kwargs)
-            if after:
-                steps.step(f"after {name}")
-            return result
-
-        return mock.patch.object(Storage, name, call)
-
-    with (
-        watched("read", after=False),
-        watched("list", after=False),
-        watched("open_input", after=False),
-        watched("write", after=True),
-        watched("open_output", after=False),
-        watched("delete", after=True),
-    ):
-        try:
-            yield steps
-        finally:
-            catalog.do_nothing_more()

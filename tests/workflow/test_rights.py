@@ -17,6 +17,7 @@ from local_stack.moto_server import MotoServer
 from local_stack.rights.callers import DENIED
 from local_stack.rights.coverage import surprises
 from local_stack.stack import LocalStack, deployed
+from support.examples import NIGHTLY
 from support.lambda_functions import sample
 from support.rights_fleet import DATA_BUCKET, IN_JOBS, PARAMETERS, RightsFleet, jobs_in_this_process
 from support.scripted_pipeline import ScriptedPipeline
@@ -79,6 +80,7 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not NIGHTLY, reason="twelve seconds of CPU: make nightly")
 def test_every_right_is_needed(fleet: RightsFleet) -> None:
     """The test reports rights that no call needs, and reasons in ``UNUSED`` that no longer hold."""
     fleet.run({})  # the first run: there is no policy file, and the state table is new
