@@ -247,6 +247,21 @@ def test_a_dry_run_expects_what_a_pass_does(table: MaintainedTable) -> None:
     assert_agree(would, table.maintain(operations="compact", **COPYING))
 
 
+def test_files_that_all_store_variants_otherwise_are_left_alone_and_not_proposed_again(tmp_path: Path) -> None:
+    with maintained_table(tmp_path) as made:
+        variant_table(made)
+        for number, how in enumerate(SHREDDINGS, 10):
+            append(made, range(10 * number, 10 * number + 10), stored=how)
+        settings = {"operations": "compact", "min_input_files": "4"}
+        assert made.runtime.detect(settings).proposals
+        (outcome,) = made.runtime.maintain(NAME, settings, made.engine).operations
+        count = len(SHREDDINGS) + 2
+        why = f"no files eligible for compaction ({count} file(s) store variants in too many ways to be merged)"
+        assert (outcome.status, outcome.reason) == (Status.SKIPPED, why)
+        (skip,) = made.runtime.detect(settings).skipped
+        assert skip.reason == "nothing came since the last pass"
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

@@ -39,13 +39,15 @@ SHREDDED = pa.struct(
     ]
 )
 MANY = {"type": "list", "element-id": 5, "element": "variant", "element-required": False}
-SCHEMA = struct((1, "id", "long"), (2, "v", "variant"), (3, "s", struct((4, "w", "variant"), (6, "many", MANY))))
-STORED = ((2, SHREDDED), (4, UNSHREDDED), (5, UNSHREDDED))
+NAMED = {"type": "map", "key-id": 8, "key": "string", "value-id": 9, "value": "variant", "value-required": False}
+INSIDE = struct((4, "w", "variant"), (6, "many", MANY), (7, "named", NAMED))
+SCHEMA = struct((1, "id", "long"), (2, "v", "variant"), (3, "s", INSIDE))
+STORED = ((2, SHREDDED), (4, UNSHREDDED), (5, UNSHREDDED), (9, UNSHREDDED))
 
 
 def test_a_variant_is_a_column_with_the_leaf_columns_of_its_files() -> None:
     assert stored_schema(SCHEMA) == SCHEMA
-    assert variant_ids(SCHEMA) == [2, 4, 5]
+    assert variant_ids(SCHEMA) == [2, 4, 5, 9]
     schema = with_variants(SCHEMA, STORED)
     leaves = leaf_columns(schema)
     assert [(leaf.field_id, leaf.parquet_path) for leaf in leaves] == [
@@ -60,12 +62,15 @@ def test_a_variant_is_a_column_with_the_leaf_columns_of_its_files() -> None:
         (4, "s.w.value"),
         (5, "s.many.list.element.metadata"),
         (5, "s.many.list.element.value"),
+        (8, "s.named.key_value.key"),
+        (9, "s.named.key_value.value.metadata"),
+        (9, "s.named.key_value.value.value"),
     ]
-    assert {leaf.field_id for leaf in leaves if leaf.repeated} == {2, 4, 5}
+    assert {leaf.field_id for leaf in leaves if leaf.repeated} == {2, 4, 5, 8, 9}
     assert [b".".join(column.path).decode() for column in parquet_schema(schema).columns] == [
         leaf.parquet_path for leaf in leaves
     ]
-    assert variants_of_file(arrow_schema(schema), [2, 4, 5]) == STORED
+    assert variants_of_file(arrow_schema(schema), [2, 4, 5, 9]) == STORED
     copied = pickle.loads(pickle.dumps(schema))
     assert arrow_schema(copied).equals(arrow_schema(schema), check_metadata=True)
     assert isinstance(copied["fields"][1]["type"], StoredVariant)

@@ -35,6 +35,7 @@ from icekeeper.operations.compaction.plan.shredding import VariantsOf, divided_b
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
 from icekeeper.policy import Policy
 from icekeeper.policy.values import RewriteReason
+from icekeeper.rows.arrow_schema import variant_ids
 from icekeeper.text import counted
 
 NO_SNAPSHOT = "no current snapshot"
@@ -175,7 +176,10 @@ def chosen_plan(
     allowed, waiting = within_budget(groups, policy, _history(state, snapshot))
     left = _left_alone(divided, waiting, policy)
     if not allowed and 0 not in found.delete_needs.values():
-        return NothingToCompact(_nothing_reason(found, groups, policy), left)
+        reason = _nothing_reason(found, groups, policy)
+        if reason == NOTHING_ELIGIBLE and divided.few.files >= policy.min_input_files and _has_variants(state):
+            reason += f" ({divided.few.files} file(s) store variants in too many ways to be merged)"
+        return NothingToCompact(reason, left)
     return CompactionPlan(
         snapshot_id=snapshot.snapshot_id,
         sequence_number=snapshot.sequence_number,
@@ -193,6 +197,10 @@ def chosen_plan(
         sizes=sizes,
         depth=depth,
     )
+
+
+def _has_variants(state: TableState) -> bool:
+    return bool(variant_ids(state.metadata.current_schema))
 
 
 def _history(state: TableState, head: Snapshot) -> RewriteHistory:
