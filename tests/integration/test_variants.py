@@ -247,6 +247,25 @@ def test_a_dry_run_expects_what_a_pass_does(table: MaintainedTable) -> None:
     assert_agree(would, table.maintain(operations="compact", **COPYING))
 
 
+def test_a_variant_that_its_file_does_not_call_one_is_decoded_and_called_one(tmp_path: Path) -> None:
+    """Spark 4.0 and old versions of Iceberg-Java write a plain group."""
+    with maintained_table(tmp_path) as made:
+        variant_table(made)
+        plain = f"{made.loaded.metadata.data_location}/region=us/plain.parquet"
+        paths = [local_path(path) for path in (append(made, range(100, 110), stored="shredded"), plain)]
+        write(paths[1], range(110, 120), "us", "shredded", "arrow")
+        pq.write_table(pq.ParquetFile(paths[1]).read(), paths[1], store_schema=False)
+        assert annotated(plain) == set()
+        commit_files(made, [data_file(plain, paths[1].stat().st_size, ("us",))], {})
+        before = [row for path in paths for row in pq.ParquetFile(path).read(["v"]).to_pylist()]
+        outcome = made.run(Operation.COMPACT, **COPYING, proof="full")
+        assert outcome.metrics["compact.bytes_copied"] > 0
+        (file,) = [file for file in data_files(made) if file.record_count == 20]
+        assert annotated(file.file_path) == {"v", "s", "l"}
+        after = pq.ParquetFile(local_path(file.file_path)).read(["id", "v"]).sort_by("id").select(["v"]).to_pylist()
+        assert after == before
+
+
 def test_files_that_all_store_variants_otherwise_are_left_alone_and_not_proposed_again(tmp_path: Path) -> None:
     with maintained_table(tmp_path) as made:
         variant_table(made)
