@@ -203,7 +203,7 @@ def two_tables(command: Command) -> Command:
 def test_a_requested_table_comes_first_with_its_settings(two_tables: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one slot the run begins with it and the needier table waits; the filter leaves out neither."""
     monkeypatch.setenv("ICEKEEPER_MAX_CONCURRENT_JOBS", "1")
-    assert two_tables("request", "ns.idle", "--operations", "rewrite_manifests").code == 0
+    assert two_tables("request", "add", "ns.idle", "--operations", "rewrite_manifests").code == 0
     answer = two_tables("detect", "--json", "--set", "table_filter=busy")
     first, second = answer.json["proposals"]
     assert (first["table"], first["reasons"][0]) == ("ns.idle", "requested by a person")

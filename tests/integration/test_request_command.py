@@ -27,7 +27,9 @@ def pending(command: Command) -> tuple[MaintenanceRequest, ...]:
 def test_a_request_is_filed_with_the_uuid_of_its_table(command: Command) -> None:
     table = command.table(appends=1)
     before = command.contents()
-    answer = command("request", "ns.t", "--operations", "compact,expire_snapshots", "--set", "branch=main", "--json")
+    answer = command(
+        "request", "add", "ns.t", "--operations", "compact,expire_snapshots", "--set", "branch=main", "--json"
+    )
     (request,) = pending(command)
     assert answer.code == 0
     assert answer.json == {
@@ -47,8 +49,8 @@ def test_a_request_is_filed_with_the_uuid_of_its_table(command: Command) -> None
 
 def test_a_repeated_request_replaces_the_pending_request(command: Command) -> None:
     command.table(appends=1)
-    assert command("request", "ns.t", "--operations", "compact").code == 0
-    answer = command("request", "ns.t", "--no-wait")
+    assert command("request", "add", "ns.t", "--operations", "compact").code == 0
+    answer = command("request", "add", "ns.t", "--no-wait")
     assert answer.out == f"ns.t: requested: {NO_RUN}\n"
     assert [dict(request.settings) for request in pending(command)] == [{}]
 
@@ -74,7 +76,7 @@ WRONG = {
 def test_a_wrong_call_files_nothing(command: Command) -> None:
     command.table(appends=1)
     for message, arguments in WRONG.items():
-        answer = command("request", *arguments)
+        answer = command("request", "add", *arguments)
         assert answer.code == 2
         assert message in one_sentence(answer.err)
     for call, key, by in (
@@ -94,7 +96,7 @@ def test_a_wait_that_no_run_ends_is_an_error(command: Command, monkeypatch: pyte
     times_ms = iter(range(0, 10_000, 600))
     in_no_time = partial(Waiting, clock=lambda: next(times_ms), sleep=lambda _: None)
     monkeypatch.setattr("icekeeper.pipeline.request_pass.Waiting", in_no_time)
-    answer = command("request", "ns.t", "--wait", "1s", "--json")
+    answer = command("request", "add", "ns.t", "--wait", "1s", "--json")
     assert (answer.code, answer.json["status"]) == (1, "requested")
     assert answer.json["summary"] == "no run has served the request within 1 s; it stays filed"
     assert answer.err.splitlines()[-1] == f"error: ns.t: requested: {answer.json['summary']}"
@@ -112,26 +114,26 @@ def test_the_answer_states_whether_a_scheduled_run_takes_the_request(command: Co
     command.table(appends=1)
     next_run = "ns.t: requested: the next scheduled run takes it first\n"
     for call, hours_ago, expected in (
-        (("request", "ns.t"), None, f"ns.t: requested: {NO_RUN}\n"),
+        (("request", "add", "ns.t"), None, f"ns.t: requested: {NO_RUN}\n"),
         (("request", "add", "ns.t"), 26, f"ns.t: requested: {NO_RUN}\n"),
-        (("request", "ns.t"), 24, next_run),
+        (("request", "add", "ns.t"), 24, next_run),
     ):
         if hours_ago is not None:
             note_detection(open_state(os.environ).leases, now_ms=system_clock() - hours_ago * HOUR_MS)
         answer = command(*call)
         assert (answer.code, answer.out, len(listed())) == (0, expected, 1)
-    assert command("request", "--json", "ns.t").code == 0  # an option may come first
+    assert command("request", "add", "--json", "ns.t").code == 0  # an option may come first
 
 
 def test_a_cycle_takes_the_requests_of_this_machines_state(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without ICEKEEPER_STATE a request is refused, unless a run of this machine has read the local state."""
     command.table(appends=1)
     monkeypatch.delenv("ICEKEEPER_STATE")
-    refused = command("request", "ns.t", "--json")
+    refused = command("request", "add", "ns.t", "--json")
     assert (refused.code, refused.json["error"]["type"]) == (2, "PolicyError")
     assert "set it to the stack's output State, dynamodb://TABLE" in refused.json["error"]["message"]
     assert command("run", "--once", "--engine", "local").code == 0
-    answer = command("request", "ns.t", "--set", "rewrite_all=true")
+    answer = command("request", "add", "ns.t", "--set", "rewrite_all=true")
     assert answer.out == "ns.t: requested: the next scheduled run takes it first\n"
     assert len(listed()) == 1
     assert command("run", "--once", "--engine", "local").code == 0
@@ -143,8 +145,8 @@ def test_requests_are_listed_in_the_order_in_which_they_are_taken(command: Comma
     command.table("ns.a", appends=1)
     empty = command("request", "list", catalog=None)
     assert (empty.code, empty.out) == (0, "no request is pending\n")
-    command("request", "ns.b", "--operations", "compact")
-    command("request", "ns.a")
+    command("request", "add", "ns.b", "--operations", "compact")
+    command("request", "add", "ns.a")
     first, second, warning = command("request", "list", catalog=None).out.splitlines()
     assert first.split()[1:] == ["C", "ns.b", "operations=compact"]
     assert second.split()[1:] == ["C", "ns.a"]
@@ -170,8 +172,8 @@ def test_requests_are_listed_in_the_order_in_which_they_are_taken(command: Comma
 def test_a_request_is_withdrawn_once(command: Command) -> None:
     command.table("ns.a", appends=1)
     command.table("ns.b", appends=1)
-    command("request", "ns.a")
-    command("request", "ns.b")
+    command("request", "add", "ns.a")
+    command("request", "add", "ns.b")
     answer = command("request", "withdraw", "ns.a", "--json")
     assert (answer.code, answer.json["withdrawn"]["table"]) == (0, "ns.a")
     assert [str(request.identity.table) for request in listed()] == ["ns.b"]
@@ -183,7 +185,7 @@ def test_a_request_is_withdrawn_once(command: Command) -> None:
 
 def test_a_request_for_a_dropped_table_is_withdrawn_by_name(command: Command) -> None:
     command.table(appends=1)
-    command("request", "ns.t")
+    command("request", "add", "ns.t")
     command.catalog.drop_table("ns.t")
     assert command("request", "withdraw", "ns.t").code == 0
     assert listed() == ()
@@ -193,7 +195,7 @@ def test_a_pass_claims_a_request_if_it_does_all_that_it_requests(command: Comman
     command.table(appends=1)
     command.table("ns.other", appends=1)
     compact, rewrite = ("--operations", "compact"), ("--set", "rewrite_all=true")
-    command("request", "ns.other")
+    command("request", "add", "ns.other")
     for requested, given, is_claimed in (
         ((), ("--dry-run",), False),
         ((), compact, False),
@@ -203,7 +205,7 @@ def test_a_pass_claims_a_request_if_it_does_all_that_it_requests(command: Comman
         (compact, (), True),
         (rewrite, (), False),
     ):
-        command("request", "ns.t", *requested)
+        command("request", "add", "ns.t", *requested)
         assert command(*MAINTAIN, *given).code == 0
         left = ["ns.other", *([] if is_claimed else ["ns.t"])]
         assert [str(request.identity.table) for request in listed()] == left, (requested, given)
@@ -211,7 +213,7 @@ def test_a_pass_claims_a_request_if_it_does_all_that_it_requests(command: Comman
 
 def test_a_pass_that_cannot_begin_leaves_the_request(command: Command) -> None:
     command.table(appends=1)
-    command("request", "ns.t")
+    command("request", "add", "ns.t")
     (request,) = listed()
     state = open_state(os.environ)
     state.leases.acquire(request.identity.lease_key, "run-1", now_ms=system_clock(), ttl_ms=HOUR_MS)

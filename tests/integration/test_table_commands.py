@@ -43,11 +43,11 @@ def test_the_list_shows_the_last_scan_most_urgent_first(command: Command) -> Non
         (("ns.m*", "--state", "well"), []),
     ):
         assert command("list", *arguments, "-o", "names").out.split() == names
-    assert command("list", "--state", "well", "-o", "json").json["tables"] == [answer.json["tables"][2]]
+    assert command("list", "--state", "well", "--json").json["tables"] == [answer.json["tables"][2]]
     assert command("list", "other.*").out == "no table matches\n"
     wide = command("list", "-o", "wide").out.splitlines()[0].split()
     assert " ".join(wide) == "table state files live average history orphans delete files snapshots age why"
-    assert json.loads(command("list", "-o", "json", catalog="D").out)["error"]["type"] == "CatalogNotFound"
+    assert json.loads(command("list", "--json", catalog="D").out)["error"]["type"] == "CatalogNotFound"
 
 
 def listed(command: Command) -> dict[str, dict[str, Any]]:

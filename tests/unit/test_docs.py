@@ -147,8 +147,6 @@ def assert_accepted(page: str, command_line: str) -> None:
     command: Any = typer.main.get_command(app)
     context = command.make_context("icekeeper", [], resilient_parsing=True)
     arguments = shlex.split(command_line, comments=True)[1:]
-    if arguments[0] == "request" and "." in arguments[1]:
-        arguments.insert(1, "add")
     name = ""
     while hasattr(command, "get_command"):
         name, *arguments = arguments

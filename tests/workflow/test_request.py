@@ -37,7 +37,7 @@ class Laptop:
 
     def __call__(self, *arguments: str) -> Answer:
         self.capsys.readouterr()
-        code = main(["request", "ns.t", "--catalog", "local", *arguments])
+        code = main(["request", "add", "ns.t", "--catalog", "local", *arguments])
         captured = self.capsys.readouterr()
         return Answer(code, captured.out, captured.err)
 

@@ -15,7 +15,6 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -309,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; every failure becomes one sentence and the right exit code."""
     given = _options_first(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        return _run(given, as_json="--json" in given or ("-o", "json") in pairwise(given))
+        return _run(given, as_json="--json" in given)
     except OutputLost as error:  # the result is lost, so the command failed
         silence_output()
         return print_error("OutputLost", f"standard output cannot be written to: {error}", as_json=False)

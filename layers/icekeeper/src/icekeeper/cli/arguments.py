@@ -248,7 +248,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
         "shop.orders --catalog lake --by-catalog old --by-table shop.orders",
     ),
     "request": ("Ask the deployed stack for a pass over one table", ""),
-    "request add": ("File a request, as request NS.TABLE does", "shop.orders --catalog lake --operations compact"),
+    "request add": ("File a request, and wait for its result", "shop.orders --catalog lake --operations compact"),
     "request list": ("The requests that no run has taken yet", "--catalog lake"),
     "request withdraw": ("Withdraw a request", "shop.orders --catalog lake"),
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +19,6 @@ from icekeeper.cli.console import (
     print_error,
     print_failed,
     print_json,
-    with_id_texts,
-    write_output,
 )
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import MaintenanceError, PolicyError
@@ -52,9 +49,6 @@ def erased(
     read_all: Annotated[
         bool, typer.Option("--read-all", help="read every row; believe no statistics in the footers of files")
     ] = False,
-    save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="write the certificate, as printed by --json, to FILE")
-    ] = None,
     engine: Engine = EngineName.AUTO,
     as_json: AsJson = False,
 ) -> int:
@@ -74,8 +68,6 @@ def erased(
     except MaintenanceError as error:
         print_error(type(error).__name__, str(error), as_json=as_json, page=error.page)
         return EXIT_UNKNOWN
-    if save is not None:
-        write_output("--save", save, json.dumps(with_id_texts(document), indent=2) + "\n")
     if as_json:
         print_json(document)
     _print(people(as_json=as_json), document)

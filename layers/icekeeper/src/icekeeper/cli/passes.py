@@ -310,23 +310,8 @@ def _print_work(console: Console, outcome: PassOutcome) -> None:
         print_sentence(console, depth)
 
 
-class _RequestGroup(CommandGroup):
-    """``request NS.TABLE`` is ``request add NS.TABLE``: table names contain a dot, command names do not."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        is_short = bool(args) and args[0] not in (*self.commands, *ctx.help_option_names)
-        return super().parse_args(ctx, ["add", *args] if is_short else args)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        add = self.commands["add"]
-        return [*super().shell_complete(ctx, incomplete), *add.params[0].shell_complete(ctx, incomplete)]
-
-
 request_app = typer.Typer(
-    cls=_RequestGroup,
-    no_args_is_help=True,
-    subcommand_metavar="NS.TABLE|COMMAND [ARGS]...",
-    help="Ask the deployed stack for a pass over one table: request NS.TABLE, or request add NS.TABLE.",
+    cls=CommandGroup, no_args_is_help=True, help="Ask the deployed stack for a pass over one table."
 )
 
 

@@ -45,7 +45,6 @@ class Output(StrEnum):
     """The forms of a list."""
 
     WIDE = "wide"
-    JSON = "json"
     NAMES = "names"
 
 
@@ -57,8 +56,7 @@ def list_tables(
         typer.Option("--state", metavar="STATE", help="only tables in this state, such as damaged or work; repeatable"),
     ] = None,
     output: Annotated[
-        Output | None,
-        typer.Option("-o", help="wide: all columns; json: as --json; names: only names. Default: a line for a table"),
+        Output | None, typer.Option("-o", help="wide: all columns; names: only names. Default: a line for a table")
     ] = None,
     as_json: AsJson = False,
 ) -> int:
@@ -90,7 +88,7 @@ def list_tables(
     ]
     blockers = list(dict.fromkeys(document["blocker"] for document in documents if "blocker" in document))
     document = {"status": "succeeded", "blockers": blockers, "tables": tables}
-    console = answer(document, as_json=as_json or output is Output.JSON)
+    console = answer(document, as_json=as_json)
     if output is Output.NAMES:
         for table in tables:
             console.print(table["name"], soft_wrap=True)
