@@ -106,6 +106,8 @@ def test_renewal_extends_a_lease_and_never_shortens_it(open_store: OpenStore) ->
     assert open_store().leases.renew(lease, now_ms=60, ttl_ms=10) == a_lease("a", 150)
     assert open_store().leases.current(KEY, now_ms=149) == a_lease("a", 150)
     assert leases.renew(lease, now_ms=5_000, ttl_ms=100) == a_lease("a", 5_100)
+    assert leases.renew(lease, now_ms=5_008, ttl_ms=100) == a_lease("a", 5_100), "only checked"
+    assert leases.renew(lease, now_ms=5_009, ttl_ms=100) == a_lease("a", 5_109)
     with pytest.raises(LeaseHeld):
         leases.acquire(KEY, "b", now_ms=5_050, ttl_ms=1)
 

@@ -709,25 +709,26 @@ def test_a_folder_that_becomes_a_link_between_check_and_use_is_not_followed(
         table.run(Operation.COMPACT)
     before, data, aside = contents(private), table.folder / "data", table.folder / "aside"
     uses: list[str] = []
-    real = local.held
+    real = local.held_folder
 
     @contextmanager
-    def swapped(path: str, *, make: bool = False) -> Iterator[str]:
-        if f"{data}/" not in path:
-            with real(path, make=make) as name:
-                yield name
+    def swapped(folder: str, *, make: bool = False) -> Iterator[int | None]:
+        if not f"{folder}/".startswith(f"{data}/"):
+            with real(folder, make=make) as opened:
+                yield opened
             return
-        uses.append(path)
+        uses.append(folder)
         os.rename(data, aside)
         data.symlink_to(private)
         try:
-            with real(path, make=make) as name:
-                yield name
+            with real(folder, make=make) as opened:
+                yield opened
         finally:
             data.unlink()
             os.rename(aside, data)
 
-    monkeypatch.setattr("icekeeper.storage.storage.held", swapped)
+    for room in ("local_files", "storage"):
+        monkeypatch.setattr(f"icekeeper.storage.{room}.held_folder", swapped)
     settings = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", **SWEEP}
     table.run(operation, **settings)
     assert uses

@@ -16,10 +16,10 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.schema import Schema
 from pyiceberg.types import PrimitiveType
 
-from icekeeper.metadata.manifest_read import decode_live_files, decode_manifest, decode_manifest_list
+from icekeeper.metadata.manifest_read import ListEntries, decode_live_files, decode_manifest, decode_manifest_list
 from icekeeper.metadata.manifest_write import encode_manifest_list
 from icekeeper.metadata.types import least_decimal, section_of, summarise_partitions, uuid_bounds, uuid_section
-from icekeeper.model import EntryStatus, LiveFile, ManifestContent
+from icekeeper.model import EntryStatus, LiveFile, ManifestContent, ManifestFile, PartitionFieldSummary
 from support.examples import examples
 from support.manifests import COLUMNS, DRAWN_FIELDS, drawn_table, encoded, entries
 from support.values import AWKWARD_UUIDS, ORDERS, uuid_values
@@ -159,6 +159,46 @@ def test_manifest_lists_are_read_back_unchanged(format_version: int, data: st.Da
         first_row_id=7 if format_version > 2 else None,
     )
     assert decode_manifest_list(written, "s3://b/list.avro") == made
+
+
+SUMMARIES = [None, (), (PartitionFieldSummary(True, None, None, None),)]
+COUNTS: dict[str, Any] = {
+    f"{kind}_{of}_count": 1 for kind in ("added", "existing", "deleted") for of in ("files", "rows")
+}
+FEW_MANIFESTS = [
+    ManifestFile(
+        manifest_path=path, manifest_length=size, partition_spec_id=0, added_snapshot_id=1, partitions=summary, **COUNTS
+    )
+    for path in ("s3://b/m1", "s3://b/m10", "s3://b/m2")
+    for size in (1, 300)
+    for summary in SUMMARIES
+]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 2, 3]),
+            st.lists(st.sampled_from(FEW_MANIFESTS), max_size=3, unique_by=lambda manifest: manifest.manifest_path),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_lists_decoded_together_have_the_entries_that_each_has_alone(
+    lists: list[tuple[int, list[ManifestFile]]],
+) -> None:
+    """Although they name few manifests, whose other fields differ; equal entries are one object."""
+    written = [
+        encode_manifest_list(
+            version, made, snapshot_id=1, parent_snapshot_id=None, sequence_number=1, first_row_id=version // 3 or None
+        )
+        for version, made in lists
+    ]
+    entries = ListEntries()
+    assert [entries.decode(data, "l") for data in written] == [decode_manifest_list(data, "l") for data in written]
+    first, second = (entries.decode(written[-1], "l") for _ in range(2))
+    assert [*map(id, first)] == [*map(id, second)]
 
 
 # The bounds of uuids in a manifest list hide no row from any reader, whichever order it compares uuids in.

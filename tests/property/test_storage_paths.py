@@ -9,7 +9,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from icekeeper.storage.paths import PathSet, authority, is_under, leads_out, may_be_under, normalise, split_path
+from icekeeper.deletion.file_needs import OwnPlaces
+from icekeeper.storage.allowed_locations import AllowedLocations
+from icekeeper.storage.paths import (
+    PathSet,
+    authority,
+    compared,
+    is_under,
+    leads_out,
+    may_be_under,
+    normalise,
+    split_path,
+)
 
 SEGMENTS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1), min_size=1, max_size=5)
 # Characters with a special meaning, so that they often meet.
@@ -53,6 +64,33 @@ def test_a_child_is_under_its_location_and_a_sibling_is_not(location: list[str],
         assert not is_under(f"{base}2/{child[0]}", base)
         assert not may_be_under(f"{base}2/{child[0]}", base)
         assert not is_under(base, base)
+
+
+FEW = st.builds(
+    "{}{}".format,
+    st.sampled_from(["s3://b/", "s3a://b/", "s3://c/", "/", "file:///", "s3:/", "s3://"]),
+    st.lists(st.sampled_from(["t", "u", "t2", "", ".", "..", "%74", "t.parquet"]), max_size=4).map("/".join),
+)
+
+
+@given(st.lists(FEW, max_size=3), st.lists(FEW, min_size=1, max_size=3), st.lists(FEW, max_size=20))
+def test_a_place_has_the_files_that_each_alone_is_in(
+    locations: list[str], prefixes: list[str], paths: list[str]
+) -> None:
+    """What is remembered of a folder decides as a look at each file does."""
+    allowed = AllowedLocations(tuple(prefixes), from_operator=True)
+    places = OwnPlaces(locations, allowed)
+    for path in paths:
+        alone = allowed.allows(compared(path)) and any(is_under(path, location) for location in locations)
+        assert places.have(path) is alone
+
+
+@given(FEW)
+def test_a_path_is_compared_by_its_parts(path: str) -> None:
+    found, parts = compared(path), split_path(path)
+    assert (found.authority, found.has_dots, found.normal) == (parts.store, parts.has_dots, normalise(path))
+    if parts.scheme.startswith("s3"):
+        assert (found.key, found.is_plain) == (parts.key, True)
 
 
 @given(st.one_of(AWKWARD, st.text()), st.one_of(AWKWARD, st.text()))

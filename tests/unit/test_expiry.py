@@ -25,6 +25,7 @@ from icekeeper.operations.expiry.unreferenced import (
     unreferenced_files,
     unused_metadata,
 )
+from icekeeper.storage.paths import is_under
 from support.listed_manifests import FILE_BYTES, LOCATION, ListedManifests, path_of
 from support.tables import new_document, snapshot
 
@@ -37,7 +38,11 @@ def freed(table: ListedManifests, *expired: int) -> set[str]:
 
 
 def found(table: ListedManifests, *expired: int, **more: Any) -> Unreferenced:
-    return unreferenced_files(table.reader, set(expired), [LOCATION], **more)
+    return unreferenced_files(table.reader, set(expired), is_elsewhere, **more)
+
+
+def is_elsewhere(path: str) -> bool:
+    return not is_under(path, LOCATION)
 
 
 def names(freed_now: Unreferenced) -> set[str]:
@@ -217,7 +222,7 @@ def test_a_candidate_takes_little_more_memory_than_its_path() -> None:
     """A million candidates fit into memory: no second copy of a path, no object per file."""
     count = 4_000
     paths = [f"file:///warehouse/ns/t/data/part-{number:08d}-{'x' * 60}.parquet" for number in range(count)]
-    candidates = Candidates(["file:///warehouse/ns/t"])
+    candidates = Candidates(lambda path: False)
     tracemalloc.start()
     try:
         for path in paths:
@@ -234,7 +239,7 @@ def test_a_candidate_takes_little_more_memory_than_its_path() -> None:
 
 def test_candidates_with_the_same_hash_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("icekeeper.operations.expiry.unreferenced.hash", lambda text: 7, raising=False)
-    candidates = Candidates([LOCATION])
+    candidates = Candidates(lambda path: False)
     for name in ("a", "b", "c", "b", "d"):
         candidates.add(path_of(name), 10)
     candidates.spare(path_of("b"))
@@ -512,7 +517,7 @@ def test_files_elsewhere_and_held_files_are_kept() -> None:
     table = ListedManifests()
     table.snapshot(1, table.manifest("old", ["s3://b/t2/data/1", "s3://b/t/../u/data/2", "data/staged", "data/3"]))
     table.snapshot(2, table.manifest("new", ["data/4"]))
-    freed_now = found(table, 1, is_held=lambda path: path.endswith("staged"))
+    freed_now = unreferenced_files(table.reader, {1}, lambda path: is_elsewhere(path) or path.endswith("staged"))
     assert names(freed_now) == {"data/3", "metadata/old.avro", "metadata/snap-1.avro"}
 
 
@@ -624,7 +629,7 @@ def table_of_versions() -> ListedManifests:
 
 
 def unused(table_of_versions: ListedManifests, *expired: int) -> UnusedMetadata:
-    found = unreferenced_files(table_of_versions.reader, set(expired), [LOCATION])
+    found = unreferenced_files(table_of_versions.reader, set(expired), is_elsewhere)
     return unused_metadata(table_of_versions.metadata, set(expired), found.kept_specs, found.keeps_deletes)
 
 

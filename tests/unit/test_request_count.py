@@ -18,7 +18,8 @@ from icekeeper.machine.metering import RequestKind, WorkThreads, counting, joine
 from icekeeper.metadata.avro_files import write_avro
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.document_files import render_document
-from icekeeper.pass_context.stores import MetadataCache, is_whole_avro
+from icekeeper.model import ManifestFile
+from icekeeper.pass_context.stores import CachedFiles, MetadataCache, is_whole_avro
 from icekeeper.report.outcome import request_metrics
 from icekeeper.rows.file_rows import read_parquet_footer
 from icekeeper.storage.s3_reads import ObjectPart
@@ -100,6 +101,9 @@ class Listings:
             raise ClientError({"Error": {"Code": found}, "ResponseMetadata": {"HTTPStatusCode": 403}}, "ListObjectsV2")
         return found
 
+    def require(self, paths: list[str]) -> None:
+        """It has no bound."""
+
 
 @pytest.mark.parametrize("answer", ["AccessDenied", {"Contents": [{"Key": "t/metadata/a", "Size": 3}]}])
 def test_a_listing_shows_whether_it_is_allowed(answer: dict[str, Any] | str) -> None:
@@ -169,6 +173,9 @@ class Store:
             raise found
         return found
 
+    def require(self, paths: list[str]) -> None:
+        """It has no bound."""
+
 
 @pytest.mark.parametrize(
     "damaged",
@@ -196,6 +203,20 @@ def test_the_cache_is_bounded_and_keeps_the_first_files() -> None:
         for path in "abc":
             assert cache.read(HERE, path, store.read) == FILE
     assert store.reads == ["a", "b", "c", "c", "c"]
+
+
+def test_decoded_lists_are_kept_while_they_fit() -> None:
+    listed = ManifestFile(manifest_path="m", manifest_length=1, partition_spec_id=0, added_snapshot_id=1)
+    store: Any = Store(b=b"B", none=b"")
+    files = CachedFiles(MetadataCache(most_bytes=2_000), store)
+    assert not files.keep_list("none", (9, []), 0), "a truncated file looks like a list without entries"
+    assert files.keep_list("a", (10, [listed, listed]), 1_000)
+    assert not files.keep_list("b", (11, [listed]), 1_000)
+    assert [files.read_list(path) for path in ("a", "b", "none")] == [(10, [listed, listed]), b"B", b""]
+    assert store.reads == ["b", "none"]
+    other: Any = Store(a=b"A")
+    other.place = ("http://elsewhere", "us-east-1")
+    assert CachedFiles(files.cache, other).read_list("a") == b"A"
 
 
 def document() -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.catalogs.server_settings import LAKEFS, NESSIE
@@ -34,12 +35,14 @@ from icekeeper.pass_context.metadata_files import read_listed_metadata
 from icekeeper.policy import gc_enabled
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.table_memory import TableMemory
+from icekeeper.storage.allowed_locations import AllowedLocations
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import PathSet, any_spelling, compared, is_under, may_be_under, normalise
 from icekeeper.storage.storage import Storage
 
 log = logging.getLogger(__name__)
 
+_MOST_FOLDERS = 10_000
 _COLLECTORS = {NESSIE: "nessie-gc", LAKEFS: "lakeFS's garbage collection"}
 GC_DISABLED = "gc.enabled is false: this table's files must not be deleted"  # (rule: gc-disabled-forbids-deletion)
 
@@ -68,6 +71,33 @@ def refuse_if_left_to_collector(storage: Storage, table: LoadedTable) -> None:
         raise OperationRefused(f"{why}; nothing was deleted")
 
 
+class OwnPlaces:
+    """Where a table may delete: below its own locations, where the deployment allows it."""
+
+    def __init__(self, locations: Sequence[str], allowed: AllowedLocations) -> None:
+        self._locations, self._allowed = locations, allowed
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Resolve the symbolic links of the locations again."""
+        self._now = tuple(map(compared, self._locations))
+        self._has_folder = lru_cache(_MOST_FOLDERS)(self._look)
+
+    def have(self, path: str) -> bool:
+        """Whether the file is in such a place."""
+        path = compared(path)
+        if self._has_folder(path.rpartition("/")[0], path.authority, path.key.rpartition("/")[0]):
+            return not path.has_dots
+        return self._has(path)
+
+    def _look(self, folder: str, authority: str, key: str) -> bool:
+        found = compared(folder)
+        return (found.authority, found.key) == (authority, key) and self._has(found)
+
+    def _has(self, path: str) -> bool:
+        return self._allowed.allows(path) and any(is_under(path, location) for location in self._now)
+
+
 class FileNeeds:
     """Decides which files of a table are needed.
 
@@ -90,21 +120,16 @@ class FileNeeds:
         self._context, self._table = context, table
         self._home = table.metadata.location
         self._owned = owned_locations(table.metadata)
-        self._owned_now = tuple(map(compared, self._owned))
+        self._places = OwnPlaces(self._owned, table.allowed)
         directory = table.metadata.metadata_directory
         holds_more = any(may_be_under(place, directory) for place in (table.metadata.data_location, self._home))
         self._metadata_alone = None if holds_more else directory
-        self._allowed = table.allowed
         self._left_alone = PathSet()
         self._other_formats = PathSet()
         self._is_sweep = False
         self._seen: str | None = None
         self._since: set[str] = set()
         self._newer: set[str] = set()
-
-    def may_delete(self, path: str) -> bool:
-        """Whether the path is below the table's own locations and the deployment allows deletions there."""
-        return self._allowed.allows(path) and any(is_under(path, location) for location in self._owned_now)
 
     def permit_sweep(self) -> None:
         """Check that files which only a listing shows may be deleted; from now on :meth:`look_again` checks this, too.
@@ -186,7 +211,7 @@ class FileNeeds:
         return (
             spelled in self._since
             or spelled in self._newer
-            or not self.may_delete(path)
+            or not self._places.have(path)
             or self.held.hold(path)
             or path in self.shared
             or self.shared.has_prefix_mismatch(path)
@@ -210,7 +235,7 @@ class FileNeeds:
             MetadataUnreadable: new references cannot be read.
             StorageError: a catalog or the state store does not answer.
         """
-        self._owned_now = tuple(map(compared, self._owned))
+        self._places.look_again()
         self.shared.look_again()
         now = self._context.load()
         if now.metadata.uuid != self._table.metadata.uuid:

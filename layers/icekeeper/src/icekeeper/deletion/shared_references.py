@@ -93,7 +93,7 @@ class HeldFiles:
 
     def hold(self, path: str) -> bool:
         """Whether the file must not be deleted."""
-        return any_spelling(path) in self._pinned or self._staged.may_contain(path)
+        return (bool(self._pinned) and any_spelling(path) in self._pinned) or self._staged.may_contain(path)
 
     def _needed(self, pin: Pin, now: TableMetadata) -> Iterator[str]:
         """The files of the pinned snapshots that the table no longer has, and that were not followed before."""
@@ -330,11 +330,13 @@ class SharedReferences:
             self.left.append(sentence)
 
     def __contains__(self, path: str) -> bool:
+        if not self._followed and not self._seen_roots:
+            return False
         return (
             path in self._paths
             or path in self._of_kept_apart
             or self._seen_below.may_contain(path)
-            or (bool(self._seen_roots) and data_root(path) in self._seen_roots)
+            or data_root(path) in self._seen_roots
             or any(followed.held.hold(path) for followed in self._followed.values())
         )
 
@@ -345,7 +347,7 @@ class SharedReferences:
 
     def has_prefix_mismatch(self, path: str) -> bool:
         """Like :meth:`ReferencedPaths.has_prefix_mismatch`; tables that rules separate may name any bucket."""
-        return self._paths.has_prefix_mismatch(path)
+        return bool(self._followed) and self._paths.has_prefix_mismatch(path)
 
     @contextmanager
     def _reading(self, followed: _Followed) -> Iterator[None]:

@@ -29,7 +29,7 @@ from icekeeper.operations.compaction.plan.plan_table import plan_by_manifests
 from icekeeper.operations.compaction.terms.output_names import partition_path
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.policy_fit import fitting
-from icekeeper.pass_context.stores import cached_read, shared_reads, sharing_reads
+from icekeeper.pass_context.stores import CachedFiles, shared_reads, sharing_reads
 from icekeeper.pass_context.table_policy import TablePolicies
 from icekeeper.policy import Operation, ResolvedPolicy
 from icekeeper.state.claims import CutOff, CutWork, waiting_cuts
@@ -248,7 +248,7 @@ class Afresh:
 
 def _reader(loaded: LoadedTable) -> TableReader:
     shared = shared_reads()
-    return TableReader(loaded.metadata, cached_read(shared.manifests, shared.storage(loaded.io_properties)))
+    return TableReader(loaded.metadata, CachedFiles(shared.manifests, shared.storage(loaded.io_properties)).read)
 
 
 def _holders(costs: TableCosts) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata.avro_files import AvroFile, decimal_fields, open_avro, partition_record, writer_types
 from icekeeper.metadata.avro_schemas import avro_name, manifest_list_schema
-from icekeeper.metadata.avro_values import AvroTypes, Reader
+from icekeeper.metadata.avro_values import AvroTypes, Reader, read_bytes
 from icekeeper.metadata.entry_columns import (
     BYTES,
     ENTRY_FIELDS,
@@ -62,6 +62,8 @@ _LIST_TYPES = {"manifest_path": TEXT, "partitions": frozenset({"array"}), "key_m
 _FLAG = frozenset({"boolean"})
 _SUMMARY_TYPES = {"contains_null": _FLAG, "contains_nan": _FLAG, "lower_bound": BYTES, "upper_bound": BYTES}
 _SUMMARY_BYTES = 512
+# The typical memory of a decoded entry of a manifest list, without its summaries and bytes.
+_ENTRY_BYTES = 768
 # Avro types of partition values, which are compared and looked up.
 _PARTITION_TYPES = NUMBER | TEXT | BYTES | frozenset({"boolean", "float", "double", "fixed"})
 # Fields that are decoded for every file, in the order of a stored file's fields.  Late fields are decoded on demand.
@@ -85,22 +87,50 @@ def entry_status(code: int, path: str) -> EntryStatus:
         raise MetadataUnreadable(f"manifest {path} has an entry with the unknown status {code}") from None
 
 
-def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
-    """The manifests of a snapshot, in file order.
+class ListEntries:
+    """Decodes manifest lists.  Successive snapshots list mostly the same manifests, so equal bytes are decoded once."""
 
-    Raises:
-        MetadataUnreadable: the file is damaged.
-    """
-    opened = open_avro(data, path)
-    try:
-        read = _list_reader(opened.schema_text)
-    except LookupError as error:
-        raise MetadataUnreadable(f"manifest list {path} {error}") from None
-    found = []
-    for record in opened.values(read):
-        found.append(_manifest_file(record, path))
-        opened.limits.hold(_SUMMARY_BYTES * len(found[-1].partitions or ()))
-    return found
+    def __init__(self) -> None:
+        # Schema → the first field's bytes → the entry's bytes, and the entry.
+        self._known: dict[str, dict[bytes, tuple[bytes, ManifestFile]]] = {}
+        self.size = 0
+        """About how many bytes of memory different entries take; a caller that keeps them sets it back to 0."""
+
+    def decode(self, data: bytes, path: str) -> list[ManifestFile]:
+        """The manifests of a snapshot, in file order.
+
+        Raises:
+            MetadataUnreadable: the file is damaged.
+        """
+        opened = open_avro(data, path)
+        try:
+            read, begins_with_text = _list_reader(opened.schema_text)
+        except LookupError as error:
+            raise MetadataUnreadable(f"manifest list {path} {error}") from None
+        known = self._known.setdefault(opened.schema_text, {})
+
+        def entry(block: bytes, at: int) -> tuple[ManifestFile, int]:
+            key = read_bytes(block, at)[0] if begins_with_text else b""
+            same, manifest = known.get(key, (b"", None))
+            if manifest is not None and block.startswith(same, at):
+                return manifest, at + len(same)
+            record, end = read(block, at)
+            manifest = _manifest_file(record, path)
+            if end <= len(block):
+                known[key] = block[at:end], manifest
+                self.size += _ENTRY_BYTES + end - at + _SUMMARY_BYTES * len(manifest.partitions or ())
+            return manifest, end
+
+        found = []
+        for manifest in opened.values(entry):
+            found.append(manifest)
+            opened.limits.hold(_SUMMARY_BYTES * len(manifest.partitions or ()))
+        return found
+
+
+def decode_manifest_list(data: bytes, path: str) -> list[ManifestFile]:
+    """As :meth:`ListEntries.decode`, for a single list."""
+    return ListEntries().decode(data, path)
 
 
 def _manifest_file(record: JsonObject, path: str) -> ManifestFile:
@@ -123,8 +153,12 @@ def _manifest_file(record: JsonObject, path: str) -> ManifestFile:
 
 
 @lru_cache(maxsize=64)
-def _list_reader(schema_text: str) -> Reader:
-    """Raises LookupError: a field has another type than in the specification."""
+def _list_reader(schema_text: str) -> tuple[Reader, bool]:
+    """A reader of entries, and whether their first field is a text.
+
+    Raises:
+        LookupError: a field has another type than in the specification.
+    """
     types = writer_types(schema_text)
     names: dict[str, str] = {}
     for field in types.schema["fields"]:
@@ -138,7 +172,8 @@ def _list_reader(schema_text: str) -> Reader:
             for part in _summary_record(types, field["type"])["fields"]:
                 if part["name"] in _SUMMARY_TYPES:
                     require_type(types, part["type"], part["name"], _SUMMARY_TYPES[part["name"]])
-    return types.fields_reader(names)
+    first = [types.defined(field["type"]) for field in types.schema["fields"][:1]]
+    return types.fields_reader(names), any(isinstance(kind, dict) and kind["type"] == "string" for kind in first)
 
 
 def _summary_record(types: AvroTypes, kind: Any) -> JsonObject:

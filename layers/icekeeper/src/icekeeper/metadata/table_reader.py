@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.machine.metering import WorkThreads
@@ -21,11 +21,11 @@ from icekeeper.metadata.delete_scope import (
 )
 from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.manifest_read import (
+    ListEntries,
     decode_identities,
     decode_live_files,
     decode_live_paths,
     decode_manifest,
-    decode_manifest_list,
     manifest_from_file,
 )
 from icekeeper.model import (
@@ -39,8 +39,22 @@ from icekeeper.model import (
     ManifestFile,
 )
 
+_Read = TypeVar("_Read")
 ReadBytes: TypeAlias = Callable[[str], bytes]
 """The whole file at a path; raises StorageError."""
+DecodedList: TypeAlias = tuple[int, Sequence[ManifestFile]]
+"""A manifest list: its size in bytes, and its manifests."""
+
+
+class KnownLists(Protocol):
+    """Remembers decoded manifest lists."""
+
+    def read_list(self, path: str) -> DecodedList | bytes:
+        """The list if it is remembered, else its bytes; raises StorageError."""
+
+    def keep_list(self, path: str, found: DecodedList, size: int) -> bool:
+        """Remember a list, if there is room; ``size``: the memory of those of its entries that no kept list has."""
+
 
 # Enough parallel requests to hide an object store's latency.  At most this many manifests wait to be decoded.
 _PARALLEL_READS = 16
@@ -58,14 +72,16 @@ class TableReader:
     read: ReadBytes
     on_live_files: Callable[[Sequence[str]], None] | None = None
     """Called with paths of live data and delete files."""
+    lists: KnownLists | None = None
+    """Reads manifest lists in place of ``read``."""
 
     def manifests(self, snapshot: Snapshot) -> list[ManifestFile]:
         """The snapshot's manifests, from its manifest list or from the inline list of v1."""
         if snapshot.manifest_list is not None:
-            return decode_manifest_list(self._bytes(snapshot.manifest_list, "manifest list"), snapshot.manifest_list)
+            path = snapshot.manifest_list
+            return list(self._decoded(path, self._list(path), ListEntries())[1])
         return [
-            manifest_from_file(self._bytes(path, "manifest"), path, snapshot.snapshot_id)
-            for path in snapshot.inline_manifests
+            manifest_from_file(self._manifest(path), path, snapshot.snapshot_id) for path in snapshot.inline_manifests
         ]
 
     def manifests_of(self, snapshots: Iterable[Snapshot]) -> Iterator[ManifestFile]:
@@ -77,12 +93,13 @@ class TableReader:
         for _, _, manifests in self.manifest_lists(snapshots):
             yield from manifests
 
-    def manifest_lists(self, snapshots: Iterable[Snapshot]) -> Iterator[tuple[Snapshot, int, list[ManifestFile]]]:
+    def manifest_lists(self, snapshots: Iterable[Snapshot]) -> Iterator[tuple[Snapshot, int, Sequence[ManifestFile]]]:
         """Each snapshot that has a manifest list, with the size of the list in bytes and its manifests."""
         listing = [snapshot for snapshot in snapshots if snapshot.manifest_list is not None]
-        fetched = self._fetch((str(snapshot.manifest_list) for snapshot in listing), "manifest list")
-        for snapshot, (path, data) in zip(listing, fetched, strict=True):
-            yield snapshot, len(data), decode_manifest_list(data, path)
+        paths = (str(snapshot.manifest_list) for snapshot in listing)
+        entries = ListEntries()
+        for snapshot, (path, found) in zip(listing, self._fetch(paths, self._list), strict=True):
+            yield snapshot, *self._decoded(path, found, entries)
 
     def entries(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, Iterator[ManifestEntry]]]:
         """Each manifest with its entries of all statuses."""
@@ -127,7 +144,7 @@ class TableReader:
 
     def live_files(self, manifest_paths: Iterable[str]) -> Iterator[tuple[str, Iterator[LiveFile]]]:
         """Each manifest with the files that its live entries name, in the order given."""
-        for path, data in self._fetch(manifest_paths, "manifest"):
+        for path, data in self._fetch(manifest_paths, self._manifest):
             files = decode_live_files(data, path)
             yield path, files if self.on_live_files is None else map(self._reported, files)
 
@@ -138,7 +155,7 @@ class TableReader:
             MetadataUnreadable: a manifest is missing, or is shorter than its manifest list says.
         """
         manifests = list(manifests)
-        fetched = self._fetch((manifest.manifest_path for manifest in manifests), "manifest")
+        fetched = self._fetch((manifest.manifest_path for manifest in manifests), self._manifest)
         for manifest, (path, data) in zip(manifests, fetched, strict=True):
             if len(data) < manifest.manifest_length:  # a manifest truncated between two blocks is valid Avro
                 raise MetadataUnreadable(
@@ -166,14 +183,14 @@ class TableReader:
             self.on_live_files((file.path,))
         return file
 
-    def _fetch(self, paths: Iterable[str], kind: str) -> Iterator[tuple[str, bytes]]:
-        """Paths with the bytes of their files, in order.  Files in object stores are fetched ahead in parallel; local
+    def _fetch(self, paths: Iterable[str], read_one: Callable[[str], _Read]) -> Iterator[tuple[str, _Read]]:
+        """Paths with what their files contain, in order.  Files in object stores are fetched ahead in parallel; local
         reads are so fast that threads would not help."""
-        waiting: deque[tuple[str, Callable[[], bytes]]] = deque()
+        waiting: deque[tuple[str, Callable[[], _Read]]] = deque()
         with WorkThreads(_PARALLEL_READS, thread_name_prefix="manifest-read") as pool:
             try:
                 for path in paths:
-                    read = partial(self._bytes, path, kind)
+                    read = partial(read_one, path)
                     is_remote = "://" in path and not path.startswith("file:")
                     waiting.append((path, pool.submit(read).result if is_remote else read))
                     if len(waiting) >= _PARALLEL_READS:
@@ -185,11 +202,25 @@ class TableReader:
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _bytes(self, path: str, kind: str) -> bytes:
+    def _manifest(self, path: str) -> bytes:
         try:
             return self.read(path)
         except StorageError as error:
-            raise MetadataUnreadable(f"{kind} {error}") from error  # the error names the path
+            raise MetadataUnreadable(f"manifest {error}") from error  # the error names the path
+
+    def _list(self, path: str) -> DecodedList | bytes:
+        try:
+            return self.read(path) if self.lists is None else self.lists.read_list(path)
+        except StorageError as error:
+            raise MetadataUnreadable(f"manifest list {error}") from error
+
+    def _decoded(self, path: str, found: DecodedList | bytes, entries: ListEntries) -> DecodedList:
+        if not isinstance(found, bytes):
+            return found
+        decoded = len(found), entries.decode(found, path)
+        if self.lists is not None and self.lists.keep_list(path, decoded, entries.size):
+            entries.size = 0
+        return decoded
 
 
 # The files that a table needs.  Every deletion depends on this list.

@@ -24,7 +24,7 @@ from icekeeper.pass_context.job import Job
 from icekeeper.pass_context.metadata_files import metadata_of_other_entries, newer_metadata
 from icekeeper.pass_context.planned_table import PlannedTable
 from icekeeper.pass_context.served import ServedCatalogs
-from icekeeper.pass_context.stores import Stores, cached_read
+from icekeeper.pass_context.stores import CachedFiles, Stores
 from icekeeper.policy import Operation, Policy, ResolvedPolicy
 from icekeeper.report.activity import PassShare, Progress, Spent
 from icekeeper.state.leases import HeldLease
@@ -161,10 +161,10 @@ class OperationContext:
 
     def reader(self, loaded: LoadedTable) -> TableReader:
         """Reads the table's manifests, and notes the folders of its files in ``footprint``."""
-        metadata, read = loaded.metadata, cached_read(self.stores.manifests, self.stores.storage(loaded))
+        metadata, files = loaded.metadata, CachedFiles(self.stores.manifests, self.stores.storage(loaded))
         if self.planned is not None:  # its files may not exist, so they leave no footprint
-            return TableReader(metadata, partial(self.planned.read, read=read))
-        return TableReader(metadata, read, partial(self.footprint.see, own=data_folders(metadata)))
+            return TableReader(metadata, partial(self.planned.read, read=files.read))
+        return TableReader(metadata, files.read, partial(self.footprint.see, own=data_folders(metadata)), files)
 
     def snapshot_writer(self, head: LoadedTable) -> SnapshotWriter:
         """A writer for a single commit attempt on the policy's branch of this head."""

@@ -13,6 +13,7 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.pointer import keeping_documents
 from icekeeper.errors import OperationRefused
 from icekeeper.machine.clock import HOUR_MS, LOGGED_SKEW_MS, Clock, ahead_ms, steady_s
+from icekeeper.metadata.table_reader import DecodedList
 from icekeeper.report.outcome import CLOCK_SKEW, skew_sentence
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, AllowedLocations
 from icekeeper.storage.storage import Storage, StoreClock
@@ -33,10 +34,13 @@ def is_whole_avro(data: bytes) -> bool:
 
 
 _MOST_BYTES = 32 * 1024 * 1024
+# The memory of a kept list without its entries, and of the reference to an entry.
+_LIST_BYTES, _ITEM_BYTES = 512, 8
 
 
 class MetadataCache:
-    """Keeps manifests and manifest lists by store and path until it is full; safe to share between threads.
+    """Keeps the bytes of manifests, and decoded manifest lists, by store and path until it is full; safe to share
+    between threads.
 
     These files never change (specification, "File System Operations").  Files that the pass writes are also read from
     the store, because a truncated file must stop deletions (rule: cache-only-immutable-metadata).  Another catalog's
@@ -49,6 +53,7 @@ class MetadataCache:
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._lock = Lock()
         self._files: dict[tuple[tuple[str, str], str], bytes] = {}
+        self.lists: dict[tuple[tuple[str, str], str], DecodedList] = {}
         self._room = most_bytes
 
     def read(self, place: tuple[str, str], path: str, read: Callable[[str], bytes]) -> bytes:
@@ -60,22 +65,47 @@ class MetadataCache:
         if known is not None:
             return known
         data = read(path)
-        if is_whole_avro(data):
-            with self._lock:
-                if (place, path) not in self._files and len(data) <= self._room:
-                    self._files[place, path] = data
-                    self._room -= len(data)
+        if is_whole_avro(data) and self._takes(len(data)):
+            self._files[place, path] = data
         return data
 
+    def keep_list(self, place: tuple[str, str], path: str, found: DecodedList, size: int) -> bool:
+        """Keep a decoded manifest list, if it fits; ``size``: of those of its entries that no kept list has.
 
-def cached_read(manifests: MetadataCache, storage: Storage) -> Callable[[str], bytes]:
+        A list without entries is read again the next time, because a truncated file looks like it.
+        """
+        is_kept = bool(found[1]) and self._takes(size + _LIST_BYTES + _ITEM_BYTES * len(found[1]))
+        if is_kept:
+            self.lists[place, path] = found
+        return is_kept
+
+    def _takes(self, size: int) -> bool:
+        with self._lock:
+            fits = size <= self._room
+            self._room -= size if fits else 0
+            return fits
+
+
+@dataclass(frozen=True, slots=True)
+class CachedFiles:
     """Reads manifests and manifest lists of a table through the cache, within the bound of ``storage``."""
 
-    def read(path: str) -> bytes:
-        storage.require([path])  # another table's pass may have read it
-        return manifests.read(storage.place, path, storage.read)
+    cache: MetadataCache
+    storage: Storage
 
-    return read
+    def read(self, path: str) -> bytes:
+        """The bytes of a manifest."""
+        self.storage.require([path])  # another table's pass may have read it
+        return self.cache.read(self.storage.place, path, self.storage.read)
+
+    def read_list(self, path: str) -> DecodedList | bytes:
+        """See :class:`.KnownLists`."""
+        self.storage.require([path])
+        return self.cache.lists.get((self.storage.place, path)) or self.storage.read(path)
+
+    def keep_list(self, path: str, found: DecodedList, size: int) -> bool:
+        """See :class:`.KnownLists`."""
+        return self.cache.keep_list(self.storage.place, path, found, size)
 
 
 class SharedReads:

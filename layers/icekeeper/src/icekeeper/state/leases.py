@@ -41,6 +41,8 @@ from icekeeper.state.items import REMOVED, Item, Records
 
 log = logging.getLogger(__name__)
 
+# Two for each of the renewals by ``kept_alive``, so that each of them extends the lease.
+_CHECKS_PER_LEASE = 12
 LONGEST_LEASE_MS = 31 * 24 * HOUR_MS
 """A lease with more time left was taken with a clock that was ahead, and is ignored."""
 PROCESS_MARK = re.compile(r"\(process (?P<pid>\d+), run [^)]*\)(?P<mark> \[(?P<place>[0-9a-f]{16})\.(?P<start>\d+)\])$")
@@ -114,6 +116,9 @@ class LeaseStore(Records):
     def renew(self, lease: Lease, *, now_ms: int, ttl_ms: int) -> Lease:
         """Extend a lease, even an expired lease, unless another holder took it.
 
+        A lease that was extended within the last twelfth of ``ttl_ms`` is only checked: a file system takes much longer
+        to write than to read, and each batch of deletions renews.
+
         Raises:
             LeaseLost: another holder has it, or it was released.
         """
@@ -123,7 +128,8 @@ class LeaseStore(Records):
             *_item_key(lease.key),
             self._times(expires_ms),
             equal={"holder": lease.holder},
-            outside={"until_ms": (expires_ms, expires_ms + LONGEST_LEASE_MS)},  # never shortened, see _taken
+            # Never shortened, see _taken.
+            outside={"until_ms": (expires_ms - ttl_ms // _CHECKS_PER_LEASE, expires_ms + LONGEST_LEASE_MS)},
         )
         found = _found(lease.key, there)
         if found is None or found.holder != lease.holder:

@@ -40,18 +40,28 @@ def held(real: str, *, make: bool = False) -> Iterator[str]:
         OSError: the folder does not exist, or a link has replaced a folder.
     """
     above, name = os.path.split(real)
-    if not _MAY_HOLD or not name:
-        if make:
-            os.makedirs(above, exist_ok=True)
+    if not name:
         yield real
+        return
+    with held_folder(above, make=make) as folder:
+        yield real if folder is None else f"{_DESCRIPTORS}/{folder}/{name}"
+
+
+@contextmanager
+def held_folder(real: str, *, make: bool = False) -> Iterator[int | None]:
+    """The descriptor of an opened folder; ``None`` if the system does not support this.  Else as :func:`held`."""
+    if not _MAY_HOLD:
+        if make:
+            os.makedirs(real, exist_ok=True)
+        yield None
         return
     folder = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for part in filter(None, above.split("/")):
+        for part in filter(None, real.split("/")):
             inner = _folder_in(folder, part, make=make)
             os.close(folder)
             folder = inner
-        yield f"{_DESCRIPTORS}/{folder}/{name}"
+        yield folder
     finally:
         os.close(folder)
 

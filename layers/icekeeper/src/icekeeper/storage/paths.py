@@ -235,12 +235,12 @@ def normalise(path: str) -> str:
     """
     if isinstance(path, ComparedPath):
         return path.normal
-    if _is_tidy(path):
+    if is_tidy(path):
         return _decoded(real_path(path))
     return path if _NORMAL.fullmatch(path) else _decoded(_tidied(path))
 
 
-def _is_tidy(path: str) -> bool:
+def is_tidy(path: str) -> bool:
     """Whether a path is local and may be a real path by its spelling, like most local paths."""
     return path.startswith("/") and not ("//" in path or "/." in path or "%" in path or path.endswith("/"))
 
@@ -293,10 +293,14 @@ def compared(path: str, *, is_plain: bool = False) -> ComparedPath:
     if isinstance(path, ComparedPath):
         return path
     found = ComparedPath(path)
-    if _is_tidy(path):
+    if is_tidy(path):
         found.authority, found.has_dots = LOCAL_STORE, False
         key = found.key = path if is_plain else real_path(path)
         found.is_plain, found.normal = key == path, _decoded(key)
+        return found
+    if _NORMAL.fullmatch(path):
+        bucket, _, found.key = path[len("s3://") :].partition("/")
+        found.authority, found.has_dots, found.is_plain, found.normal = f"s3://{bucket}", False, True, path
         return found
     parts = split_path(path)
     found.authority, found.has_dots = parts.store, parts.has_dots

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.listing import Level, Listed, ListedObject, divide, in_parallel
 from icekeeper.storage.local_files import (
     held,
+    held_folder,
     listed_file,
     local_level,
     new_file,
@@ -44,7 +46,7 @@ from icekeeper.storage.local_files import (
     walk,
     write_whole,
 )
-from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, is_s3, split_path
+from icekeeper.storage.paths import LOCAL_SCHEMES, S3_SCHEMES, is_local, is_s3, is_tidy, split_path
 from icekeeper.storage.s3_objects import (
     can_delete_s3,
     can_list_s3,
@@ -338,10 +340,14 @@ class Storage:
         keys: dict[str, dict[str, list[str]]] = {}
         names: dict[str, dict[str, str]] = {}
         for path in order:
+            if is_tidy(path):
+                folder, _, name = path.rpartition("/")
+                names.setdefault(folder, {})[path] = name
+                continue
             parts = split_path(path)
             if parts.scheme in LOCAL_SCHEMES:
                 folder, name = os.path.split(os.path.abspath(parts.plain_key))
-                names.setdefault(folder, {})[path] = name
+                names.setdefault(folder, {})[path] = name or "."
             elif not self._bound.allows(path):
                 failed[path] = str(self._bound.refusal([path]))
             elif parts.scheme in S3_SCHEMES:
@@ -483,31 +489,34 @@ class Storage:
         ``names``: path → its name in the folder.
         """
         try:
-            real = os.path.realpath(folder)
+            real = os.path.realpath(folder or "/")
         except ValueError:  # a character that no path may hold
             real = os.path.normpath(folder)
-        inside = {path: name for path, name in names.items() if self._bound.allows_real(os.path.join(real, name))}
+        inside = dict(names)
+        if not self._bound.allows_real(real):
+            inside = {path: name for path, name in names.items() if self._bound.allows_real(os.path.join(real, name))}
         reasons: dict[str, str | None] = {
             path: str(self._bound.refusal([path])) for path in names if path not in inside
         }
         try:
             if inside:
-                with held(os.path.join(real, "_")) as sibling:
-                    opened = os.path.dirname(sibling)
-                    reasons |= {path: self._unlink(path, os.path.join(opened, name)) for path, name in inside.items()}
+                with held_folder(real) as opened:
+                    above = f"{real}/" if opened is None else ""
+                    reasons |= {path: self._unlink(path, f"{above}{name}", opened) for path, name in inside.items()}
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
             reasons |= dict.fromkeys(inside, _sentence(error))
         return {path: reason for path, reason in reasons.items() if reason}
 
-    def _unlink(self, path: str, there: str) -> str | None:
+    def _unlink(self, path: str, name: str, folder: int | None) -> str | None:
         """Remove a file of an opened folder; return why it remains.  A link to a target outside the bound remains."""
-        if os.path.islink(there) and not self._bound.allows(path):
-            return str(self._bound.refusal([path]))
         try:
-            with suppress(FileNotFoundError):
-                os.unlink(there)
+            if stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode) and not self._bound.allows(path):
+                return str(self._bound.refusal([path]))
+            os.unlink(name, dir_fd=folder)
+        except FileNotFoundError:
+            return None
         except (OSError, ValueError) as error:
             return _sentence(error)
         return None

@@ -15,7 +15,6 @@ from icekeeper.commit.attempt import PreparedCommit, snapshots_of_run
 from icekeeper.commit.transaction import Committed
 from icekeeper.deletion.delete import DeletedFiles
 from icekeeper.deletion.file_needs import GC_DISABLED, FileNeeds
-from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.errors import (
     CommitConflict,
     CommitStateUnknown,
@@ -305,10 +304,9 @@ class ExpiryAttempts:
             still_unreferenced(reader, expired, unreferenced)
         else:
             needs = FileNeeds(self._context, head)
-            owned = owned_locations(head.metadata)
             gives_up = bool(self._context.policy.snapshot_give_up_ids)
             try:
-                unreferenced = unreferenced_files(reader, expired, owned, needs.need, gives_up=gives_up)
+                unreferenced = unreferenced_files(reader, expired, needs.need, gives_up=gives_up)
             except MetadataUnreadable as error:
                 lost = lost_snapshots(reader, str(error))
                 why = f"{error}; {way_out(head.metadata, lost)}"
@@ -320,7 +318,7 @@ class ExpiryAttempts:
             candidates = unreferenced.candidates
             if any(True for _ in candidates) and self._context.stores.storage(head).can_delete(head.metadata.location):
                 needs.ask(list(candidates.of_each_folder()))
-                candidates.leave_out(needs.need)
+                candidates.leave_out_needed()
             if self.cleans_metadata:
                 unused = unused_metadata(head.metadata, expired, unreferenced.kept_specs, unreferenced.keeps_deletes)
         return Expiry(plan, head, needs, unreferenced, unreferenced.candidates.paths(), unused)

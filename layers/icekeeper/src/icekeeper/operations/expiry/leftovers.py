@@ -18,7 +18,6 @@ from typing import TypeAlias
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.delete import DeletedFiles, delete_unneeded
 from icekeeper.deletion.file_needs import FileNeeds
-from icekeeper.deletion.neighbours import owned_locations
 from icekeeper.errors import MetadataUnreadable, StorageError
 from icekeeper.metadata.document import Ref, TableMetadata
 from icekeeper.metadata.document_files import parse_document
@@ -62,7 +61,7 @@ def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
         return Leftovers()
     metadata, reader = loaded.metadata, context.reader(loaded)
     needs = FileNeeds(context, loaded)
-    candidates = Candidates(owned_locations(metadata), needs.need)
+    candidates = Candidates(needs.need)
     for path in chain.from_iterable(map(context.memory.files_to_delete, lists)):
         candidates.add(path, 0, holds_rows=True)
     needed = chain(
@@ -76,7 +75,7 @@ def unfinished(context: OperationContext, loaded: LoadedTable) -> Leftovers:
         candidates.spare(path)
     if candidates.files_left:
         needs.ask(list(candidates.of_each_folder()))
-        candidates.leave_out(needs.need)
+        candidates.leave_out_needed()
     return Leftovers(lists, candidates.paths(), needs)
 
 

@@ -23,13 +23,13 @@ _MOST_FOLDERS = 10_000
 class Candidates:
     """The files that an expiry may free: added from expired snapshots, removed if something retained needs them.
 
-    A file that is outside the table's own locations, or that a pin or staged load needs, is never added.  To save
-    memory, each path is stored once, and its normalised form only as a hash.  Paths with the same hash are compared as
-    text.
+    A file that the table must not delete is never added.  To save memory, each path is stored once, and its normalised
+    form only as a hash.  Paths with the same hash are compared as text.
     """
 
-    def __init__(self, owned: Sequence[str], is_held: Callable[[str], bool] = lambda path: False) -> None:
-        self._owned, self._is_held = tuple(map(compared, owned)), is_held
+    def __init__(self, is_needed: Callable[[str], bool]) -> None:
+        """``is_needed``: :meth:`.FileNeeds.need`."""
+        self._is_needed = is_needed
         # Hash of the normalised path without scheme and bucket → its index in the lists below, or several indexes.
         self._places: dict[int, tuple[int, ...] | int] = {}
         self._paths: list[str | None] = []
@@ -44,7 +44,7 @@ class Candidates:
     def add(self, path: str, size: int, *, holds_rows: bool = False) -> None:
         """Add a path once, whatever its spelling; ``holds_rows``: a data or delete file, not metadata."""
         now = compared(path)
-        if not any(is_under(now, location) for location in self._owned) or self._is_held(now):
+        if self._is_needed(now):
             return
         key = hash(behind_authority(merged_spelling(now.normal)))
         found = self._at(key)
@@ -79,11 +79,11 @@ class Candidates:
                 raise prefix_mismatch_error(candidate, path)
             self._take_out(place)
 
-    def leave_out(self, is_needed: Callable[[str], bool]) -> None:
-        """Remove every path that is needed."""
+    def leave_out_needed(self) -> None:
+        """Remove every path that is needed by now."""
         for place in range(len(self._paths)):
             path = self._compared(place)
-            if path is not None and is_needed(path):
+            if path is not None and self._is_needed(path):
                 self._take_out(place)
 
     def size_of(self, paths: Collection[str]) -> int:
@@ -193,15 +193,9 @@ class Unreferenced:
 
 
 def unreferenced_files(
-    reader: TableReader,
-    expired: Collection[int],
-    owned: Sequence[str],
-    is_held: Callable[[str], bool] = lambda path: False,
-    *,
-    gives_up: bool = False,
+    reader: TableReader, expired: Collection[int], is_needed: Callable[[str], bool], *, gives_up: bool = False
 ) -> Unreferenced:
-    """The files below ``owned`` that become free when the snapshots of these ids expire, without those that are
-    ``is_held``.
+    """The files that become free when the snapshots of these ids expire; ``is_needed``: :meth:`.FileNeeds.need`.
 
     ``gives_up``: skip metadata of expired snapshots that cannot be read; files that only it names are not freed.
 
@@ -212,7 +206,7 @@ def unreferenced_files(
     metadata = reader.metadata
     gone = [s for i, s in metadata.snapshots.items() if i in expired]
     staying = [s for i, s in metadata.snapshots.items() if i not in expired]
-    candidates = Candidates(owned, is_held)
+    candidates = Candidates(is_needed)
     kept = _kept(reader, staying)
     unread: list[str] | None = [] if gives_up else None
     live, beside, shared = _dropped(_lists(reader, gone, unread), kept, candidates)
