@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,7 @@ from icekeeper.machine.clock import HOUR_MS
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.deletes import commit_deletes, create_by_region, equality_delete, position_delete, rows_of
-from support.maintained_table import (
-    MaintainedTable,
-    compacted,
-    files_below,
-    maintained_table,
-    outcome_of,
-    without_leases,
-)
+from support.maintained_table import MaintainedTable, compacted, files_below, maintained_table, outcome_of
 from support.readers import canonical, duckdb_rows
 from support.scripted_rest import CommitScript, error_document, scripted_rest
 from support.v3 import rows as ids
@@ -411,63 +403,6 @@ def test_an_equality_delete_on_a_column_that_outputs_lack_drops_the_group(table:
     assert compacted(table).metrics["compact.bins"] == 1
     assert table.catalog.commits == 1
     assert before  # DuckDB cannot read a delete by a column that never existed
-
-
-Commit = Callable[[LoadedTable, Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], LoadedTable]
-
-
-def test_two_concurrent_passes_lose_no_row(table: MaintainedTable) -> None:
-    """Without leases, the grace period keeps each from deleting files that the other is about to commit."""
-    before = ids(table)
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            table.maintain(orphan_older_than_hours="24")
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(2)]
-    with without_leases():
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not failures
-    assert ids(table) == before
-    table.assert_sound()
-    table.maintain()
-    sound(table)
-
-
-@pytest.mark.slow
-def test_a_steady_writer_loses_no_row_to_repeated_passes(table: MaintainedTable) -> None:
-    before = ids(table)
-    stop, written, losses = threading.Event(), [0], list[str]()
-
-    def write() -> None:
-        while not stop.wait(0.1):  # without a pause it would win every swap
-            try:
-                table.table.append(rows_of(1_000_000 + written[0], 1, "us"))
-                written[0] += 1
-            except Exception as error:  # PyIceberg gives up sooner than a pass
-                losses.append(f"{type(error).__name__}: {error}")
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        for number in range(100):
-            table.maintain(orphan_older_than_hours="24", max_commit_retries="20", snapshot_retention_hours="1")
-            if number >= 5 and written[0] > 3:
-                break
-    finally:
-        stop.set()
-        thread.join()
-    assert written[0] > 3, losses
-    assert ids(table) == before + Counter(range(1_000_000, 1_000_000 + written[0]))
-    table.assert_sound()
-    table.maintain()
-    sound(table)
 
 
 # Lost swaps, and commits with unknown outcome (rule: delete-only-after-commit).

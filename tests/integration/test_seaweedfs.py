@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +41,7 @@ from local_stack.rights.callers import DENIED, StackRights
 from local_stack.rights.evaluate import Role, statements_of
 from support.interrupted_process import wait_until
 from support.maintained_table import same_clock
-from support.readers import duckdb_rows, read_checksum
+from support.readers import read_checksum
 from support.scripted_catalog import ScriptedCatalog, once
 
 # The server: several run side by side, and none is left afterwards.
@@ -261,7 +260,7 @@ def test_files_of_tables_inside_another_table_are_kept(
     assert exists(runtime_of_two_tables, orphan)
 
 
-# Whole passes on a real table bucket, also beside a writer.
+# Whole passes on a real table bucket.
 
 NAME = TableName.parse("ns.t")
 SETTINGS = {"snapshot_retention_hours": "0", "max_snapshots_to_keep": "1", "min_input_files": "2"}
@@ -321,46 +320,6 @@ def test_pins_tags_and_staged_loads_hold_on_a_table_bucket(runtime: Runtime, tab
         runtime.maintain(NAME, SETTINGS, engine, unsafe=True)
         assert first not in table.load().metadata.snapshots
     assert runtime.verify(NAME).ok
-
-
-def test_passes_beside_a_steady_appender_lose_no_row(runtime: Runtime, table_bucket: dict[str, str]) -> None:
-    """While a writer appends, every pass succeeds and every appended row is there afterwards.
-
-    One append always lands between a pass and its swap; the others land at any time.
-    """
-    appends = 5
-    failures: list[BaseException] = []
-
-    def append_all() -> None:
-        table = load_catalog("lake", **table_bucket).load_table("ns.t")
-        try:
-            for number in range(appends):
-                began = time.monotonic()
-                _append(table, number)
-                # The pause keeps it steady on busy machines; without pauses it would win every swap.
-                time.sleep(max(0.05, 2 * (time.monotonic() - began)))
-        except BaseException as error:
-            failures.append(error)
-
-    # PyIceberg cannot retry an append whose base snapshot has expired.
-    gentle = {**SETTINGS, "max_snapshots_to_keep": "12"}
-    late = load_catalog("lake", **table_bucket).load_table("ns.t")
-    overtaken = ScriptedCatalog(runtime.catalog, before_commit=once(lambda: _append(late, appends)))
-    beside = Runtime(overtaken, runtime.state, environment={})
-    writer = threading.Thread(target=append_all)
-    writer.start()
-    passes = []
-    with open_engine(EngineName.LOCAL) as engine:
-        while writer.is_alive():
-            passes.append(beside.maintain(NAME, gentle, engine))
-        writer.join()
-        passes.append(runtime.maintain(NAME, SETTINGS, engine))
-    assert failures == []
-    assert len(passes) > 2
-    assert [item.summary for item in passes if item.status is not PassStatus.SUCCEEDED] == []
-    after = runtime.catalog.load(NAME)
-    ids = sorted(row["id"] for row in duckdb_rows(after.metadata_location, s3=table_bucket))
-    assert ids == list(range((appends + 1) * 10))
 
 
 def test_tags_survive_expiry_although_the_server_drops_refs_with_snapshots(

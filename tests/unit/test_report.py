@@ -133,55 +133,6 @@ def test_the_status_of_a_pass(operations: list[OperationOutcome], status: str, i
     assert (found.status.value, found.is_idle) == (status, idle)
 
 
-def test_the_json_document_has_exactly_the_documented_fields() -> None:
-    assert make_pass(COMPACTED, EXPIRED, SKIPPED, dry_run=True).to_json(no_listing) == {
-        "table": "ns.t",
-        "catalog": "C",
-        "run_id": "run-1",
-        "dry_run": True,
-        "status": "succeeded",
-        "operations": [
-            {
-                "operation": "compact",
-                "status": "succeeded",
-                "reason": None,
-                "summary": "compacted 15 files into 3 (across 3 bins)",
-                "snapshot_id": 12,
-                "snapshot_ids": [11, 12],
-                "metrics": {"compact.files_merged": 15, "compact.files_written": 3, "compact.bins": 3},
-                "files": {"planned": ["s3://b/data/1.parquet", "s3://b/data/2.parquet"], "deleted": []},
-            },
-            {
-                "operation": "expire_snapshots",
-                "status": "succeeded",
-                "reason": None,
-                "summary": "expired 2 snapshot(s), deleted 1 unreferenced file(s)",
-                "snapshot_id": None,
-                "snapshot_ids": [],
-                "metrics": {"expire_snapshots.snapshots_expired": 2},
-                "files": {"planned": ["s3://b/data/0.parquet"], "deleted": ["s3://b/data/0.parquet"]},
-            },
-            {
-                "operation": "rewrite_manifests",
-                "status": "skipped",
-                "reason": "only 1 data manifests, below threshold of 5",
-                "summary": "only 1 data manifests, below threshold of 5",
-                "snapshot_id": None,
-                "snapshot_ids": [],
-                "metrics": {},
-                "files": {"planned": [], "deleted": []},
-            },
-        ],
-        "summary": make_pass(COMPACTED, EXPIRED, SKIPPED).summary,
-        "metrics": {
-            "compact.files_merged": 15,
-            "compact.files_written": 3,
-            "compact.bins": 3,
-            "expire_snapshots.snapshots_expired": 2,
-        },
-    }
-
-
 def test_more_than_ten_thousand_paths_are_written_to_a_listing_file(tmp_path: Path) -> None:
     paths = [f"f{n}" for n in range(10_001)]
     at_limit = succeeded(Operation.REMOVE_ORPHANS, "removed", files_planned=paths[1:], files_deleted=paths[1:])
