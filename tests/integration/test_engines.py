@@ -21,7 +21,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from icekeeper.engines.engine import DeferredSpark, Engine, local_cores
+from icekeeper.engines.engine import DeferredSpark, Engine, Payload, local_cores
 from icekeeper.engines.local_engine import LocalEngine
 from icekeeper.engines.spark import SparkEngine, drop_items, local_session
 from icekeeper.engines.spark_tasks import WritesFiles
@@ -429,7 +429,7 @@ class NumberedPart:
         return replace(self, attempt=attempt)
 
 
-def _losing(part: NumberedPart, items: Iterator[tuple[int, bytes]]) -> tuple[int, list[int]]:
+def _losing(part: NumberedPart, items: Iterator[tuple[int, Payload]]) -> tuple[int, list[int]]:
     found = numbers("", items)[1]
     mark = Path(part.folder) / "lost"
     if not mark.exists():
@@ -467,7 +467,7 @@ def shuffled_files(local: Path) -> set[Path]:
     return set(local.glob("**/shuffle_*"))
 
 
-def _files_during(local: str, items: Iterator[tuple[int, bytes]]) -> set[Path]:
+def _files_during(local: str, items: Iterator[tuple[int, Payload]]) -> set[Path]:
     numbers("", items)
     return shuffled_files(Path(local))
 

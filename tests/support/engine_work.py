@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from icekeeper.engines.engine import Payload
 from icekeeper.machine.metering import RequestKind, note_request
 from icekeeper.machine.resources import task_cores
 
@@ -29,18 +30,19 @@ def end_process_or_sleep(seconds: float) -> None:
         os._exit(1)
 
 
-def digits(number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
+def digits(number: int) -> Iterator[tuple[int, tuple[int, Payload]]]:
     """Send a number to the part of each of its decimal digits."""
     for digit in str(number):
-        yield int(digit), (number, b"x" * 1000)
+        yield int(digit), (number, Payload(b"%d" % number * 1000))
 
 
-def numbers(part: str, items: Iterator[tuple[int, bytes]]) -> tuple[str, list[int]]:
-    return part, sorted(number for number, data in items if len(data) == 1000)
+def numbers(part: str, items: Iterator[tuple[int, Payload]]) -> tuple[str, list[int]]:
+    """Reads no payload before all items have arrived."""
+    return part, sorted(number for number, data in list(items) if data.read() == b"%d" % number * 1000)
 
 
-def end_process_in_split(number: int) -> Iterator[tuple[int, tuple[int, bytes]]]:
-    yield 0, (end_process(number), b"")
+def end_process_in_split(number: int) -> Iterator[tuple[int, tuple[int, Payload]]]:
+    yield 0, (end_process(number), Payload())
 
 
 # Work that sends requests.

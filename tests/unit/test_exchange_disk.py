@@ -1,17 +1,51 @@
-"""The disk that sorts by all workers need: how many exchanges a group takes, and which exchanges run at once."""
+"""Sorts by all workers: how a group is divided among them, how many exchanges it takes, and which run at once."""
 
 from __future__ import annotations
 
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Event
 
+import pyarrow as pa
 import pytest
 
-from icekeeper.operations.compaction.work.exchange import DiskNeeds, SharedDisk
+from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColumn
+from icekeeper.operations.compaction.work.exchange import DiskNeeds, SharedDisk, _plan
+from icekeeper.operations.compaction.work.sort_files import Sample
+from icekeeper.policy import Strategy
+from icekeeper.rows.read_task import InputFile
+from support.rewrites import struct, task
 
 GB = 1024**3
 # 100 GB of input: 50 lanes.
 NEEDS = DiskNeeds(sent_bytes=300 * GB, split_bytes=GB, lanes=50)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "slots", "splits", "lanes"),
+    [
+        (Strategy.SORT, 1, [67, 67, 66], 3),
+        (Strategy.SORT, 2, [50, 50, 50, 50], 4),
+        (Strategy.SORT, 3, [67, 67, 66], 3),
+        (Strategy.SORT, 9, [23, 22, 22, 22, 23, 22, 22, 22, 22], 4),
+        (Strategy.ZORDER, 3, [67, 67, 66], 4),
+    ],
+)
+def test_all_slots_are_busy_until_a_sort_ends(
+    strategy: Strategy, slots: int, splits: list[int], lanes: int, tmp_path: Path
+) -> None:
+    """A group of 12 files, 800 MB in memory; a lane has three files at least, and a curve has a power of two of
+    lanes."""
+    inputs = [InputFile(f"{number}", 50_000, 2 * 1000**2) for number in range(200)]
+    recipe = ClusterRecipe(strategy, (KeyColumn(1),), 32 * 1000**2, 24 * 1000**2)
+    work = task(struct((1, "id", "long")), inputs, tmp_path, recipe=recipe)
+    sample = Sample((pa.array(range(1000)),), tuple(range(1000)), 80.0, 60.0, GB)
+    plan = _plan(work, [sample], slots)
+    assert [len(split.task.inputs) for split in plan.splits] == splits
+    assert [split.first_row for split in plan.splits] == [50_000 * sum(splits[:n]) for n in range(len(splits))]
+    assert len(plan.lanes) == lanes
+    assert max(Counter(plan.splits[0].lanes).values()) == min(Counter(plan.splits[0].lanes).values())
 
 
 def test_an_exchange_keeps_all_its_rows_and_those_of_the_lanes_in_work_once_more() -> None:

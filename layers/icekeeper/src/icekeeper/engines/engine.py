@@ -77,13 +77,44 @@ class Engine(Protocol):
         """A shuffle: ``split`` returns ``(part number, item)`` pairs of each task, ``merge`` gets the items of a part.
 
         Results are in the order of ``parts``; a part without items is merged, too.  The items of a part come in any
-        order, one at a time, and are never all in memory.  ``on_done`` is called with the number of finished tasks,
-        later with the number of finished tasks and parts.
+        order, one at a time, and are never all in memory; the bytes of a :class:`Payload` may stay on disk.
+        ``on_done`` is called with the number of finished tasks, later with the number of finished tasks and parts.
 
         Raises:
             StorageError: the engine itself failed; it is not known which work ran.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The bytes of an item of an exchange, in memory or in a file on this machine.
+
+    An engine may keep them in a file until the exchange ends, so that ``merge`` need not store them again.
+    """
+
+    data: bytes = b""
+    path: str | None = None
+    """The file; ``None``: the bytes are in ``data``."""
+    start: int = 0
+    size: int = 0
+
+    def read(self) -> bytes:
+        """The bytes; may raise OSError."""
+        if self.path is None:
+            return self.data
+        with open(self.path, "rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
+
+    def stored(self, path: Path) -> Payload:
+        """The payload in a file, to whose end it is appended unless it is in a file already; may raise OSError."""
+        if self.path is not None:
+            return self
+        with path.open("ab") as file:
+            start = file.tell()
+            file.write(self.data)
+        return Payload(b"", str(path), start, len(self.data))
 
 
 class EngineName(StrEnum):

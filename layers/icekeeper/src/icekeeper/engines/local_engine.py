@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
-from icekeeper.engines.engine import Done, results_of, total_input_bytes
+from icekeeper.engines.engine import Done, Payload, results_of, total_input_bytes
 from icekeeper.engines.worker_processes import worker_pool, workers_ignore_signals
 from icekeeper.machine.metering import counting
 from icekeeper.machine.resources import on_cores, this_machine, with_spare_bytes
@@ -127,18 +128,37 @@ def _spill(split: Callable[[Any], Iterable[tuple[int, Any]]], place: str, number
     for part, item in split(task):
         folder = Path(place) / str(part)
         folder.mkdir(exist_ok=True)
-        with (folder / str(number)).open("ab") as file:
-            pickle.dump(item, file, pickle.HIGHEST_PROTOCOL)
+        with (folder / f"{number}.items").open("ab") as file:
+            _ItemPickler(file, folder / f"{number}.payloads").dump(item)
+
+
+class _ItemPickler(pickle.Pickler):
+    """Pickles an item whose payload is stored in a file of its own."""
+
+    def __init__(self, file: IO[bytes], payloads: Path) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._payloads = payloads
+
+    def persistent_id(self, part: object) -> Payload | None:
+        return part.stored(self._payloads) if isinstance(part, Payload) else None
+
+
+class _ItemUnpickler(pickle.Unpickler):
+    def persistent_load(self, payload: Payload) -> Payload:
+        return payload
 
 
 def _gather(merge: Callable[[Any, Iterator[Any]], Result], place: str, numbered: tuple[int, Any]) -> Result:
     number, part = numbered
-    return merge(part, _items(Path(place) / str(number)))
+    folder = Path(place) / str(number)
+    try:
+        return merge(part, _items(folder))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _items(folder: Path) -> Iterator[Any]:
-    for path in sorted(folder.glob("*")):
+    for path in sorted(folder.glob("*.items")):
         with path.open("rb") as file:
             while file.peek(1):
-                yield pickle.load(file)
-        path.unlink()
+                yield _ItemUnpickler(file).load()

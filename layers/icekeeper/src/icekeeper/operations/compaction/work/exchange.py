@@ -19,6 +19,7 @@ from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, Re
 from icekeeper.operations.compaction.work.proof import Evidence, disproof
 from icekeeper.operations.compaction.work.sort_files import (
     RANGE_BYTES,
+    RUN_BYTES,
     LaneResult,
     LaneTask,
     Sample,
@@ -52,10 +53,12 @@ _SAMPLED_FILES = 64
 # Files that a sample task reads, because reading the keys of a file takes less time than starting a worker.  A group of
 # usual size has a single task, so that no further processes are started for it.
 _FILES_PER_SAMPLE = 64
-# Arrow bytes that a split task reads.
+# The most Arrow bytes that a split task reads.
 _SPLIT_BYTES = 4 * RANGE_BYTES
-# A lane writes at least this many files, so that its small last file matters little.
+# A lane writes about so many files, so that rounding their number matters little.
 _FILES_PER_LANE = 4
+# A lane writes at least so many files where more lanes keep all slots busy.
+_LEAST_FILES_PER_LANE = 3
 # Bytes per value in memory; for text and binary, only the offsets.
 # Sampling reads the keys of some files, the sort all columns twice.
 _SAMPLING_SHARE = 0.05
@@ -92,7 +95,7 @@ def cluster_groups(
     """
     if not tasks:
         return []
-    sampling = [_sample_tasks(task) for task in tasks]
+    sampling = [_sample_tasks(task, engine.slots) for task in tasks]
     works = [work for some in sampling for work in some]
     sampled = _SAMPLING_SHARE * len(tasks)  # of all groups, because all are sampled first
     samples = iter(engine.map(sample_keys, works, lambda done: on_done(sampled * done / max(1, len(works)))))
@@ -121,7 +124,8 @@ def _sorted(
     on_done: Callable[[float], None],
 ) -> RewriteResult:
     """Sort a group in one or more exchanges, or refuse it if the workers' disks are too small."""
-    plan, slots = _plan(task, samples), engine.slots
+    slots = engine.slots
+    plan = _plan(task, samples, slots)
     room_bytes = DISK.room_bytes(engine.hosts, min(sample.free_bytes for sample in samples))
     exchanges = plan.needs.exchanges(slots, room_bytes)
     if not exchanges:
@@ -264,7 +268,7 @@ def _error_of(samples: Sequence[Sample]) -> str | None:
     return "the inputs have no rows, although their manifests list rows; run 'icekeeper verify' on this table"
 
 
-def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
+def _sample_tasks(task: RewriteTask, slots: int) -> list[SampleTask]:
     firsts = _first_rows(task)
     filled = [i for i, source in enumerate(task.inputs) if source.record_count]
     wanted = min(len(filled), max(_SAMPLED_FILES, 4 * task.file_bytes // RANGE_BYTES))
@@ -275,15 +279,20 @@ def _sample_tasks(task: RewriteTask) -> list[SampleTask]:
             replace(task, inputs=tuple(task.inputs[i] for i in some), deletes=()),
             tuple(firsts[i] for i in some),
             step,
-            _lane_count(task),
+            _lane_count(task, slots),
         )
         for some in (chosen[n : n + _FILES_PER_SAMPLE] for n in range(0, wanted, _FILES_PER_SAMPLE))
     ]
 
 
-def _lane_count(task: RewriteTask) -> int:
+def _lane_count(task: RewriteTask, slots: int) -> int:
+    """How many lanes a group has; for a sort, all slots are busy until its end, unless lanes had too few files."""
     assert task.recipe is not None
-    return max(1, task.recipe.output_count(task.file_bytes) // _FILES_PER_LANE)
+    files = task.recipe.output_count(task.file_bytes)
+    lanes = max(1, files // _FILES_PER_LANE)
+    if task.recipe.strategy is Strategy.ZORDER:
+        return lanes  # a power of two, as the number of files
+    return max(lanes, min(-(-lanes // slots) * slots, files // _LEAST_FILES_PER_LANE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +306,12 @@ class _GroupPlan:
     needs: DiskNeeds
 
 
-def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _GroupPlan:
+def _plan(task: RewriteTask, samples: Sequence[Sample], slots: int) -> _GroupPlan:
     recipe = task.recipe
     assert recipe is not None
     disk_bytes = task.file_bytes
     arrow_bytes = max(1.0, task.record_count * max(sample.row_bytes for sample in samples))
-    file_count, lane_count = recipe.output_count(disk_bytes), _lane_count(task)
+    file_count, lane_count = recipe.output_count(disk_bytes), _lane_count(task, slots)
     ranges_per_lane = max(1, math.ceil(arrow_bytes / RANGE_BYTES / lane_count))
     if recipe.strategy is Strategy.ZORDER:
         ranges_per_lane = 1 << (ranges_per_lane - 1).bit_length()  # the curve divides evenly into powers of two
@@ -311,7 +320,9 @@ def _plan(task: RewriteTask, samples: Sequence[Sample]) -> _GroupPlan:
     share = None if task.most_files is None else max(1, task.most_files // lane_count)
     outputs = replace(task.outputs, attempts=MAX_ATTEMPTS)
     without_inputs = replace(task, inputs=(), deletes=(), most_files=share, outputs=outputs)
-    portions = enumerate(_portions(task, arrow_bytes / max(1, disk_bytes)))
+    # As many portions of equal size for each slot, so that all are busy until the last ends.
+    count = math.ceil(arrow_bytes / _SPLIT_BYTES / slots) * slots
+    portions = enumerate(_portions(task, max(1, min(count, int(arrow_bytes / min(_SPLIT_BYTES, RUN_BYTES))))))
     every, ratio = range(lane_count), disk_bytes / arrow_bytes
     splits = [
         SplitTask(part, number, first_row, curve, bounds, lane_of, every) for number, (part, first_row) in portions
@@ -340,18 +351,16 @@ def _bounds(task: RewriteTask, samples: Sequence[Sample], ranges: int) -> tuple[
     return curve, at_cells(choose_bounds([cells], rows, order, ranges), cells.take(order))
 
 
-def _portions(task: RewriteTask, expansion: float) -> Iterator[tuple[RewriteTask, int]]:
-    """Divide the inputs into portions for split tasks, each with the number of its first row within the group.
-
-    ``expansion`` is Arrow bytes per byte on disk.
-    """
-    firsts = _first_rows(task)
-    start, size = 0, 0.0
+def _portions(task: RewriteTask, count: int) -> Iterator[tuple[RewriteTask, int]]:
+    """Divide the inputs into about ``count`` portions of equal bytes for split tasks, each with the number of its first
+    row within the group."""
+    firsts, total = _first_rows(task), max(1, task.file_bytes)
+    start = number = size = 0
     for index, source in enumerate(task.inputs):
-        size += source.file_size_in_bytes * expansion
-        if size >= _SPLIT_BYTES or index == len(task.inputs) - 1:
+        size += source.file_size_in_bytes
+        if size * count >= total * (number + 1) or index == len(task.inputs) - 1:
             yield _with_inputs(task, task.inputs[start : index + 1]), firsts[start]
-            start, size = index + 1, 0.0
+            start, number = index + 1, size * count // total
 
 
 def _with_inputs(task: RewriteTask, inputs: Sequence[InputFile]) -> RewriteTask:

@@ -8,7 +8,6 @@ sorted, because rows never become columns of Spark.
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 import tempfile
 from collections import defaultdict
@@ -22,6 +21,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
+from icekeeper.engines.engine import Payload
 from icekeeper.errors import FileUnreadable, MaintenanceError
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe
@@ -136,7 +136,7 @@ class RunSlice:
     """The numbers of the ranges, each with the number of its rows."""
     run: Run
     arrow_bytes: int
-    data: bytes
+    data: Payload
     """The rows as an Arrow IPC stream."""
 
 
@@ -265,7 +265,9 @@ def _together(parts: Iterable[tuple[int, pa.Array]], least_rows: int) -> Iterato
 
 def _slice(batch: pa.RecordBatch, parts: Sequence[tuple[int, pa.Array]], run: Run) -> RunSlice:
     rows = batch.take(pa.concat_arrays([indices for _, indices in parts]))
-    return RunSlice(tuple((number, len(indices)) for number, indices in parts), run, rows.nbytes, _ipc_bytes(rows))
+    return RunSlice(
+        tuple((number, len(indices)) for number, indices in parts), run, rows.nbytes, Payload(_ipc_bytes(rows))
+    )
 
 
 def merge_lane(lane: LaneTask, items: Iterable[RunSlice | SplitReport]) -> LaneResult:
@@ -307,20 +309,22 @@ def lane_files(lane: LaneTask, expected: int) -> Iterator[PlannedFile]:
 
 _Part: TypeAlias = tuple[Run, pa.RecordBatch]
 """Rows of a run in one range."""
+_Stored: TypeAlias = tuple[int, list[tuple[Run, int]], Payload]
+"""Rows of a range in a file: their Arrow bytes, the runs with the number of rows of each, and the rows."""
 
 
 class _WaitingRows:
     """The rows of a lane, which wait until all have arrived, in any order.
 
-    They wait in files, one per range.  Small parts of ranges wait in memory until they have twice the bytes of a run,
-    so that few parts of a range are stored.
+    They wait in files: where the engine keeps them, or in one file per range.  Small parts of ranges wait in memory
+    until they have twice the bytes of a run, so that few parts of a range are stored.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._held: dict[int, list[_Part]] = defaultdict(list)
         self._held_bytes = 0
-        self._stored: set[int] = set()
+        self._stored: dict[int, list[_Stored]] = defaultdict(list)
         self.arrow_bytes = 0
 
     def add(self, item: RunSlice) -> None:
@@ -328,9 +332,9 @@ class _WaitingRows:
         self.arrow_bytes += item.arrow_bytes
         if len(item.ranges) == 1:
             ((number, rows),) = item.ranges
-            self._append(number, (item.arrow_bytes, [(item.run, rows)], item.data))
+            self._append(number, item.arrow_bytes, [(item.run, rows)], item.data)
             return
-        batch, start = pa.ipc.open_stream(item.data).read_next_batch(), 0
+        batch, start = pa.ipc.open_stream(item.data.read()).read_next_batch(), 0
         for number, rows in item.ranges:
             self._held[number].append((item.run, batch.slice(start, rows)))
             start += rows
@@ -359,14 +363,12 @@ class _WaitingRows:
         for number, parts in self._held.items():
             rows = one_batch([batch for _, batch in parts])
             runs = [(run, batch.num_rows) for run, batch in parts]
-            self._append(number, (rows.nbytes, runs, _ipc_bytes(rows)))
+            self._append(number, rows.nbytes, runs, Payload(_ipc_bytes(rows)))
         self._held.clear()
         self._held_bytes = 0
 
-    def _append(self, number: int, stored: tuple[int, list[tuple[Run, int]], bytes]) -> None:
-        with self._path(number).open("ab") as file:
-            pickle.dump(stored, file, pickle.HIGHEST_PROTOCOL)
-        self._stored.add(number)
+    def _append(self, number: int, arrow_bytes: int, runs: list[tuple[Run, int]], data: Payload) -> None:
+        self._stored[number].append((arrow_bytes, runs, data.stored(self._path(number))))
 
     def _portions(self, number: int) -> Iterator[tuple[int, list[_Part]]]:
         """The Arrow bytes and parts of a range as they were stored; they are gone afterwards."""
@@ -374,15 +376,13 @@ class _WaitingRows:
             parts = self._held.pop(number)
             yield sum(batch.nbytes for _, batch in parts), parts
             return
-        with self._path(number).open("rb") as file:
-            while file.peek(1):
-                size, runs, data = pickle.load(file)
-                batch, start, parts = pa.ipc.open_stream(data).read_next_batch(), 0, []
-                for run, rows in runs:
-                    parts.append((run, batch.slice(start, rows)))
-                    start += rows
-                yield size, parts
-        self._path(number).unlink()
+        for size, runs, data in self._stored.pop(number):
+            batch, start, parts = pa.ipc.open_stream(data.read()).read_next_batch(), 0, []
+            for run, rows in runs:
+                parts.append((run, batch.slice(start, rows)))
+                start += rows
+            yield size, parts
+        self._path(number).unlink(missing_ok=True)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"range-{number}"
