@@ -368,6 +368,7 @@ METHODS: dict[str, Callable[[Storage, str], object]] = {
     "open_output": lambda s, path: s.open_output(path),
     "size": lambda s, path: s.size(path),
     "list": lambda s, path: list(s.list(path)),
+    "list_unread": lambda s, path: list(s.list_unread(path)),
     "list_if_allowed": lambda s, path: s.list_if_allowed(path),
     "divide": lambda s, path: s.divide(path),
     "folders_in": lambda s, path: s.folders_in(path),

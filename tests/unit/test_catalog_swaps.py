@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from icekeeper.catalogs.commit_answer import CommitAnswer, ErrorDocument, answer
 from icekeeper.catalogs.glue import GLUE
 from icekeeper.catalogs.pointer import commit_document, load_document
 from icekeeper.catalogs.s3tables import S3_TABLES
-from icekeeper.catalogs.sql import SqlCatalog
+from icekeeper.catalogs.sql import SqlCatalog, _Sqlite
 from icekeeper.errors import (
     CatalogBusy,
     CommitConflict,
@@ -377,3 +379,21 @@ def test_with_autocommit_an_uncounted_swap_has_landed(local_catalog: PyIcebergCa
     assert after.metadata.properties["ours"] == "yes"
     assert catalog.load(NAME).metadata_location == after.metadata_location
     catalog.close()
+
+
+def test_a_database_that_replaces_another_is_used_at_once(sql: SqlCatalog, tmp_path: Path) -> None:
+    """Connections to the former file are closed, and a lost swap leaves no lock on the new file."""
+    base = sql.load(NAME)
+    database, copy = tmp_path / "catalog.db", tmp_path / "copy.db"
+    shutil.copy(database, copy)
+    newer = sql_catalog(f"sqlite:///{copy}", "sqlite3", (tmp_path / "warehouse").as_uri())
+    location = newer.commit(base, [], UPDATES).metadata_location
+    newer.close()
+    if isinstance(sql._database, _Sqlite):  # SQLAlchemy keeps its connections
+        with ThreadPoolExecutor(8) as threads:
+            assert {found.metadata_location for found in threads.map(sql.load, [NAME] * 40)} == {base.metadata_location}
+        copy.replace(database)
+        assert sql.load(NAME).metadata_location == location
+        with pytest.raises(CommitConflict):
+            sql.commit(base, [], UPDATES)
+        assert sql.commit(sql.load(NAME), [], UPDATES).metadata_location != location

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,6 +25,7 @@ from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.paths import (
     FolderNames,
     PathSet,
+    _RealPaths,
     any_spelling,
     authority,
     compared,
@@ -275,6 +279,28 @@ def test_a_relative_folder_is_in_the_current_working_folder(tmp_path: Path, monk
         monkeypatch.chdir(tmp_path / name)
         assert real_path("./f") == str(tmp_path / name / "f")
         assert real_path("wh/f") == str(tmp_path / name / "wh" / "f")
+
+
+LINKED = st.lists(st.sampled_from(["a", "b", "c", "..", "."]), min_size=1, max_size=4).map("/".join)
+
+
+@given(st.dictionaries(LINKED, LINKED, max_size=4), st.lists(LINKED, min_size=1, max_size=8))
+def test_a_remembered_folder_has_its_real_path(links: dict[str, str], paths: list[str]) -> None:
+    """The links may name one another, or nothing; no file is behind a link that leads to itself."""
+    with tempfile.TemporaryDirectory() as top:
+        for path, target in links.items():
+            with suppress(OSError):
+                os.makedirs(os.path.dirname(f"{top}/{path}"), exist_ok=True)
+                os.symlink(target, f"{top}/{path}")
+        for path in (f"{top}/{path}" for path in links):
+            try:
+                os.stat(path)
+            except OSError as error:
+                if error.errno == errno.ELOOP and os.path.islink(path):
+                    os.unlink(path)
+        names = _RealPaths()
+        for path in (f"{top}/{path}" for path in paths):
+            assert names.of_folder(path) == os.path.realpath(path).rstrip("/")
 
 
 # The table whose location contains a file.

@@ -207,6 +207,14 @@ class TableMetadata:
         return tuple(snapshot.timestamp_ms for snapshot in self.snapshots.values())
 
     @cached_property
+    def oldest_ms(self) -> int | None:
+        """The oldest time in the metadata, from the snapshots and both logs; ``None``: no time is known."""
+        logged = (*self.metadata_log, *(self.document.get("snapshot-log") or ()))
+        logged_ms = [int(entry.get("timestamp-ms") or 0) for entry in logged]
+        times = (self.last_updated_ms, *self.snapshot_times_ms, *logged_ms)
+        return min((time for time in times if time > 0), default=None)
+
+    @cached_property
     def in_commit_order(self) -> Sequence[Snapshot]:
         """The snapshots, oldest first: by sequence number, then parents before children, then by time."""
         snapshots: dict[int | None, Snapshot] = dict(self.snapshots.items())
@@ -286,6 +294,8 @@ class TableMetadata:
         """The snapshots at or above the oldest of the ``pinned`` ids (rule: pin-is-a-horizon): the pinned snapshots,
         those with a later time or an equal or higher sequence number, and all their descendants."""
         snapshots, behind, found = self.snapshots, set[int](), list(pinned)
+        if not found:
+            return behind
         there = [snapshots[i] for i in found if i in snapshots]
         if there:
             since, sequence_number = min(s.recency for s in there), max(1, min(s.sequence_number for s in there))

@@ -132,7 +132,7 @@ def _require_current(document: Mapping[str, Any]) -> None:
         by_id: dict[int, Mapping[str, Any]] = {}
         for entry in document.get(key) or ():
             entry_id = entry.get(id_key) or 0
-            if by_id.setdefault(entry_id, entry) != entry:
+            if (known := by_id.setdefault(entry_id, entry)) is not entry and known != entry:
                 raise MetadataUnreadable(f"two different {what} have the id {entry_id}")
     schemas = document.get("schemas") or [document.get("schema")]
     if schemas == [None]:

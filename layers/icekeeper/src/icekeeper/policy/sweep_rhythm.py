@@ -130,13 +130,7 @@ def has_former_table(sweeps: Mapping[SweepKind, SweepRecord]) -> bool:
 
 def known_age_ms(metadata: TableMetadata, now_ms: int) -> int:
     """The least age of a table, from the oldest time in its metadata."""
-    logged = (*metadata.metadata_log, *(metadata.document.get("snapshot-log") or ()))
-    times = [
-        metadata.last_updated_ms,
-        *metadata.snapshot_times_ms,
-        *(int(entry.get("timestamp-ms") or 0) for entry in logged),
-    ]
-    return max(0, now_ms - min((time for time in times if time > 0), default=now_ms))
+    return 0 if metadata.oldest_ms is None else max(0, now_ms - metadata.oldest_ms)
 
 
 def _share(key: str) -> Fraction:

@@ -146,8 +146,10 @@ class _RealPaths:
             self._folders, self._until_s = {}, now_s + _REMEMBERED_S
         found = self._folders.get(folder)
         if found is None:
+            is_below = folder.startswith("/") and folder.rpartition("/")[0] in self._folders
             try:
-                found = os.path.realpath(folder or "/").rstrip("/")
+                # Below a known folder, only the last name can be a link.
+                found = (self.of(folder) if is_below else os.path.realpath(folder or "/")).rstrip("/")
             except (OSError, ValueError):  # a character that no path may hold
                 found = os.path.normpath(folder)
             if not folder or folder.startswith("/"):  # the meaning of a relative path changes
