@@ -18,8 +18,7 @@ import pytest
 from local_stack import jobs
 from local_stack.functions import DEPLOYED, DeployedFunction, invoke, wait_for_calls
 from local_stack.moto_server import MotoServer
-from local_stack.pace import PACE
-from local_stack.patches import PATCHES, Patch, ServiceFault
+from local_stack.patches import PATCHES, Patch
 from local_stack.stack import LocalStack, deployed
 
 TOY = Path(__file__).parent / "toy" / "template.yaml"
@@ -75,18 +74,6 @@ def test_moto_still_calls_every_patch(toy: LocalStack, monkeypatch: pytest.Monke
     assert {f"{patch.owner}.{patch.name}" for patch in PATCHES} - called == set()
 
 
-def test_a_transaction_with_the_same_token_counts_once(toy: LocalStack) -> None:
-    """As DynamoDB documents for client tokens; ``tests/contract/test_leases.py`` sends concurrent requests."""
-    client, table = toy.moto.client("dynamodb"), toy.template.name("StateTable")
-    names = [key["AttributeName"] for key in client.describe_table(TableName=table)["Table"]["KeySchema"]]
-    key = {name: {"S": "canary"} for name in names}
-    update = {"TableName": table, "Key": key, "UpdateExpression": "ADD n :one",
-              "ExpressionAttributeValues": {":one": {"N": "1"}}}  # fmt: skip
-    for _ in range(2):
-        client.transact_write_items(TransactItems=[{"Update": update}], ClientRequestToken="the same")
-    assert client.get_item(TableName=table, Key=key)["Item"]["n"] == {"N": "1"}
-
-
 def test_every_child_has_its_own_execution_history_input_and_end(toy: LocalStack) -> None:
     """The functions of the children return, raise, exceed their time and return no JSON; jobs succeed and fail."""
     jobs = [{"way": "job", "how": how} for how in ("well", "fail")]
@@ -131,29 +118,6 @@ def test_every_child_has_its_own_execution_history_input_and_end(toy: LocalStack
     assert (failed.names, failed.output["failed"]["Error"]) == (["Choose", "Count", "Caught"], "States.TaskFailed")
     ended = json.loads(failed.output["failed"]["Cause"])
     assert (ended["JobRunState"], ended["ErrorMessage"]) == ("FAILED", "SystemExit: 1")
-
-
-def test_retries_and_waits_pass_quickly(toy: LocalStack) -> None:
-    PACE.forget()
-    toy.start_cold()
-    execution = run(toy, {"way": "transient"})
-    assert [error for error, _ in execution.child.visit("Work").errors] == ["Transient", "Transient"]
-    assert execution.child.status == "SUCCEEDED"
-    assert PACE.waits == (3600, 7, 14)
-
-
-def test_a_fault_of_the_service_is_retried_by_its_name(toy: LocalStack) -> None:
-    faults = iter([ServiceFault("ServiceException"), None])
-
-    def work(event: Any) -> str:
-        if fault := next(faults):
-            raise fault
-        return "worked"
-
-    toy.functions["work"].stand_in = work
-    execution = run(toy, {"way": "good"})
-    assert [error for error, _ in execution.child.visit("Work").errors] == ["Lambda.ServiceException"]
-    assert execution.child.output == "worked"
 
 
 def test_a_function_that_overran_restores_standard_output_before_another_test(toy: LocalStack) -> None:
