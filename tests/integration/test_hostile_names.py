@@ -76,7 +76,7 @@ CALLS: Sequence[Sequence[str]] = (
     ("claims", "list", NAME),
     ("request", "list"),
     ("request", "withdraw", NAME),
-    ("request", NAME, "--set", "target_file_size_mb=512"),
+    ("request", "add", NAME, "--set", "target_file_size_mb=512"),
     ("report", "--output", f"/nowhere/{HOSTILE}"),
     ("run", "--once", "--engine", "local"),
     ("maintain", NAME, f"--{HOSTILE}"),
