@@ -84,8 +84,8 @@ _DELETION = (
     Fault(
         "a sweep deletes files whose names no Iceberg writer gives",
         "operations/orphans/orphan_rules.py",
-        "elif not may_sweep(found.path):",
-        "elif may_sweep(found.path) is None:",
+        "elif not may_sweep(path):",
+        "elif may_sweep(path) is None:",
         ("tests/unit/test_orphan_plan.py", "tests/integration/test_sweep_permission.py"),
     ),
     Fault(

@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -543,9 +544,8 @@ def test_a_link_that_appears_between_check_and_use_leads_nowhere(
     name = "empty" if method == "remove_if_empty" else "f"
     if method != "remove_if_empty":
         (folder / "f").write_bytes(b"own")
-    held = local.held
 
-    def swapped(real: str, *, make: bool = False) -> Any:
+    def swapped(held: Callable[..., Any], real: str, *, make: bool = False) -> Any:
         """The tenant acts once the path has been checked."""
         if of_file and name == "f":
             os.unlink(folder / "f")
@@ -555,7 +555,8 @@ def test_a_link_that_appears_between_check_and_use_leads_nowhere(
             folder.symlink_to(private)
         return held(real, make=make)
 
-    monkeypatch.setattr(storage_module, "held", swapped)
+    for name_of_opener in ("held", "held_folder"):
+        monkeypatch.setattr(storage_module, name_of_opener, partial(swapped, getattr(local, name_of_opener)))
     try:
         found = ATTACKED[method](bounded(str(tmp_path / "wh")), str(folder / name))
     except StorageError:
