@@ -42,12 +42,39 @@ Answer: TypeAlias = tuple[Any, Mapping[str, Any] | None, str]
 """The result of a call, or Lambda's error document; and what it printed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a function."""
+
+    step: str
+    memory_mb: int
+    cpu_s: float
+    waited_s: float
+    """In which at least one of its requests was delayed."""
+    requests: int
+    wall_s: float
+    """On this machine, under its load."""
+
+    @property
+    def billed_s(self) -> float:
+        return self.cpu_s + self.waited_s
+
+
+def calls_of_steps(calls: Iterable[Call]) -> Mapping[str, Sequence[Call]]:
+    """The calls by their step."""
+    found = defaultdict[str, list[Call]](list)
+    for call in calls:
+        found[call.step].append(call)
+    return found
+
+
 @dataclass(slots=True)
 class Used:
     """Amounts that AWS bills, by the names of their prices; threads may share it."""
 
     latency_s: float
     amounts: Counter[str] = field(default_factory=Counter)
+    calls: list[Call] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     _sent: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """When requests of each process came that no call has been billed for."""
@@ -60,6 +87,7 @@ class Used:
     def forget(self) -> None:
         """Begin anew."""
         self.amounts.clear()
+        self.calls.clear()
         self.printed.clear()
 
     def delay(self, process: str) -> None:
@@ -84,11 +112,14 @@ class Used:
             else:
                 self.add(WRITES, math.ceil(sent / 1024) * (2 if operation.startswith("Transact") else 1))
 
-    def bill(self, process: str, context: LambdaContext, printed: str, cpu_s: float) -> None:
+    def bill(self, process: str, event: Any, context: LambdaContext, printed: str, cpu_s: float, wall_s: float) -> None:
         """Bill a call for the requests that its process has sent."""
-        billed_s = cpu_s + _covered(self._sent.pop(process, []), self.latency_s)
+        sent = self._sent.pop(process, [])
+        waited_s = _covered(sent, self.latency_s)
+        call = Call(event["step"], context.memory_limit_in_mb, cpu_s, waited_s, len(sent), wall_s)
+        self.calls.append(call)
         self.printed.append(printed)
-        self.add(GB_SECONDS, context.memory_limit_in_mb / 1024 * billed_s)
+        self.add(GB_SECONDS, call.memory_mb / 1024 * call.billed_s)
         self.add(CALLS, 1)
         self.add(GB_LOGGED, (_PLATFORM_LOG_BYTES + len(printed.encode())) / 2**30)
 
@@ -132,9 +163,10 @@ def _in_processes(stack: LocalStack, used: Used) -> Iterator[None]:
     def call(function: DeployedFunction, event: Any, context: LambdaContext) -> Answer:
         with lock:
             free = idle[function.role].pop() if idle[function.role] else start(function)
+        begun_s = time.monotonic()
         free.pipe.send((event, context))
         answer, cpu_s = free.pipe.recv()
-        used.bill(free.name, context, answer[2], cpu_s)
+        used.bill(free.name, event, context, answer[2], cpu_s, time.monotonic() - begun_s)
         idle[function.role].append(free)
         return answer  # type: ignore[no-any-return]  # as the process sent it
 

@@ -10,31 +10,42 @@ billed for the CPU time of its process and for the time in which at least one of
 independent of the load of this machine.  Calls, states, requests, metrics and log bytes are counted exactly, requests
 where they reach the server.  Units of the state table are reckoned from the bytes of requests and answers.  A Glue run
 is reckoned: ``--wave-start`` seconds, and ``--wave-table`` for each table (docs/costs.md has their sources).
+
+``--once 1000`` instead lets one run maintain so many copies of a table for the first time and proves it: the journal,
+the rows of each table, the quotas of Step Functions and the longest call.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 import os
 import tempfile
+import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import mean
 
 import pyarrow as pa
+from moto.s3.models import s3_backends
 from pyiceberg.catalog import load_catalog
+from pyiceberg.table import StaticTable
 from rich.console import Console
 
-from benchmarks.billed import CALLS, GB_LOGGED, GB_SECONDS, GETS, PUTS, READS, WRITES, Used, billing
+from benchmarks.billed import CALLS, GB_LOGGED, GB_SECONDS, GETS, PUTS, READS, WRITES, Used, billing, calls_of_steps
+from icekeeper.model import TableName
 from local_stack.executions import Execution
 from local_stack.metrics import metrics_in
 from local_stack.moto_s3tables import ANSWERS
 from local_stack.moto_server import MotoServer, running_moto
 from local_stack.stack import LocalStack, deployed
-from local_stack.template import load_template
+from local_stack.template import ACCOUNT, load_template
 
 # AWS's list prices in US dollars: us-east-1, November 2026, without free tiers and discounts.  What is billed, the
 # amount that the price is for, and the price, from the pricing pages of AWS Lambda (x86), AWS Glue ("ETL jobs", FLEX),
@@ -139,7 +150,11 @@ def main() -> None:
     parser.add_argument("--wave-workers", type=int, default=2, help="of a Glue run, its driver included")
     parser.add_argument("--latency", type=float, default=0.03, help="seconds that a request takes")
     parser.add_argument("--alarms", type=int, default=_alarms(), help="of the stack")
+    parser.add_argument("--once", type=int, help="how many copies of a table a run maintains and proves")
     options = parser.parse_args()
+    if options.once:
+        _once(options)
+        return
     for by_glue in (True, False):
         # moto keeps its resources for the life of a process.
         with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as alone:
@@ -167,7 +182,7 @@ def _measured(options: argparse.Namespace, tables: int, *, by_glue: bool) -> tup
     """
     with tempfile.TemporaryDirectory() as folder, running_moto() as moto:
         arn = _fill(moto, Path(folder), tables, options.files, options.megabytes)
-        with deployed(moto, parameters=_parameters(arn, by_glue=by_glue), environment=_REACHED) as stack:
+        with deployed(moto, parameters=_parameters(arn, by_glue=by_glue, at_once=1), environment=_REACHED) as stack:
             with billing(stack, options.latency) as used:
                 stack.run({}, timeout_s=600)
                 for number in range(tables):
@@ -179,10 +194,15 @@ def _measured(options: argparse.Namespace, tables: int, *, by_glue: bool) -> tup
             return used.amounts, _metrics(used)
 
 
-def _parameters(arn: str, *, by_glue: bool) -> dict[str, str]:
+def _parameters(arn: str, *, by_glue: bool, at_once: int) -> dict[str, str]:
     """Of the stack."""
     small = "0" if by_glue else "1280"
-    return {"TableBucketArns": arn, "Ownership": "auto", "MaxConcurrentTables": "1", "SmallCompactionMb": small}
+    return {
+        "TableBucketArns": arn,
+        "Ownership": "auto",
+        "MaxConcurrentTables": str(at_once),
+        "SmallCompactionMb": small,
+    }
 
 
 def _metrics(used: Used) -> frozenset[str]:
@@ -213,6 +233,79 @@ def _append_more(moto: MotoServer, folder: Path, arn: str, number: int, options:
     client.update_table_metadata_location(
         **address, versionToken=pointer["versionToken"], metadataLocation=table.metadata_location
     )
+
+
+def _once(options: argparse.Namespace) -> None:
+    """Let a run maintain copies of a table, print what it used, and prove it."""
+    with tempfile.TemporaryDirectory() as folder, running_moto() as moto:
+        arn = _fill(moto, Path(folder), 1, options.files, options.megabytes)
+        names = ["t0", *(_copy(moto, arn, number) for number in range(1, options.once))]
+        with deployed(moto, parameters=_parameters(arn, by_glue=True, at_once=8), environment=_REACHED) as stack:
+            before = _content(moto, arn, names[0])
+            begun_s = time.monotonic()
+            with billing(stack, options.latency) as used:
+                execution = stack.run({}, timeout_s=7200)
+            print(f"{options.once} tables in {time.monotonic() - begun_s:.0f} s", flush=True)
+            _note_run(used, stack, execution, options.once)
+            _print_once(used, execution, options.once)
+            assert {_content(moto, arn, name) for name in names} == {before}
+            assert _journaled(stack, execution) == {TableName.parse(f"ns.{name}").key for name in names}
+
+
+def _copy(moto: MotoServer, arn: str, number: int) -> str:
+    """Copy the first table under a name, a UUID and a location of its own; the name.
+
+    Its manifests are not compressed, and a location is as long as each other.
+    """
+    client, store = moto.client("s3tables"), s3_backends[ACCOUNT]["aws"]
+    first = client.get_table_metadata_location(tableBucketARN=arn, namespace="ns", name="t0")
+    made = {"tableBucketARN": arn, "namespace": "ns", "name": f"t{number}"}
+    client.create_table(**made, format="ICEBERG")
+    ANSWERS[arn, "ns", f"t{number}"] = dict(_OFF)
+    pointer = client.get_table_metadata_location(**made)
+    before, after = (one["warehouseLocation"].removeprefix("s3://") for one in (first, pointer))
+    keys = store.get_bucket(before).keys
+    head = json.loads(keys[first["metadataLocation"].partition(f"{before}/")[2]].value)
+    names = {before: after, head["table-uuid"]: str(uuid.uuid4())}
+    for key in keys.values():
+        data = key.value
+        for old, new in names.items() if key.name.startswith("metadata/") else ():
+            data = data.replace(old.encode(), new.encode())
+        store.put_object(after, key.name, data)
+    location = first["metadataLocation"].replace(before, after)
+    client.update_table_metadata_location(**made, versionToken=pointer["versionToken"], metadataLocation=location)
+    return f"t{number}"
+
+
+def _content(moto: MotoServer, arn: str, name: str) -> str:
+    """A digest of a table's rows, read by PyIceberg."""
+    where = moto.client("s3tables").get_table_metadata_location(tableBucketARN=arn, namespace="ns", name=name)
+    rows = StaticTable.from_metadata(where["metadataLocation"], {**_BLIND, **moto.s3_properties}).scan().to_arrow()
+    lines = sorted(map(repr, rows.to_pylist()))
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _journaled(stack: LocalStack, execution: Execution) -> set[str]:
+    """The keys of the tables whose pass in this run is in the journal of its hour, and succeeded."""
+    pages = stack.moto.client("dynamodb").get_paginator("scan").paginate(TableName=stack.template.name("StateTable"))
+    items = (item for page in pages for item in page["Items"] if item["pk"]["S"].startswith("passes#"))
+    done = [item for item in items if item["run_id"]["S"] == execution.name and item["status"]["S"] == "succeeded"]
+    names = [item["table_name"]["S"] for item in done]
+    assert len(names) == len(set(names))
+    return set(names)
+
+
+def _print_once(used: Used, execution: Execution, tables: int) -> None:
+    for what, amount in sorted(used.amounts.items()):
+        print(f"  {what:34} {amount:>14,.3f} {amount / tables:>12,.3f} a table")
+    print(f"  largest payload of a state {execution.largest_payload} bytes")
+    for step, calls in sorted(calls_of_steps(used.calls).items()):
+        billed, cpu, sent, wall = zip(*((c.billed_s, c.cpu_s, c.requests, c.wall_s) for c in calls), strict=True)
+        print(
+            f"  {step:18} {len(calls):>6} calls; billed {mean(billed):6.2f} s on average, {max(billed):6.1f} at most,"
+            f" CPU {mean(cpu):5.2f} s; {mean(sent):7.1f} requests; on this machine {max(wall):6.1f} s at most",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":
