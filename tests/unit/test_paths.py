@@ -92,21 +92,42 @@ def test_each_comparison_sees_the_current_links(tmp_path: Path) -> None:
     assert (after.normal, after.is_plain) == (str(tmp_path / "target"), False)
 
 
-def test_an_expiry_plans_with_a_single_look_at_each_file(tmp_path: Path, looks: Counter[str]) -> None:
-    (tmp_path / "data").mkdir()
-    paths = [str(tmp_path / "data" / f"{number}.parquet") for number in range(20)]
-    (tmp_path / "data" / "7.parquet").symlink_to("nothing")
+def test_an_expiry_plans_without_a_look_at_each_file(tmp_path: Path, looks: Counter[str]) -> None:
+    """A folder of many files is listed once; only beside a link is each file looked at."""
+    for folder in ("data", "linked"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "linked" / "part-7.parquet").symlink_to("nothing")
+    plain, linked = (
+        [str(tmp_path / folder / f"part-{number}.parquet") for number in range(20)] for folder in ("data", "linked")
+    )
     needed = set[str]()
     candidates = Candidates(lambda path: normalise(path) in needed or not is_under(path, str(tmp_path)))
-    for path in paths:
+    for path in (*plain, *linked):
         candidates.add(path, 1, holds_rows=True)
-    needed.add(paths[3])
+    needed.add(plain[3])
     candidates.leave_out_needed()
-    assert set(candidates.paths()) == {*paths} - {paths[3]}
-    assert {looks[path] for path in paths if path != paths[7]} == {1}
+    assert set(candidates.paths()) == {*plain, *linked} - {plain[3]}
+    assert {looks[path] for path in plain[9:]} == {0}
+    assert {looks[path] for path in linked[9:]} == {1}
+    assert {looks[path] for path in (*plain[:9], *linked[:9]) if path != linked[7]} == {1, 2}
     examined = [*candidates.of_each_folder()]
-    assert paths[7] in examined  # a link may point anywhere
-    assert len(examined) <= 2
+    assert linked[7] in examined  # a link may point anywhere
+    assert len(examined) <= 3
+
+
+def test_a_path_that_certainly_is_its_real_path_is_compared_as_by_a_look_at_it(tmp_path: Path) -> None:
+    for name in ("real", "beside"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "beside" / "x7").symlink_to(tmp_path / "real" / "x7")
+    names, found = FolderNames(), list[bool]()
+    for folder in ("real", "link", "beside", "gone"):
+        for name in (*(f"x{number}" for number in range(20)), "x%41", ".", "..", ".x", ""):
+            path = f"{tmp_path}/{folder}/{name}"
+            found.append(names.is_plain(path))
+            now, then = compared(path), compared(path, is_plain=found[-1])
+            assert (now.key, now.normal, now.is_plain) == (then.key, then.normal, then.is_plain)
+    assert sum(found) == 2 * 12  # of real and gone: x9 to x19, and x%41
 
 
 # Paths of a folder of many files are normalised as each path alone.

@@ -365,6 +365,13 @@ class FolderNames:
         plain = self._plain
         return [path if path[: path.rfind("/") + 2] in plain else self._spelling(path) for path in paths]
 
+    def is_plain(self, path: str) -> bool:
+        """Whether a local path certainly is its real path; false for the first paths of a folder."""
+        is_plain = path[: path.rfind("/") + 2] in self._plain
+        if not is_plain and is_tidy(path):
+            self._spelling(path)
+        return is_plain
+
     def _spelling(self, path: str) -> str:
         """Like :func:`any_spelling`, for a path without encoded characters; later paths like it are plain."""
         normal = self.normal(path)

@@ -71,6 +71,7 @@ from icekeeper.storage.s3_reads import (
 )
 from icekeeper.text import mask, remember_secrets
 
+_FOLDER_LOCKS = tuple(threading.Lock() for _ in range(16))
 _VERSION_BUFFER_BYTES = 1024 * 1024
 
 
@@ -500,7 +501,8 @@ class Storage:
         }
         try:
             if inside:
-                with held_folder(real) as opened:
+                # The kernel removes one file of a folder at a time; threads that wait for that use the processor.
+                with _FOLDER_LOCKS[hash(real) % len(_FOLDER_LOCKS)], held_folder(real) as opened:
                     above = f"{real}/" if opened is None else ""
                     reasons |= {path: self._unlink(path, f"{above}{name}", opened) for path, name in inside.items()}
         except FileNotFoundError:

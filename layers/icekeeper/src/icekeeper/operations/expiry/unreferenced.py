@@ -15,7 +15,15 @@ from icekeeper.metadata.document import Snapshot, TableMetadata
 from icekeeper.metadata.table_reader import References, TableReader
 from icekeeper.model import LiveFile, ManifestContent, ManifestFile
 from icekeeper.pass_context.footprint import spelled_root
-from icekeeper.storage.paths import ComparedPath, any_spelling, compared, is_under, merged_spelling, normalise
+from icekeeper.storage.paths import (
+    ComparedPath,
+    FolderNames,
+    any_spelling,
+    compared,
+    is_under,
+    merged_spelling,
+    normalise,
+)
 
 _MOST_FOLDERS = 10_000
 
@@ -29,7 +37,7 @@ class Candidates:
 
     def __init__(self, is_needed: Callable[[str], bool]) -> None:
         """``is_needed``: :meth:`.FileNeeds.need`."""
-        self._is_needed = is_needed
+        self._is_needed, self._names = is_needed, FolderNames()
         # Hash of the normalised path without scheme and bucket → its index in the lists below, or several indexes.
         self._places: dict[int, tuple[int, ...] | int] = {}
         self._paths: list[str | None] = []
@@ -43,7 +51,7 @@ class Candidates:
 
     def add(self, path: str, size: int, *, holds_rows: bool = False) -> None:
         """Add a path once, whatever its spelling; ``holds_rows``: a data or delete file, not metadata."""
-        now = compared(path)
+        now = compared(path, is_plain=self._names.is_plain(path))
         if self._is_needed(now):
             return
         key = hash(behind_authority(merged_spelling(now.normal)))
