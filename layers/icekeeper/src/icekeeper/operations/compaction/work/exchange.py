@@ -320,8 +320,9 @@ def _plan(task: RewriteTask, samples: Sequence[Sample], slots: int) -> _GroupPla
     share = None if task.most_files is None else max(1, task.most_files // lane_count)
     outputs = replace(task.outputs, attempts=MAX_ATTEMPTS)
     without_inputs = replace(task, inputs=(), deletes=(), most_files=share, outputs=outputs)
-    # As many portions of equal size for each slot, so that all are busy until the last ends.
-    count = math.ceil(arrow_bytes / _SPLIT_BYTES / slots) * slots
+    # As many portions of equal size for each slot, so that all are busy until the last ends; a small group has a single
+    # portion, so that no further processes are started for it.
+    count = 1 if arrow_bytes <= _SPLIT_BYTES else math.ceil(arrow_bytes / _SPLIT_BYTES / slots) * slots
     portions = enumerate(_portions(task, max(1, min(count, int(arrow_bytes / min(_SPLIT_BYTES, RUN_BYTES))))))
     every, ratio = range(lane_count), disk_bytes / arrow_bytes
     splits = [
