@@ -142,12 +142,14 @@ def test_no_file_moves_to_a_partition_of_fixed_bytes() -> None:
 
 
 def test_a_file_of_an_uncertain_partition_keeps_its_partition() -> None:
-    """Without metrics, with NaN, with nulls beside values, with an unknown transform, or on request."""
+    """Without metrics, with NaN, with nulls beside values, with an unknown or unfit transform, or on request."""
     own = (0, ())
     one_value = file_of("long", [5, 5])
     assert OutputPartitions(table("long", "identity"), keep=False).destination(one_value, 0) == (1, (5,))
     assert OutputPartitions(table("long", "identity"), keep=True).destination(one_value, 0) == own
-    assert OutputPartitions(table("long", "zorder[3]"), keep=False).destination(one_value, 0) == own
+    for transform in ("zorder[3]", "day"):
+        destinations = OutputPartitions(table("long", transform), keep=False)
+        assert (destinations.destination(one_value, 0), destinations.may_deal_out(0)) == (own, False)
     for other in (data_file("f", 10), file_of("long", [5, None])):
         assert OutputPartitions(table("long", "identity"), keep=False).destination(other, 0) == own
     floats = data_file(

@@ -20,7 +20,7 @@ from support.tables import new_document
 
 # A filter selects files by partition where bounds are missing, and never leaves out a file with a match.
 
-COLUMNS = {1: "long", 2: "string", 3: "decimal(9, 2)", 4: "uuid", 5: "timestamp"}
+COLUMNS = {1: "long", 2: "string", 3: "decimal(9, 2)", 4: "uuid", 5: "timestamp", 6: "double"}
 ONE = uuid.UUID(int=1)
 
 
@@ -86,9 +86,11 @@ def test_a_file_with_a_uuid_between_its_bounds_is_never_left_out() -> None:
         ("c1 = 5 and c2 = 'a'", {"value_counts": {1: 10}, "null_value_counts": {1: 10}}, False),
         ("c1 = 5 or c2 = 'a'", {"value_counts": {1: 10}, "null_value_counts": {1: 10}}, True),
         ("not (c1 = 5)", {"value_counts": {1: 10}, "null_value_counts": {1: 10}}, False),
+        ("c6 in (5, 6)", {"value_counts": {6: 10}, "nan_value_counts": {6: 10}, "null_value_counts": {6: 0}}, False),
+        ("c6 > 5", {"value_counts": {6: 10}, "nan_value_counts": {6: 10}, "null_value_counts": {6: 0}}, True),
     ],
 )
-def test_counts_of_nulls_decide_as_sql_does(where: str, counts: dict[str, Any], may_match: bool) -> None:
+def test_counts_of_nulls_and_nan_decide_as_sql_does(where: str, counts: dict[str, Any], may_match: bool) -> None:
     assert row_filter(where, table(), 0)(data_file("f", 1, **counts), 0) is may_match
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from icekeeper.errors import FileUnreadable, MetadataUnreadable, TableUnsupported
-from icekeeper.metadata.types import column_type, shape_of
+from icekeeper.metadata.types import UNORDERED, column_type
 from icekeeper.model import FileContent
 from icekeeper.rows.arrow_schema import column_at, column_path, fields_with, leaf_columns, likely_row_bytes
 from icekeeper.rows.equality_deletes import EqualityLookup, comparable, has_order
@@ -50,9 +50,10 @@ def key_paths(task: ReadTask, schema: Mapping[str, Any]) -> dict[int, tuple[int,
         if path is None:
             raise TableUnsupported(f"an equality delete uses column {field_id}, which is unknown, or in a list or map")
         kind = column_type(schema, field_id)
-        if kind is not None and (kind == "variant" or shape_of(kind) is not None):
+        if kind is None or kind.partition("(")[0] in UNORDERED:
+            named = kind or "struct, list or map"
             raise TableUnsupported(
-                f"an equality delete compares column {field_id} of type {kind}, which has no equality"
+                f"an equality delete compares column {field_id} of type {named}, which has no equality"
             )
         paths[field_id] = path
     return paths

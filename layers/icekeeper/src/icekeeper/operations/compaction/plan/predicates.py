@@ -331,7 +331,9 @@ def _value_test(column: Column, term: Term | None, comparison: _Comparison, lite
     def test(values_of: ValuesOf) -> int:
         values = values_of(column)
         compared = values if transform is None else transformed(values, column.kind, transform)
-        truths = (NULL if values.has_nulls else 0) | (TRUE | FALSE if values.has_nans else 0)
+        # NaN equals no number, but engines differ on whether it is less.
+        of_nans = FALSE if comparison is _is_one_of else TRUE | FALSE
+        truths = (NULL if values.has_nulls else 0) | (of_nans if values.has_nans else 0)
         if not compared.has_values:
             return truths
         for key, wanted in readings:

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 
 from icekeeper.metadata.delete_scope import decode_bound, partition_key
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.transforms import applies
 from icekeeper.metadata.types import INTEGER_BITS, UNITS_PER_DAY, decimal_of, decimal_unscaled, encode, is_utf8
 from icekeeper.model import DataFile, PartitionValue
 from icekeeper.operations.compaction.terms.output_names import civil_date
@@ -104,14 +105,15 @@ def _fixed_field(spec: Mapping[str, Any], types: Mapping[int, str]) -> str | Non
 def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[TargetField] | None:
     """The fields of a spec; ``types`` maps column ids to Iceberg types.
 
-    ``None``: the spec cannot be written, because of an unknown transform (rule: rows-match-their-partition), a source
-    column that is not in the schema, or fixed bytes (platform: java-misreads-fixed-partitions).
+    ``None``: the spec cannot be written, because of a transform that is unknown or not for the type of its column
+    (rule: rows-match-their-partition), a source column that is not in the schema, or fixed bytes
+    (platform: java-misreads-fixed-partitions).
     """
     if _fixed_field(spec, types) is not None:
         return None
     if not spec["fields"]:
         return []
-    from pyiceberg.transforms import UnknownTransform, VoidTransform, parse_transform
+    from pyiceberg.transforms import VoidTransform, parse_transform
 
     fields = []
     for field in spec["fields"]:
@@ -119,7 +121,7 @@ def target_fields(spec: Mapping[str, Any], types: Mapping[int, str]) -> list[Tar
         transform, kind = parse_transform(name), types.get(source_id)
         if isinstance(transform, VoidTransform):
             fields.append(TargetField(source_id, name, kind or "", _nothing))
-        elif kind is None or isinstance(transform, UnknownTransform):
+        elif kind is None or not applies(name, kind):
             return None
         else:
             fields.append(TargetField(source_id, name, kind, _function(transform, kind)))
