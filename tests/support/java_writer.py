@@ -261,7 +261,9 @@ def nanos_to_text(value: int) -> str:
     return f"{(_EPOCH + datetime.timedelta(seconds=seconds)).isoformat()}.{nanos:09d}"
 
 
-def _nanos(text: str) -> int:
+def _nanos(text: str | int) -> int:
+    if isinstance(text, int):  # Java's generic reader leaves partition values as they are
+        return text
     seconds, _, fraction = text.rstrip("Z").partition(".")
     since = datetime.datetime.fromisoformat(seconds) - _EPOCH
     return (since.days * 86_400 + since.seconds) * 10**9 + int(fraction.ljust(9, "0"))

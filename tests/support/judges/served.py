@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,12 @@ def plain(value: Any) -> Any:
         return f"{value:.2f}"
     if isinstance(value, datetime.datetime):
         return (value.astimezone(datetime.UTC).replace(tzinfo=None) if value.tzinfo else value).isoformat()
-    if isinstance(value, datetime.date):
+    if isinstance(value, datetime.date | datetime.time):
         return value.isoformat()
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    if isinstance(value, uuid.UUID):
+        return str(value)
     if isinstance(value, dict):
         return [plain(item) for item in value.values()]
     return [plain(item) for item in value] if isinstance(value, list | tuple) else value
