@@ -23,7 +23,14 @@ from icekeeper.metadata import manifest_read, manifest_write
 from icekeeper.metadata.avro_files import strip_logical_types
 from icekeeper.metadata.avro_values import AvroTypes
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.entry_columns import EntryReader, EntryStep, PatternUnknownError, Stretch, value_pattern
+from icekeeper.metadata.entry_columns import (
+    EntryReader,
+    EntryStep,
+    PatternUnknownError,
+    Stretch,
+    sharpened,
+    value_pattern,
+)
 from icekeeper.metadata.manifest_read import decode_identities, decode_live_files, decode_live_paths, decode_manifest
 from icekeeper.metadata.manifest_write import EntryCopier
 from icekeeper.model import EntryStatus, ManifestContent, ManifestEntry, ManifestFile
@@ -167,12 +174,13 @@ def test_a_damaged_manifest_is_refused_or_reads_as_with_fastavro(data: st.DataOb
 
 
 @contextmanager
-def learning(lessons: int) -> Iterator[None]:
+def learning(lessons: int, sharp_from: int = 0) -> Iterator[None]:
     """Learn from every entry, at most ``lessons`` times, and start without learned expressions."""
     with (
         mock.patch.object(learned_entries, "_WALKED_FIRST", 0),
         mock.patch.object(learned_entries, "_NOTED_AT_ONCE", 1),
         mock.patch.object(learned_entries, "_MOST_LESSONS", lessons),
+        mock.patch.object(learned_entries, "_SHARP_FROM", sharp_from),
     ):
         manifest_read._reader_of.cache_clear()
         manifest_write._reader_of.cache_clear()
@@ -216,7 +224,7 @@ def test_learned_expressions_read_the_same_as_a_walk(format_version: int, data: 
         at = data.draw(st.integers(min(header, len(whole) - 1), len(whole) - 1))
         whole[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]) | st.integers(0, 255))
     # Expressions learned from the sound manifest must not make the damaged manifest readable.
-    with learning(2):
+    with learning(2, data.draw(st.integers(0, 3))):
         assert "refused" not in all_that_is_read(sound, written.manifest, metadata)
         learned = all_that_is_read(bytes(whole), written.manifest, metadata)
     with learning(0):
@@ -263,6 +271,16 @@ def test_a_pattern_matches_a_value_to_its_end_or_not_at_all(data: st.DataObject)
     assert found is None or found.end() == len(other)
     # A truncated value never matches.
     assert all(find(first[:cut]) is None for cut in range(len(first)))
+    # A sharper pattern matches the same, also if two values of a layout have different columns or lengths.
+    damaged = bytearray(other)
+    if other:
+        damaged[data.draw(st.integers(0, len(other) - 1))] = data.draw(st.integers(0, 255))
+    for examples_of in ([first], [first, other] if found is not None else [first, first]):
+        sharp = re.compile(sharpened(pattern, examples_of), re.DOTALL).match
+        for value in (first + rest, other + rest, bytes(damaged), first[:-1]):
+            plain, same = find(value), sharp(value)
+            assert (plain is None) == (same is None)
+            assert plain is None or same is None or plain.end() == same.end()
 
 
 def as_bytes(kind: Any, value: Any) -> bytes:
