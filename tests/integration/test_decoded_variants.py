@@ -13,10 +13,10 @@ from icekeeper.operations.compaction.work import exchange
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
 from support.clustered_tables import limit_memory
-from support.deletes import commit_deletes, equality_delete, position_delete
+from support.deletes import equality_delete
 from support.maintained_table import MaintainedTable, maintained_table
 from support.v3 import commit_keys, data_files, delete_positions
-from support.variants import Kept, annotated, append, variant_table
+from support.variants import BUCKETS, Kept, annotated, append, delete_as_v2, partition_by, variant_table
 
 STORAGES = [("plain", "arrow"), ("shredded", "duckdb"), ("types", "arrow")]
 ORDERS: Mapping[str, dict[str, str]] = {
@@ -30,18 +30,12 @@ ORDERS: Mapping[str, dict[str, str]] = {
 def table(tmp_path: Path) -> Iterator[MaintainedTable]:
     """Files of ten rows in us and eu: one without variants, and two of each storage; v2 has deleted two rows in us."""
     with maintained_table(tmp_path) as made:
-        variant_table(made, delete_by_position)
+        variant_table(made, delete_as_v2)
         for region, start in (("us", 100), ("eu", 200)):
             for number, (how, writer) in enumerate(STORAGES):
                 for first in (start + 20 * number, start + 10 + 20 * number):
                     append(made, range(first, first + 10), region, how, writer)
         yield made
-
-
-def delete_by_position(made: MaintainedTable) -> None:
-    (path,) = (file.file_path for file in made.data_files() if file.partition == ("us",))
-    for position in (7, 8):
-        commit_deletes(made, [position_delete(path, position, "us")])
 
 
 def delete_rows(table: MaintainedTable) -> None:
@@ -68,12 +62,7 @@ def test_deletes_and_orders_keep_variants(order: str, table: MaintainedTable, mo
 
 
 @pytest.mark.parametrize(
-    ("fields", "partitions"),
-    [
-        ([], {(): 3}),
-        ([{"source-id": 1, "field-id": 1001, "name": "bucket", "transform": "bucket[2]"}], {(0,): 6, (1,): 6}),
-    ],
-    ids=["into one", "divided"],
+    ("fields", "partitions"), [([], {(): 3}), ([BUCKETS], {(0,): 6, (1,): 6})], ids=["into one", "divided"]
 )
 def test_rows_that_change_their_partition_keep_variants(
     fields: list[dict[str, Any]], partitions: dict[tuple[int, ...], int], table: MaintainedTable
@@ -83,12 +72,7 @@ def test_rows_that_change_their_partition_keep_variants(
             append(table, range(start + 10 * number, start + 10 + 10 * number), region, how, writer)
     delete_positions(table, {data_files(table)[0].file_path: range(3)})
     before = Kept.of(table)
-    spec = {"spec-id": 1, "fields": fields}
-    table.rewrite_document(
-        lambda document: document.update(
-            {"partition-specs": [*document["partition-specs"], spec], "default-spec-id": 1, "last-partition-id": 1001}
-        )
-    )
+    partition_by(table, fields)
     outcome = table.run(Operation.COMPACT, proof="full")
     assert outcome.status is Status.SUCCEEDED, outcome
     assert Counter(file.partition for file in table.data_files()) == partitions

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from icekeeper.demo import duckdb_child
-from support.deletes import create_by_region
+from support.deletes import commit_deletes, create_by_region, position_delete
 from support.java_writer import JavaTables
 from support.maintained_table import MaintainedTable, local_path
 from support.plans import data_file
@@ -76,11 +77,13 @@ where Arrow stores none."""
 
 
 def variant_table(
-    made: MaintainedTable, as_v2: Callable[[MaintainedTable], object] = lambda made: None
+    made: MaintainedTable,
+    as_v2: Callable[[MaintainedTable], object] = lambda made: None,
+    fields: Sequence[Mapping[str, Any]] = FIELDS,
 ) -> MaintainedTable:
     """A table by region of two files of ten rows, upgraded from v2: ids 0.. in us and 50.. in eu, without variants.
 
-    ``as_v2`` changes it before the upgrade.
+    ``as_v2`` changes it before the upgrade; ``fields`` are its other columns.
     """
     create_by_region(made, 1)
     as_v2(made)
@@ -88,11 +91,31 @@ def variant_table(
 
     def evolve(document: dict[str, Any]) -> None:
         (before,) = document["schemas"]
-        document["schemas"].append({**before, "schema-id": 1, "fields": [*before["fields"], *FIELDS]})
+        document["schemas"].append({**before, "schema-id": 1, "fields": [*before["fields"], *fields]})
         document |= {"current-schema-id": 1, "last-column-id": 7}
 
     made.rewrite_document(evolve)
     return made
+
+
+def delete_as_v2(made: MaintainedTable) -> None:
+    """Delete ids 7 and 8 by two files of position deletes."""
+    (path,) = (file.file_path for file in made.data_files() if file.partition == ("us",))
+    for position in (7, 8):
+        commit_deletes(made, [position_delete(path, position, "us")])
+
+
+def partition_by(table: MaintainedTable, fields: Sequence[Mapping[str, Any]]) -> None:
+    """Give the table another partition spec."""
+
+    def change(document: dict[str, Any]) -> None:
+        document["partition-specs"].append({"spec-id": 1, "fields": list(fields)})
+        document |= {"default-spec-id": 1, "last-partition-id": 1001}
+
+    table.rewrite_document(change)
+
+
+BUCKETS = {"source-id": 1, "field-id": 1001, "name": "bucket", "transform": "bucket[2]"}
 
 
 def append(
@@ -119,7 +142,9 @@ def write(path: Path, ids: Sequence[int], region: str, stored: str, writer: str)
             columns = "id, region, variant_to_parquet_variant(v) AS v"
             found = connection.execute(f"SELECT {columns} FROM t ORDER BY id").to_arrow_table()
         else:
-            options = f"FORMAT parquet, FIELD_IDS {{id: 1, region: 2, v: 3}}, SHREDDING {{v: '{kind}'}}"
+            options = (
+                f"FORMAT parquet, COMPRESSION zstd, FIELD_IDS {{id: 1, region: 2, v: 3}}, SHREDDING {{v: '{kind}'}}"
+            )
             connection.execute(f"COPY (FROM t ORDER BY id) TO '{path}' ({options})")
             if writer == "duckdb":
                 return
@@ -148,7 +173,9 @@ def _write_with_arrow(path: Path, found: pa.Table) -> None:
     arrays = [found["id"].combine_chunks(), found["region"].combine_chunks().cast(pa.string()), values, inside, many]
     names = zip(("id", "region", "v", "s", "l"), arrays, (1, 2, 3, 4, 6), strict=True)
     schema = pa.schema([_field(name, array.type, number) for name, array, number in names])
-    pq.write_table(pa.table(arrays, schema), path, store_schema=False, compression="zstd")
+    pq.write_table(
+        pa.table(arrays, schema), path, store_schema=False, compression="zstd", store_decimal_as_integer=True
+    )
     _annotate(path, [("v", len(fields), 3), ("x", len(fields), 5), ("element", len(fields), 7)])
 
 
@@ -180,7 +207,9 @@ _PATHS = ("v", "v.a", "v.a.b", "v.b", "v.c[1]", "v.z.y", "s.x", "s.x.a", "l[1].b
 
 def seen_by_duckdb(table: MaintainedTable) -> Counter[tuple[Any, ...]]:
     """The id of each row, and each path's text and type; DuckDB applies the deletes."""
-    columns = ", ".join(f"({path})::VARCHAR, variant_typeof(({path})::VARIANT)" for path in _PATHS)
+    names = {field["name"] for field in table.metadata.current_schema["fields"]}
+    paths = [path for path in _PATHS if re.split(r"\W", path)[0] in names]
+    columns = ", ".join(f"({path})::VARCHAR, variant_typeof(({path})::VARIANT)" for path in paths)
     query = f"SELECT id, region, {columns} FROM iceberg_scan('{table.metadata_location}')"
     return Counter(_iceberg().execute(query).fetchall())
 
@@ -194,8 +223,8 @@ def _iceberg() -> Any:
 
 
 def seen_by_java(table: MaintainedTable, tables: JavaTables) -> dict[int, str]:
-    """Id → the row with its types; no value is ``null``, a variant that is null is not."""
-    return {row["1"]: json.dumps(row) for row in tables.open(table.metadata_location).rows()}
+    """Id → the row with its types and its row id; no value is ``null``, a variant that is null is not."""
+    return {row["1"]: json.dumps(row) for row in tables.open(table.metadata_location).rows(lineage=True)}
 
 
 def stored(table: MaintainedTable) -> dict[int, str]:
@@ -204,14 +233,7 @@ def stored(table: MaintainedTable) -> dict[int, str]:
     alive = {row_id for (row_id,) in _iceberg().execute(query).fetchall()}
     tables = (pq.ParquetFile(local_path(file.file_path)).read() for file in data_files(table))
     rows = (row for found in tables for row in found.to_pylist() if row["id"] in alive)
-    return {row["id"]: repr([_held(row.get(column["name"])) for column in FIELDS]) for row in rows}
-
-
-def _held(value: Any) -> Any:
-    """A value without parts that are null: a file that lacks a typed column has none of them."""
-    if isinstance(value, dict):
-        return {name: _held(part) for name, part in value.items() if part is not None} or None
-    return [_held(part) for part in value] if isinstance(value, list) else value
+    return {row["id"]: repr([row.get(column["name"]) for column in FIELDS]) for row in rows}
 
 
 def annotated(path: str) -> Collection[str]:
