@@ -238,13 +238,17 @@ operations = st.sampled_from(
 )
 
 
-def write(made: MaintainedTable, number: int, change: Write) -> None:
+def write(made: MaintainedTable, number: int, change: Write, deleted: Counter[str]) -> None:
+    """``deleted``: how many rows of each file are deleted by position; writers delete no row twice."""
     files = [entry.file for entry in made.entries() if entry.file.partition == (change.region,)]
-    data = sorted(file.file_path for file in files if file.content == 0)
+    data = sorted((file.file_path, file.record_count) for file in files if file.content == 0)
     if change.kind == "append" or not data:
         made.table.append(rows_of(number * 10, change.rows, change.region))
     elif change.kind == "position":
-        commit_deletes(made, [position_delete(data[-1], 0, change.region)])
+        path, rows = data[-1]
+        if deleted[path] < rows:
+            commit_deletes(made, [position_delete(path, deleted[path], change.region)])
+            deleted[path] += 1
     else:
         commit_deletes(made, [equality_delete(number, change.region)])
 
@@ -254,8 +258,9 @@ def write(made: MaintainedTable, number: int, change: Write) -> None:
 def test_the_pass_does_what_the_dry_run_listed(history: list[Write], policy: dict[str, Any], asked: str) -> None:
     with tempfile.TemporaryDirectory() as folder, maintained_table(Path(folder)) as made:
         create_by_region(made, 1)
+        deleted = Counter[str]()
         for number, change in enumerate(history, 2):
-            write(made, number, change)
+            write(made, number, change, deleted)
         listed = dry_run(made, asked, **policy)
         assert_agree(listed, made.maintain(asked, **policy))
         made.assert_sound()
