@@ -14,7 +14,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import IO, Any
 
-from benchmarks.contestants import CONTESTANTS
+from benchmarks.contestants import CONTESTANTS, without_before
 from benchmarks.growth import SCALES, growth, growth_lines
 from benchmarks.peers.environment import make_environment
 from benchmarks.peers.rest_catalog import RestCatalogServer
@@ -36,12 +36,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--growth", action="store_true", help="only Icekeeper, at 1/16, 1/4 and 1 of the full size")
     parser.add_argument("--rounds", type=int, help="five of short rows and three of others, unless given")
     parser.add_argument("--without", action="append", default=[], metavar="CONTESTANT", choices=list(CONTESTANTS))
-    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="also measure another commit, set up")
+    parser.add_argument("--beside", type=Path, metavar="CHECKOUT", help="also measure another commit, without record")
     parser.add_argument("--record", action="store_true", help="write what was measured into docs/performance.*")
     parser.add_argument("--work", type=Path, default=WORK, help="keeps tables and the peers' environment")
     options = parser.parse_args(arguments)
-    if options.beside and options.record:
-        parser.error("--record keeps the results of one commit: leave --beside out")
+    if options.beside and options.growth:
+        parser.error("--growth measures one commit: leave --beside out")
     return options
 
 
@@ -110,7 +110,7 @@ def _measure(options: argparse.Namespace, work: Path) -> int:
         print("\n".join(beside_last(rows, last_results(mode))))
     print(f"\nall figures are in {output}")
     if options.record:
-        record(mode, rows)
+        record(mode, rows if options.growth else {key: without_before(row) for key, row in rows.items()})
     return 0
 
 

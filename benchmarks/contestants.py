@@ -64,3 +64,8 @@ CONTESTANTS: Mapping[str, Entrant] = {
 def with_before(names: Sequence[str]) -> list[str]:
     """The entrants of a row, each of Icekeeper's followed by itself in the other checkout."""
     return [each for name in names for each in (name, name + _BEFORE) if each in CONTESTANTS]
+
+
+def without_before(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The results of a row without those of the other checkout."""
+    return {**row, "entrants": {n: found for n, found in row["entrants"].items() if not CONTESTANTS[n].is_before}}
