@@ -1,7 +1,7 @@
 """Check the models exhaustively, and that each is rejected without any of its guards: ``make model``.
 
 A model is translated by Debian's ``spin`` and compiled by ``gcc``.  A run that reaches a limit of depth or memory has
-failed, because states were not visited.  ``docs/contributing/models.md`` describes the models.
+failed, because states were not visited.  ``models/README.md`` describes the models.
 """
 
 from __future__ import annotations

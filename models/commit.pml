@@ -1,4 +1,4 @@
-/* The commit of a rewrite beside writers, another engine's rewrite and a rollback; docs/contributing/models.md.
+/* The commit of a rewrite beside writers, another engine's rewrite and a rollback; models/README.md.
  *
  * Rows 0 and 1 are in files D0 and D1, row 2 comes by an append, and an upsert replaces row 1 by row 3, which has the same
  * key.  A position delete hits row 0, wherever it is then.  `Rewrite` merges files into an output; its request may be

@@ -1,4 +1,4 @@
-/* Expiry of snapshots beside writers, people who make refs and pins, a load and a neighbour; docs/contributing/models.md.
+/* Expiry of snapshots beside writers, people who make refs and pins, a load and a neighbour; models/README.md.
  *
  * A mask has a bit for each snapshot, or for each file.  Snapshot i adds data file i and manifest list N + i; one commit
  * keeps the data files before it, the others replace them.  `Expiry` knows what it has loaded, and may die between any two steps.

@@ -1,4 +1,4 @@
-/* A search for orphans beside writers, a job, a load, a pin and a table that adopts; docs/contributing/models.md.
+/* A search for orphans beside writers, a job, a load, a pin and a table that adopts; models/README.md.
  *
  * A mask has a bit for each file, and each file is written by one actor.  `Pass` is a search for orphans and the cleaning
  * up after dead jobs; it may die between any two steps.  `-DNO_NAME` removes the guard NAME.  `-DLIVENESS` is the smaller

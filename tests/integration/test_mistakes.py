@@ -1,6 +1,6 @@
 """User mistakes and outside faults end with one sentence that says what to do, and with the right exit code.
 
-``docs/mistakes.md`` lists each with its output; the tests compare it with the output of the command.
+``mistakes.md`` lists each with its output; the tests compare it with the output of the command.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from support.maintained_table import NAME
 from support.moments import Moment, at
 from support.proxies import closed_port
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "mistakes.md"
+PAGE = Path(__file__).with_name("mistakes.md")
 SECOND = ("--catalog", "second")
 EXPIRED = "<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
 # Amazon S3's answer to a request that was signed for another region.

@@ -10,7 +10,7 @@ import pytest
 from models.check import INVARIANTS, MODELS, guards, source
 
 _ROOT = Path(__file__).parents[2]
-_PAGE = (_ROOT / "docs/contributing/models.md").read_text()
+_PAGE = (_ROOT / "models/README.md").read_text()
 _SECTIONS = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", _PAGE, re.MULTILINE | re.DOTALL))
 _NAMES = sorted(set(re.findall(r"`([\w.]+):(\w+)`", _PAGE)))
 

@@ -200,8 +200,8 @@ class Policy(BaseModel):
     expected_scans: OptionalCount = key(
         200, "a merge must save more than it costs within this many scans; none: always merge", tighter=LOWER
     )
-    # benchmarks/scan_row_groups.py: against row groups of 66 MB, a full scan by DuckDB takes 2 to 4 % more CPU with row
-    # groups of 15 to 22 MB, and more below that.  pyarrow takes no more CPU; files grow by less than 1 %.
+    # Against row groups of 66 MB, a full scan by DuckDB takes 2 to 4 % more CPU with row groups of 15 to 22 MB, and
+    # more below that.  pyarrow takes no more CPU; files grow by less than 1 %.
     min_row_group_copy_bytes: OptionalCount = key(
         16 * MEGABYTE,
         "row groups that average this many bytes, or 44 MB in memory, are copied; none: never",

@@ -31,7 +31,7 @@ from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, KeyColum
 from icekeeper.policy import Policy, Strategy
 from icekeeper.rows.arrow_schema import leaf_columns
 
-# benchmarks/depth.py, a thousand rounds of random keys: depth 4 and factor 4 rewrite a row 4 times and leave 7 runs
+# Measured, a thousand rounds of random keys: depth 4 and factor 4 rewrite a row 4 times and leave 7 runs
 # over a value on average.  Factor 8 rewrites a row 3 times and leaves 11 runs; depth 8 is not better.
 MAX_CLUSTERING_DEPTH = 4
 """If more sorted runs than this overlap at a value, they are sorted together."""
