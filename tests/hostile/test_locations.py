@@ -369,48 +369,6 @@ def test_a_neighbour_with_a_local_location_stops_no_other_pass(lake: Lake) -> No
     assert len(lake.theirs.load_table("ns.t").scan().to_arrow()) == 12
 
 
-class TestHonestSetUps:
-    def test_the_rule_that_a_refusal_prints_admits_write_data_path(self, lake: Lake) -> None:
-        elsewhere = f"s3://{lake.bucket}/fast/t"
-        lake.table(properties={"write.data.path": elsewhere})
-        refused = lake.maintain(operations="compact")["compact"]
-        assert refused.status is Status.REFUSED
-        printed = re.search(rf"set {ALLOWED_PREFIXES}='(.*)'$", str(refused.reason))
-        assert printed is not None
-        assert printed[1] == f"lake.ns=s3://{lake.bucket}/wh,{elsewhere}"
-        outcomes = lake.maintain(rules=printed[1])
-        assert refusals(outcomes) == []
-        assert outcomes["compact"].status is Status.SUCCEEDED
-        assert len(lake.theirs.load_table("ns.t").scan().to_arrow()) == 12
-
-    def test_the_rule_that_a_refusal_prints_admits_a_migrated_table(self, lake: Lake) -> None:
-        """Its files are at the location that another catalog chose."""
-        home = f"s3://{lake.bucket}/hive/sales.db/t"
-        lake.table(location=home)
-        with pytest.raises(LocationRefused) as refused:
-            lake.maintain()
-        printed = re.search(rf"set {ALLOWED_PREFIXES}='(.*)'$", str(refused.value))
-        assert printed is not None
-        assert printed[1] == f"lake.ns=s3://{lake.bucket}/wh,{home}"
-        outcomes = lake.maintain(rules=printed[1])
-        assert refusals(outcomes) == []
-        assert outcomes["compact"].status is Status.SUCCEEDED
-
-    def test_s3_schemes_and_a_trailing_slash_make_no_difference(self, lake: Lake) -> None:
-        home = lake.table().location()
-        for scheme, slash in (("s3", "/"), ("s3a", ""), ("s3n", "/")):
-            lake.theirs.load_table("ns.t").append(ROWS)
-            spelled = home.replace("s3://", f"{scheme}://") + slash
-            for location in (spelled, home):  # PyIceberg cannot append to all of them
-                table = lake.theirs.load_table("ns.t")
-                lake.rewrite(table, lambda document, to=location: document.update(location=to))  # type: ignore[misc]
-                if location == spelled:
-                    lake.properties["warehouse"] = f"s3a://{lake.bucket}/wh{slash}"
-                    outcomes = lake.maintain(rewrite_all="true")
-                    assert refusals(outcomes) == []
-                    assert outcomes["compact"].status is Status.SUCCEEDED
-
-
 def move_to_double_slash(lake: Lake, name: str) -> None:
     """Move a table to the keys that Spark writes below a location with a trailing slash: ``t//data``."""
     table = lake.theirs.load_table(f"ns.{name}")
@@ -490,24 +448,6 @@ def test_a_glue_table_that_names_a_foreign_bucket_is_refused(moto_server: MotoSe
     assert {part.status for part in done.operations} == {Status.REFUSED}
     assert f"glue.taken=s3://{own},s3://{others}" in str(done.operations[0].reason)
     assert [item.path for item in store.list(f"s3://{others}")] == [f"s3://{others}/audit.log"]
-
-
-def test_glue_tables_in_several_buckets_need_no_rule(moto_server: MotoServer, tmp_path: Path) -> None:
-    s3, glue = moto_server.client("s3"), moto_server.client("glue")
-    buckets = [f"lake-{uuid.uuid4()}" for _ in range(2)]
-    glue.create_database(DatabaseInput={"Name": "ns"})
-    theirs = pyiceberg.catalog.load_catalog("glue", **{**moto_server.glue_properties, **WRITER})
-    for number, bucket in enumerate(buckets):
-        s3.create_bucket(Bucket=bucket)
-        with_appends(theirs.create_table(f"ns.t{number}", ROWS.schema, location=f"s3://{bucket}/ns/t{number}"))
-    properties = {**moto_server.glue_properties, "warehouse": f"s3://{buckets[0]}/wh"}
-    runtime = Runtime(open_catalog("glue", properties, {}), SqliteStateStore(tmp_path / "state.db"), environment={})
-    for number, bucket in enumerate(buckets):
-        name = TableName(("ns",), f"t{number}")
-        assert runtime.catalog.load(name).allowed.prefixes == (f"s3://{bucket}",)
-        done = runtime.maintain(name, {"min_input_files": "2"}, LocalEngine(1), unsafe=True)
-        assert [part.status for part in done.operations if part.status in (Status.REFUSED, Status.FAILED)] == []
-        assert len(theirs.load_table(f"ns.t{number}").scan().to_arrow()) == 12
 
 
 # A bucket with two names, by an access point or a proxy (rule: second-names-of-buckets).
@@ -677,24 +617,6 @@ def test_a_sweep_does_not_follow_a_linked_folder(
     outcome = table.run(Operation.REMOVE_ORPHANS, **SWEEP)
     assert (outcome.status, outcome.files_deleted) == (status, ())
     assert contents(private) == before
-
-
-def test_a_table_whose_folder_is_a_link_is_refused(table: MaintainedTable, private: Path) -> None:
-    home = table.folder
-    home.rename(private / "t")
-    home.symlink_to(private / "t")
-    with pytest.raises(LocationRefused, match=r"metadata\.json is outside file://"):
-        table.run(Operation.COMPACT)
-
-
-def test_a_registered_link_is_not_copied_into_the_table(table: MaintainedTable, private: Path) -> None:
-    (table.folder / "data" / "link.parquet").symlink_to(private / "a.parquet")
-    table.table.add_files([(table.folder / "data" / "link.parquet").as_uri()])
-    before = table.files()
-    outcome = table.run(Operation.COMPACT, rewrite_all="true")
-    assert outcome.status is Status.REFUSED
-    assert "link.parquet is outside" in str(outcome.reason)
-    assert table.files() == before
 
 
 @pytest.mark.skipif(not local._MAY_HOLD, reason="only Linux opens files by the folder that is held")

@@ -19,7 +19,7 @@ import pytest
 
 from icekeeper.cli import main
 from support.command import one_sentence, require_documented
-from support.examples import NIGHTLY
+from support.examples import in_nightly
 
 ICEKEEPER = str(Path(sys.executable).parent / "icekeeper")
 WAIT_S = 300
@@ -78,6 +78,7 @@ def figures(story: dict[str, Any], key: str) -> tuple[int, int]:
     return story["before"][key], story["after"][key]
 
 
+@in_nightly
 def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(
     tmp_path: Path, scratch: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,9 +115,8 @@ def test_every_table_becomes_healthy_and_the_bucket_can_be_explored(
     assert main(["demo", "--engine", "local", "--keep", str(kept)]) == 2
     assert one_sentence(capsys.readouterr().err) == f"--keep {kept} is not empty; name a new folder"
 
-    if NIGHTLY:  # a second server and two commands take as long as all else
-        explore(kept, scratch)
-        assert_nothing_is_left(tmp_path)
+    explore(kept, scratch)
+    assert_nothing_is_left(tmp_path)
 
 
 def explore(kept: Path, environment: dict[str, str]) -> None:

@@ -420,20 +420,6 @@ def test_allowed_prefixes_apply_in_functions_and_jobs(pipeline: Pipeline, *, by_
     assert "ns/t is outside file:///" in pipeline.document(item, "compact.json")["reason"]
 
 
-def test_an_entry_that_is_out_of_date_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
-    shutil.copy(tmp_path / "catalog.db", tmp_path / "backup.db")
-    for number in (100, 101):
-        pipeline.table.append(number)
-    newest = pipeline.table.loaded.metadata_location
-    rows = pyiceberg_ids(newest)
-    shutil.copy(tmp_path / "backup.db", tmp_path / "catalog.db")
-    item, _ = pipeline.begin()
-    assert pipeline.list_orphans(item) == (0, None)
-    assert pipeline.document(item, "remove_orphans.json")["status"] == "refused"
-    assert steps(pipeline, item, "expire_snapshots") == {"expire_snapshots": "refused"}
-    assert pyiceberg_ids(newest) == rows
-
-
 # Another table shares files with ours, and its catalog entry is older than its newest head.
 
 

@@ -27,69 +27,6 @@ from support.table_functions import EVENTS, RUN, SECRETS, Functions
 EVENTS_FOLDER = Path(__file__).parents[2] / "events"
 
 
-def test_functions_alone_run_a_whole_pass(aws_functions: Functions, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("METRICS", "passes")
-    orphan = aws_functions.table.plant("data/orphan.parquet")
-    rows = aws_functions.table.ids()
-    aws_functions.begin()
-    stages = aws_functions.send("gather").result
-    assert {name for name, shown in stages.items() if shown["count"]} == {"small", "sweep"}
-    answers = {name: aws_functions.send(name) for name in ("compact", "expire_snapshots", "list_orphans")}
-    listed = answers["list_orphans"].result
-    answers["remove_orphans"] = aws_functions.send("remove_orphans", listed=listed["listed"])
-    answers["rewrite_manifests"] = aws_functions.send("rewrite_manifests")
-    assert aws_functions.send("clean_staged").result == {"cleaned": 0, "left": 0}
-    shown = aws_functions.send("report")
-    assert (listed.pop("count"), len(listed.pop("listed")), listed) == (1, 64, {})
-    assert {name: answer.result for name, answer in answers.items() if name != "list_orphans"} == {
-        "compact": {"compact": "succeeded: compacted 5 files into 1 (across 1 bins)"},
-        "expire_snapshots": {"expire_snapshots": "succeeded: expired 5 snapshot(s), deleted 15 unreferenced file(s)"},
-        "remove_orphans": {"remove_orphans": "succeeded: removed 1 orphan file(s)"},
-        "rewrite_manifests": {"rewrite_manifests": "succeeded: rewrote 2 manifests into 1 (1 entries)"},
-    }
-    (result,) = shown.result.pop("tables")
-    assert (result["table"], result["status"]) == ("ns.t", "succeeded")
-    assert shown.result == {
-        "run_id": RUN,
-        "status": "succeeded",
-        "summary": "1 succeeded",
-        "left": 0,
-        "error": "",
-        "cause": "",
-    }
-    assert aws_functions.table.ids() == rows
-    assert not Path(orphan).exists()
-
-    for name, answer in answers.items():
-        operation = {"list_orphans": "remove_orphans"}.get(name, name)
-        started, finished = answer.lines_of("operation_started"), answer.lines_of("operation_finished")
-        assert [line["operation"] for line in (*started[:1], *finished[:1])] == [operation] * 2, name
-        assert finished[0]["status"] == "succeeded"
-        seconds, of_it = finished[0]["seconds"], [finished[0][f"{part}_s"] for part in ("load", "plan", "commit")]
-        assert sum(of_it) <= seconds + 0.003, "each is rounded"
-        assert (of_it[2] > 0) == (operation != "remove_orphans")
-        for line in answer.lines:
-            assert (line["run_id"], line["correlation_id"], line["step"]) == (RUN, RUN, name)
-            assert (line["catalog"], line["table"]) == ("local", "ns.t")
-            assert (line["service"], line["function_name"]) == ("icekeeper", f"icekeeper-{EVENTS[name]}")
-    (passed, ran) = shown.lines
-    assert (passed["catalog"], passed["table"], passed["status"]) == ("local", "ns.t", "succeeded")
-    assert (ran["message"], ran.keys() & {"catalog", "table"}) == ("run succeeded: 1 succeeded", set())
-    (progress,) = answers["compact"].lines_of("progress")
-    assert (progress["work"], progress["done"]) == ("compact: rewriting", progress["total"])
-    assert progress["name"] == "icekeeper.activity"
-
-    (record,) = aws_functions.deployment.state.history(aws_functions.identity)
-    assert record.status == "succeeded"
-    done = {name: value for name, value in record.metrics.items() if value}
-    assert done["compact.files_merged"] == 5
-    assert shown.values("service", "catalog", "table") == done
-    assert {(m.dimensions["catalog"], m.dimensions["table"]) for m in shown.metrics if "table" in m.dimensions} == {
-        ("local", "ns.t")
-    }
-    assert shown.values("service") == {**done, "PassesSucceeded": 1, "OrphanRemovalsRefused": 0, "JobsFailed": 0}
-
-
 def test_every_function_takes_the_environment_that_sam_local_makes_of_the_template(
     table_of_five: MaintainedTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -278,16 +278,6 @@ def test_too_large_a_share_is_refused(old_table: MaintainedTable, monkeypatch: p
     assert deleted(sweep(old_table, orphan_max_delete_ratio="1")) == many
 
 
-def test_a_stray_metadata_file_is_refused_until_it_is_protected(old_table: MaintainedTable) -> None:
-    stray, orphan = old_table.plant("stray.metadata.json", b"no json"), old_table.plant("data/orphan.parquet")
-    refusal = sweep(old_table)
-    assert refusal.status is Status.REFUSED
-    assert stray in (refusal.reason or "")
-    assert "orphan_protected_prefixes" in (refusal.reason or "")
-    assert deleted(sweep(old_table, orphan_protected_prefixes=stray)) == {orphan}
-    assert stray in old_table.files()
-
-
 def test_a_table_created_again_in_place_is_not_swept_until_its_metadata_is_protected(
     old_table: MaintainedTable,
 ) -> None:

@@ -588,13 +588,6 @@ def test_a_scan_continues_where_the_last_scan_of_the_same_part_stopped(
     assert given[5:] == [None] * 6
 
 
-def test_a_catalog_that_does_not_answer_does_not_stop_the_others(pipeline: Pipeline) -> None:
-    path = Path(pipeline.environment["ICEKEEPER_CATALOG_FILE"])
-    path.write_text(path.read_text() + "  broken:\n    type: rest\n    uri: http://127.0.0.1:9/\n")
-    _, items = pipeline.detect()
-    assert [item.catalog for item in items] == ["local"]
-
-
 # ``now()`` in a filter means the start of the run in every step.
 
 TODAY = date(2096, 10, 2)

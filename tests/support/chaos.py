@@ -1,6 +1,6 @@
 """Chaos: writers commit to a table, passes over it are killed at random moments, and every row is counted.
 
-``make chaos`` runs it for fifteen minutes (``python -m support.chaos --seconds 900``), a test for some seconds.
+``make chaos`` runs it for fifteen minutes (``python -m support.chaos --seconds 900``), ``make nightly`` for two.
 Writers append (PyIceberg), upsert (Iceberg-Java), delete by position, vector and key, tag, and change the schema.
 Passes are real processes of the command; SIGKILL ends most of them while they hold the lease.  On SeaweedFS, the
 server is killed and restarted during the run, and a proxy delays answers, cuts them and sends requests twice.  At the

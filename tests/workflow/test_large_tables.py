@@ -24,6 +24,7 @@ from icekeeper.pipeline.deployment import Deployment
 from icekeeper.pipeline.glue_job import run_work
 from local_stack.executions import Execution
 from local_stack.stack import LocalStack
+from support.examples import in_nightly
 from support.local_lake import POLICY_FILE, LocalLake
 from support.maintained_table import ID_AND_PART
 from support.plans import data_file
@@ -195,6 +196,7 @@ def statuses(lake: LocalLake, execution: Execution) -> dict[str, str]:
     return {entry["table"]: entry["status"] for entry in report["results"]}
 
 
+@in_nightly
 def test_one_job_compacts_all_tables_and_the_rest_of_each_pass_follows(
     lake: LocalLake, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from icekeeper.state.requests import MaintenanceRequest
 from local_stack.executions import Execution
 from local_stack.functions import Killed
 from local_stack.stack import LocalStack
+from support.examples import in_nightly
 from support.local_lake import POLICY_FILE, LocalLake
 
 ALL = ("compact", "rewrite_position_deletes", "expire_snapshots", "remove_orphans", "rewrite_manifests")
@@ -178,6 +179,7 @@ def untouched(lake: LocalLake, name: str) -> bool:
     return (len(table.inspect.files()), len(table.snapshots()), lake.journal(name)) == (5, 5, ())
 
 
+@in_nightly
 def test_a_run_over_a_part_of_the_fleet_follows_its_input_and_serves_no_other_request(lake: LocalLake) -> None:
     three_tables(lake)
     rows = lake.table.readers_agree()

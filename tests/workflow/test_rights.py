@@ -17,7 +17,7 @@ from local_stack.moto_server import MotoServer
 from local_stack.rights.callers import DENIED
 from local_stack.rights.coverage import surprises
 from local_stack.stack import LocalStack, deployed
-from support.examples import NIGHTLY
+from support.examples import in_nightly
 from support.lambda_functions import sample
 from support.rights_fleet import DATA_BUCKET, IN_JOBS, PARAMETERS, RightsFleet, jobs_in_this_process
 from support.scripted_pipeline import ScriptedPipeline
@@ -79,8 +79,7 @@ UNUSED: Mapping[str, Mapping[str, str]] = {
 """By policy: actions that no call here needs, each with the reason why it is allowed."""
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not NIGHTLY, reason="twelve seconds of CPU: make nightly")
+@in_nightly
 def test_every_right_is_needed(fleet: RightsFleet) -> None:
     """The test reports rights that no call needs, and reasons in ``UNUSED`` that no longer hold."""
     fleet.run({})  # the first run: there is no policy file, and the state table is new
@@ -106,7 +105,7 @@ def test_every_right_is_needed(fleet: RightsFleet) -> None:
     assert surprises(rights.roles.values(), rights.used, UNUSED) == []
 
 
-@pytest.mark.slow
+@in_nightly
 def test_rights_to_a_folder_suffice_for_its_tables_only(
     moto_server: MotoServer, own_account: None, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ from local_stack.moto_server import REGION, MotoServer
 from local_stack.outside_view import OutsideView
 from local_stack.stack import LocalStack, deployed
 from smoke.__main__ import main
-from support.examples import NIGHTLY
+from support.examples import in_nightly
 from support.rights_fleet import RightsFleet, jobs_in_this_process
 
 CATALOG = "lake"
@@ -55,6 +55,7 @@ def smoke_of(stack: LocalStack, properties: Mapping[str, str]) -> Callable[..., 
     )
 
 
+@in_nightly
 def test_a_stack_that_works_passes_and_a_fault_is_reported(smoked: Smoked, capsys: pytest.CaptureFixture[str]) -> None:
     stack, smoke = smoked
     code = smoke("--catalog", CATALOG)
@@ -80,7 +81,7 @@ def test_a_stack_that_works_passes_and_a_fault_is_reported(smoked: Smoked, capsy
     assert "check(s) found a problem" in shown
 
 
-@pytest.mark.skipif(not NIGHTLY, reason="five seconds of CPU: make nightly")
+@in_nightly
 def test_a_stack_works_whose_table_bucket_compacts_itself(
     fleet: RightsFleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
