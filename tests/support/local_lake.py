@@ -63,16 +63,6 @@ class LocalLake:
         """Call ``happens`` just before each call for a step."""
         self.stack.functions[FUNCTIONS[step]].before = lambda event: event["step"] == step and happens(event)
 
-    def let_deadlines_pass(self) -> None:
-        """Expire the records of all attempts in progress."""
-        client, table = self.stack.moto.client("dynamodb"), self.stack.template.name("StateTable")
-        found = client.query(
-            TableName=table, KeyConditionExpression="pk = :pk", ExpressionAttributeValues={":pk": {"S": "idempotency"}}
-        )
-        for item in found["Items"]:
-            if item["status"]["S"] == "INPROGRESS":
-                client.put_item(TableName=table, Item={**item, "in_progress_expiration": {"N": "0"}})
-
     def metrics(self, name: str) -> list[Metric]:
         """Every value of a metric that functions wrote in this test."""
         return [metric for metric in self.stack.metrics if metric.name == name]

@@ -10,12 +10,9 @@ from typing import Any
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from icekeeper.machine.clock import HOUR_MS, system_clock
-from icekeeper.pipeline.control_bucket import ControlBucket
+from icekeeper.machine.clock import system_clock
 from icekeeper.state.leases import end_live_run, is_scheduled, note_live_run
 from icekeeper.state.requests import MaintenanceRequest
-from local_stack.executions import Execution
-from local_stack.functions import Killed
 from local_stack.stack import LocalStack
 from support.examples import in_nightly
 from support.local_lake import POLICY_FILE, LocalLake
@@ -46,13 +43,6 @@ SWEPT = [
     "AnyManifests",
     "RewriteManifests",
 ]
-
-
-def result_of(lake: LocalLake, execution: Execution, name: str = "ns.t") -> dict[str, str]:
-    """The result of a table in the run's report."""
-    results = lake.stack.control(f"runs/{execution.name}/report.json")["results"]
-    (found,) = [entry for entry in results if entry["table"] == name]
-    return dict(found)
 
 
 def test_a_scheduled_run_maintains_the_table_keeps_its_rows_and_reports(lake: LocalLake) -> None:
@@ -89,75 +79,6 @@ def test_a_scheduled_run_maintains_the_table_keeps_its_rows_and_reports(lake: Lo
     assert last.metrics["expire_snapshots.snapshots_expired"] == 1
     assert len(lake.metrics("RunsSucceeded")) == 2
     assert lake.table.readers_agree() == rows
-
-
-def test_a_function_killed_after_its_commit_commits_once_and_is_reported_once(
-    lake: LocalLake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A killed attempt leaves no record and blocks others until its deadline."""
-    rows = lake.table.readers_agree()
-    write, kills = ControlBucket.write, iter([True])
-
-    def killed(self: ControlBucket, key: str, document: Any) -> str:
-        if key.endswith("/compact.json") and next(kills, False):
-            raise Killed
-        return write(self, key, document)
-
-    attempts = iter(range(10))
-    lake.before("compact", lambda event: lake.let_deadlines_pass() if next(attempts) == 2 else None)
-    monkeypatch.setattr(ControlBucket, "write", killed)
-    execution = lake.stack.run({"table": "ns.t", "operations": "compact"})
-    assert [error for error, _ in execution.children[1].visit("CompactSmall").errors] == [
-        *("Runtime.ExitError", "IdempotencyAlreadyInProgressError")
-    ]
-    assert result_of(lake, execution)["status"] == "succeeded"
-    replaced = [s for s in lake.table.metadata.snapshots.values() if s.summary["operation"] == "replace"]
-    assert len(replaced) == 1
-    assert lake.table.readers_agree() == rows
-    (record,) = lake.journal()
-    assert record.metrics["compact.files_merged"] == 5
-    assert "committed by an earlier attempt" in record.summary
-
-
-def test_a_run_without_the_lease_commits_nothing(lake: LocalLake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another run takes the lease before the plan or during a step; once it is free, a forced pass succeeds."""
-    leases, key = lake.state.leases, lake.identity().lease_key
-    write = ControlBucket.write
-
-    def take_over() -> None:
-        held = leases.current(key, now_ms=system_clock())
-        if held is not None:
-            leases.release(held)
-        leases.acquire(key, "another run", now_ms=system_clock(), ttl_ms=HOUR_MS)
-
-    def write_and_lose(self: ControlBucket, name: str, document: Any) -> str:
-        if name.endswith("/compact.begun.json"):
-            take_over()
-        return write(self, name, document)
-
-    def release() -> None:
-        held = leases.current(key, now_ms=system_clock())
-        assert held is not None
-        assert held.holder == "another run"  # a run does not release the lease of another run
-        leases.release(held)
-
-    take_over()
-    execution = lake.stack.run({"table": "ns.t"})
-    assert (execution.status, execution.error) == ("FAILED", "LeaseHeld")
-    assert [child.names for child in execution.children] == [["PlanTable", "TableNotPlanned"]]
-    assert result_of(lake, execution)["status"] == "refused"
-    assert lake.journal() == ()
-    release()
-    with monkeypatch.context() as patch:
-        patch.setattr(ControlBucket, "write", write_and_lose)
-        execution = lake.stack.run({"table": "ns.t", "operations": "compact"})
-    assert "is lost" in result_of(lake, execution)["summary"]
-    assert len(lake.table.metadata.snapshots) == 5
-    release()
-    execution = lake.stack.run({"table": "ns.t", "operations": "compact"})
-    assert list(summaries(lake, execution)) == ["compact"]
-    assert execution.output["report"]["tables"] == [result_of(lake, execution)]
-    assert (len(lake.table.data_files()), len(lake.table.metadata.snapshots)) == (1, 6)
 
 
 # A second schedule whose input names patterns of tables, operations and settings.
