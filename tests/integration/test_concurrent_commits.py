@@ -345,40 +345,6 @@ def test_nothing_is_committed_after_a_rollback(table: MaintainedTable) -> None:
     sound(table)
 
 
-def test_nothing_is_committed_to_a_recreated_table(table: MaintainedTable) -> None:
-    """It has the same name, location and schema, but another UUID."""
-
-    def replace_table() -> None:
-        old = table.table
-        table.pyiceberg.drop_table("ns.t")
-        table.pyiceberg.create_table("ns.t", old.schema(), location=old.location(), partition_spec=old.spec())
-        table.table.append(rows_of(1, 4, "us"))
-
-    table.engine.during = replace_table
-    outcome = compacted(table)
-    assert outcome.status is Status.FAILED
-    assert "replaced by another" in outcome.summary
-    assert table.catalog.commits == 0
-    assert ids(table) == Counter([1, 2, 3, 4])
-
-
-def _file_holding(table: MaintainedTable, row_id: int) -> str:
-    (task,) = table.table.scan(row_filter=f"id = {row_id}").plan_files()
-    return task.file.file_path
-
-
-@pytest.mark.parametrize("bounds", [True, False])
-def test_a_position_delete_on_an_input_is_forwarded(table: MaintainedTable, bounds: bool) -> None:
-    before = ids(table)
-    path = _file_holding(table, 103)
-    table.engine.during = lambda: commit_deletes(table, [position_delete(path, 3, "us", bounds=bounds)])
-    outcome = compacted(table)
-    metrics = outcome.metrics
-    assert (metrics["compact.bins"], metrics["compact.bins_dropped"], metrics["compact.rows_forwarded"]) == (2, 0, 1)
-    assert ids(table) == before - Counter([103])
-    sound(table)
-
-
 def test_a_newer_equality_delete_still_applies_to_the_outputs(table: MaintainedTable) -> None:
     """Outputs keep the planning snapshot's sequence number (rule: keep-planning-sequence-number); the delete does not
     apply to rows appended after it."""
@@ -437,41 +403,6 @@ def test_six_lost_swaps_do_not_discard_two_hours_of_work(table: MaintainedTable)
     assert compacted(table).summary == "compacted 12 files into 2 (across 2 bins)"
     assert table.catalog.commits > 6
     assert ids(table) == before + Counter(range(100_000, next(numbers)))
-    sound(table)
-
-
-@pytest.mark.parametrize("answer", [CommitStateUnknown("no answer"), CommitConflict("the ref is at another snapshot")])
-def test_a_landed_commit_counts_once_for_every_answer(table: MaintainedTable, answer: Exception) -> None:
-    """A client that repeats a request by itself may get a conflict with its own commit (iceberg 5752)."""
-    before = table.rows()
-
-    def wrong_answer() -> None:
-        table.catalog.after_commit = lambda: None
-        raise answer
-
-    table.catalog.after_commit = wrong_answer
-    outcome = compacted(table)
-    assert (outcome.status, table.catalog.commits) == (Status.SUCCEEDED, 1)
-    assert outcome.snapshot_id == table.loaded.metadata.refs["main"].snapshot_id
-    assert table.rows() == before
-    sound(table)
-
-
-def test_an_unknown_commit_keeps_its_files_while_it_may_still_land(table: MaintainedTable) -> None:
-    """The server still works on the attempt when the pass gives up; its files must exist when it lands."""
-    before = ids(table)
-    late: list[Callable[[], LoadedTable]] = []
-
-    def unknown(base: LoadedTable, requirements: Sequence[Any], updates: Sequence[Any]) -> LoadedTable:
-        late.append(lambda: table.catalog.inner.commit(base, requirements, updates))
-        raise CommitStateUnknown("no answer")
-
-    table.catalog.commit_instead = unknown
-    outcome = compacted(table)
-    assert outcome.status is Status.FAILED
-    assert outcome.summary.startswith("CommitStateUnknown")
-    late[0]()
-    assert ids(table) == before
     sound(table)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,12 +13,10 @@ from icekeeper.catalogs.catalog import identity_of
 from icekeeper.errors import StorageError
 from icekeeper.maintenance import run_pass
 from icekeeper.maintenance.run_pass import Turn
-from icekeeper.metadata.manifest_write import encode_manifest
-from icekeeper.model import EntryStatus, Nothing
+from icekeeper.model import Nothing
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import PassOutcome, PassStatus, Status
 from icekeeper.state.identity import TableIdentity
-from icekeeper.storage.paths import normalise
 from icekeeper.storage.storage import Storage
 from support.command import Command
 from support.maintained_table import MaintainedTable, new_table, without_leases
@@ -134,41 +131,6 @@ def test_a_write_that_fails_leaves_nothing_behind(
     assert "no space left" in (outcome.reason or "")
     assert table.files() == before
     assert table.verify().ok
-
-
-def test_expiry_refuses_if_a_kept_snapshot_has_a_file_under_another_authority(table: MaintainedTable) -> None:
-    """The two paths may name the same object, which the deletion would remove."""
-    table.table.delete("id = 0")  # the head no longer has the first file
-    first, head = (next(iter(table.metadata.snapshots.values())), table.metadata.current_snapshot)
-    assert head is not None
-    (entry,) = table.entries(first.snapshot_id)
-    path = normalise(entry.file.file_path)
-    reader = table.reader
-    manifest = next(m for m in reader.manifests(head) if m.may_have_live_files)
-    stored = Path(normalise(manifest.manifest_path))
-    twin = f"hdfs://nn{path}"
-    _rename_in_manifest(stored, table, manifest, twin)
-    before = table.files()
-    outcome = table.run(Operation.EXPIRE_SNAPSHOTS)
-    assert outcome.status is Status.REFUSED, outcome
-    assert twin in (outcome.reason or "")
-    assert table.files() == before
-
-
-def _rename_in_manifest(stored: Path, table: MaintainedTable, manifest: Any, twin: str) -> None:
-    (_, found) = next(iter(table.reader.entries([manifest])))
-    entries = list(found)
-    renamed = replace(entries[0], status=EntryStatus.EXISTING, file=replace(entries[0].file, file_path=twin))
-    encoded = encode_manifest(
-        table.metadata,
-        spec_id=manifest.partition_spec_id,
-        content=manifest.content,
-        entries=[renamed, *entries[1:]],
-        path=manifest.manifest_path,
-        snapshot_id=manifest.added_snapshot_id,
-        sequence_number=manifest.sequence_number,
-    )
-    stored.write_bytes(encoded.data)
 
 
 def test_an_expiry_does_not_fail_if_another_pass_expires_first(table: MaintainedTable) -> None:

@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError
 from botocore.retries.standard import ExponentialBackoff
-from moto.core.exceptions import JsonRESTError
-from moto.s3tables.responses import S3TablesResponse
 
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
@@ -22,7 +19,6 @@ from icekeeper.state.open import open_state
 from local_stack import moto_s3tables
 from local_stack.executions import Execution
 from local_stack.limits.faults import FAULTS
-from local_stack.moto_server import MotoServer
 from local_stack.rights.callers import DENIED
 from local_stack.stack import LocalStack
 from support.aws_table_bucket import runtime_of_table_bucket
@@ -38,11 +34,6 @@ ALL_ON: tuple[dict[str, Any], dict[str, Any]] = (
     {},
 )  # of the table, of the bucket; maintenance that is not named is on
 ALL_OFF = ({COMPACTION: {"status": "disabled"}, SNAPSHOTS: {"status": "disabled"}}, {FILES: {"status": "disabled"}})
-
-
-def unknown(action: str) -> tuple[str, str]:
-    why = "S3 Tables was refused by the store (AccessDeniedException: not authorized)"
-    return "skipped", f"it is unknown whether the table bucket does this itself ({why}); allow s3tables:{action}"
 
 
 @pytest.fixture
@@ -80,36 +71,19 @@ def alarms(stack: LocalStack) -> list[str]:
     return firing
 
 
-def test_a_pass_does_what_the_bucket_allows_and_no_alarm_fires(
-    scripted_stack: LocalStack, bucket: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Icekeeper skips operations whose configuration it may not read, and takes over those that are enabled."""
+def test_a_pass_does_what_the_bucket_allows_and_no_alarm_fires(scripted_stack: LocalStack, bucket: Runtime) -> None:
+    """Icekeeper takes over what the bucket has enabled."""
     scripted_stack.put_control("config/policy.yaml", f"{POLICY_FILE}    ownership: icekeeper\n")
     state = open_state({"ICEKEEPER_STATE": f"dynamodb://{scripted_stack.template.name('StateTable')}"})
-
-    def endings() -> dict[str, tuple[str, str | None]]:
-        execution = scripted_stack.run({"table": "ns.t"})
-        assert (execution.status, execution.output["report"]["status"]) == ("SUCCEEDED", "succeeded")
-        assert alarms(scripted_stack) == []
-        record, *_ = state.history(Item.model_validate(execution.children[0].input["item"]).identity)
-        assert (record.run_id, record.status) == (execution.name, "succeeded")
-        assert bucket.verify(TABLE).problems == ()
-        parts = scripted_stack.document_of_pass(execution, "pass.json")["operations"]
-        return {part["operation"]: (part["status"], part["reason"]) for part in parts}
-
-    with monkeypatch.context() as patch:
-        for name in moto_s3tables.OPERATIONS:
-            patch.setattr(S3TablesResponse, name, _denied)
-        assert endings() == {
-            "compact": unknown("GetTableMaintenanceConfiguration"),
-            "rewrite_position_deletes": unknown("GetTableMaintenanceConfiguration"),
-            "expire_snapshots": unknown("GetTableMaintenanceConfiguration"),
-            "remove_orphans": unknown("GetTableBucketMaintenanceConfiguration"),
-            "rewrite_manifests": DONE,
-        }
-    assert moto_s3tables.PUTS == []
     answers(bucket, *ALL_ON)
-    assert endings() == {
+    execution = scripted_stack.run({"table": "ns.t"})
+    assert (execution.status, execution.output["report"]["status"]) == ("SUCCEEDED", "succeeded")
+    assert alarms(scripted_stack) == []
+    record, *_ = state.history(Item.model_validate(execution.children[0].input["item"]).identity)
+    assert (record.run_id, record.status) == (execution.name, "succeeded")
+    assert bucket.verify(TABLE).problems == ()
+    parts = scripted_stack.document_of_pass(execution, "pass.json")["operations"]
+    assert {part["operation"]: (part["status"], part["reason"]) for part in parts} == {
         "compact": DONE,
         "rewrite_position_deletes": ("skipped", NO_DELETES),
         "expire_snapshots": DONE,
@@ -117,12 +91,6 @@ def test_a_pass_does_what_the_bucket_allows_and_no_alarm_fires(
         "rewrite_manifests": DONE,
     }
     assert [kind for _, kind, _ in moto_s3tables.PUTS] == [COMPACTION, SNAPSHOTS]
-
-
-def _denied(self: S3TablesResponse) -> Any:
-    error = JsonRESTError("AccessDeniedException", "not authorized")
-    error.code = 403
-    raise error
 
 
 def test_the_alarms_fire_on_a_failed_pass(
@@ -186,25 +154,3 @@ def test_a_missing_key_is_a_403_without_the_right_to_list(scripted_stack: LocalS
     assert "cannot be accessed: access is denied to these credentials" in execution.visits[0].errors[0][1]
     assert {item.need.action for item in DENIED} == {"s3:ListBucket"}
     DENIED.clear()
-
-
-def test_the_table_bucket_refuses_an_operator_too(bucket: Runtime, moto_server: MotoServer) -> None:
-    """AWS itself refuses, not a policy."""
-    s3 = moto_server.client("s3")
-    storage, _, key = bucket.catalog.load(TABLE).metadata_location.removeprefix("s3://").partition("/")
-    for operation, arguments in (
-        ("delete_object", {"Key": key}),
-        ("list_objects_v2", {}),
-        ("copy_object", {"Key": f"{key}.copy", "CopySource": {"Bucket": storage, "Key": key}}),
-    ):
-        with pytest.raises(ClientError, match="MethodNotAllowed"):
-            getattr(s3, operation)(Bucket=storage, **arguments)
-    s3tables = moto_server.client("s3tables")
-    address = {"tableBucketARN": bucket.catalog.id.warehouse, "namespace": "ns", "name": "t"}
-    token = s3tables.get_table_metadata_location(**address)["versionToken"]
-    for location in (f"s3://{storage}/{key}.zst", f"s3://{storage}-2/1.metadata.json"):
-        with pytest.raises(ClientError, match="BadRequestException"):
-            s3tables.update_table_metadata_location(**address, versionToken=token, metadataLocation=location)
-    state = moto_server.client("dynamodb")
-    with pytest.raises(ClientError, match="reserved keyword: STATUS"):
-        state.scan(TableName="any", ProjectionExpression="pk, status")
