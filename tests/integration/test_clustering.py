@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import random
 import re
 import shutil
 import struct
-from collections.abc import Mapping, Sequence
 from itertools import combinations, pairwise
 from pathlib import Path
-from statistics import mean
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -490,99 +487,3 @@ def test_metrics_state_the_depth_before_and_after(table: MaintainedTable) -> Non
     counters = lake_counters(table.metadata, head, now_ms=0)
     assert counters["lake_clustering_depth"] == done["compact.depth_after"]
     assert "compact.depth_before" not in table.run(Operation.COMPACT, strategy="binpack", rewrite_all="true").metrics
-
-
-# Rounds of new data over the same keys: how many files lookups open, and how many rows are rewritten.
-
-ROUNDS, ROWS = 9, 2_000
-SCHEMA = pa.schema([pa.field("x", pa.int64()), pa.field("y", pa.int64())])
-LARGEST = 10**6
-Row = tuple[int, int]
-EACH_ROUND = {"target_file_size_mb": "0.008", "min_input_files": "5"}
-CURVE = {"strategy": "zorder", "sort_order": "x,y"}
-
-
-X, Y = 0, 1
-
-
-class Box(NamedTuple):
-    """The bounds of a file, and the snapshot that added it: its run."""
-
-    low: Row
-    high: Row
-    run: int | None
-
-    def holds(self, row: Row, columns: Sequence[int]) -> bool:
-        return all(self.low[n] <= row[n] <= self.high[n] for n in columns)
-
-
-class Round(NamedTuple):
-    """The files before and after a compaction, and its outcome."""
-
-    before: list[Box]
-    after: list[Box]
-    outcome: OperationOutcome
-
-    @property
-    def runs(self) -> int:
-        return len({box.run for box in self.after})
-
-
-@pytest.fixture
-def table_of_rounds(local_catalog: SqlCatalog, tmp_path: Path) -> MaintainedTable:
-    return new_table(local_catalog, tmp_path, schema=SCHEMA)
-
-
-def boxes(table_of_rounds: MaintainedTable) -> list[Box]:
-    def bounds(found: Mapping[int, bytes] | None) -> Row:
-        assert found is not None
-        return struct.unpack("<q", found[1])[0], struct.unpack("<q", found[2])[0]
-
-    entries = table_of_rounds.entries()
-    return [Box(bounds(e.file.lower_bounds), bounds(e.file.upper_bounds), e.snapshot_id) for e in entries]
-
-
-def opened_by_lookups(files: list[Box], rows: list[Row], *columns: int) -> float:
-    """How many files a lookup by these columns of a row opens on average."""
-    return mean(sum(box.holds(row, columns) for box in files) for row in rows)
-
-
-def play(table_of_rounds: MaintainedTable, settings: dict[str, str]) -> tuple[list[Round], list[Row]]:
-    """Append and compact in rounds, with random values in both columns; the rounds and all rows."""
-    rng = random.Random(5)
-    rows: list[Row] = []
-    played = []
-    for _ in range(ROUNDS):
-        new = [(rng.randrange(LARGEST), rng.randrange(LARGEST)) for _ in range(ROWS)]
-        rows += new
-        table_of_rounds.table.append(pa.table({"x": [x for x, _ in new], "y": [y for _, y in new]}, schema=SCHEMA))
-        before = boxes(table_of_rounds)
-        outcome = table_of_rounds.run(Operation.COMPACT, **EACH_ROUND, **settings)
-        played.append(Round(before, boxes(table_of_rounds), outcome))
-    return played, rows
-
-
-@pytest.mark.usefixtures("low_depth")
-def test_lookups_along_a_curve_remain_cheap_in_every_round(table_of_rounds: MaintainedTable) -> None:
-    """The runs keep to the limit or to ``factor - 1`` per tier; a row is written once, and again once per tier."""
-    measured = (X, Y)
-    played, rows = play(table_of_rounds, CURVE)
-    some = rows[::100]
-    for number, item in enumerate(played, start=1):
-        assert item.outcome.status is Status.SUCCEEDED
-        assert item.runs <= max(LIMIT, (FACTOR - 1) * (1 + math.floor(math.log(number, FACTOR)))), number
-        stated = {key: item.outcome.metrics[f"compact.depth_{key}"] for key in ("before", "after")}
-        for key, files in (("before", item.before), ("after", item.after)):
-            assert stated[key] == pytest.approx(mean(opened_by_lookups(files, some, n) for n in measured), rel=0.15), (
-                number,
-                key,
-            )
-    rewritten = sum(int(item.outcome.metrics["compact.rows_rewritten"]) for item in played)
-    assert rewritten <= len(rows) * (1 + math.log(ROUNDS, FACTOR))
-    assert [item.runs for item in played] == [1, 2, 1, 2, 3, 2, 3, 4, 1]
-    last = played[-1]
-    assert opened_by_lookups(last.after, some, *measured) < opened_by_lookups(last.before, some, *measured) / 2
-    assert last.outcome.metrics["compact.depth_after"] < last.outcome.metrics["compact.depth_before"]
-    read = [(row["x"], row["y"]) for row in duckdb_rows(table_of_rounds.metadata_location)]
-    assert sorted(read) == sorted(rows)
-    assert table_of_rounds.verify().problems == ()
