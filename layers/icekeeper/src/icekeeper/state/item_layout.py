@@ -1,7 +1,7 @@
 """The layout of items: partition keys, sort keys and lists of paths, in DynamoDB and in SQLite alike.
 
-The quotas are DynamoDB's; a SQLite file keeps them too, so that one contract holds for both.  docs/state.md lists the
-records in each partition.
+The quotas are DynamoDB's; a SQLite file keeps them too, so that one contract holds for both.  docs/state.md says how
+long records are kept.
 """
 
 from __future__ import annotations
