@@ -139,6 +139,23 @@ def test_amounts_are_rounded_exactly(amount: Fraction, unit: int) -> None:
     assert rounded_down(amount, unit) == math.floor(amount * unit)
 
 
+@given(st.lists(st.tuples(st.integers(-4, 4), st.integers(0, 3)), max_size=6, unique_by=lambda drawn: drawn[0]))
+def test_snapshots_with_different_numbers_are_in_the_order_of_the_numbers(drawn: list[tuple[int, int]]) -> None:
+    """The whole order, for which two snapshots have the same number, leaves the others at the same places."""
+    snapshots = [
+        {"snapshot-id": place, "sequence-number": number, "timestamp-ms": time_ms, "parent-snapshot-id": place - 1}
+        for place, (number, time_ms) in enumerate(drawn)
+    ]
+    twins = [
+        {"snapshot-id": place, "sequence-number": 9, "timestamp-ms": 0, "parent-snapshot-id": 90} for place in (98, 99)
+    ]
+    fast, whole = (
+        [snapshot.snapshot_id for snapshot in TableMetadata({**PLAIN, "snapshots": some}).in_commit_order]
+        for some in (snapshots, [*snapshots, *twins])
+    )
+    assert [*fast, 98, 99] == whole
+
+
 class Uncached(TablePolicies):
     """Resolves the settings of each table without a cache."""
 

@@ -59,12 +59,14 @@ def table_folders(catalog: Catalog, table: LoadedTable, seen_in: Iterable[str] =
     """The folders that a table's document names, and the (normalised) folders ``seen_in`` where its files were seen."""
     metadata = table.metadata
     own = (metadata.location, metadata.data_location, metadata.metadata_directory)
+    # Thousands of files share a few folders.
+    files_in = {path.rpartition("/")[0] for path in _named_files(table)}
+    normal = {folder: normalise(folder) for folder in files_in.union(own)}
     return TableFolders(
         catalog,
         table,
-        {normalise(folder): folder for folder in own},
-        # Thousands of files share a few folders.
-        frozenset((*map(normalise, {path.rpartition("/")[0] for path in _named_files(table)}), *seen_in)),
+        {normal[folder]: folder for folder in own},
+        frozenset((*(normal[folder] for folder in files_in), *seen_in)),
     )
 
 

@@ -7,7 +7,6 @@ number gives no signal (:mod:`icekeeper.health.examine`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.detection.priority import (
@@ -288,7 +287,7 @@ def sweep_memory(
     if not memory.is_empty:
         return memory
     age_ms = known_age_ms(metadata, now_ms)
-    return replace(memory, first_ms=first_sweep_ms(identity.key, now_ms, policy, tables=fleet, age_ms=age_ms))
+    return SweepMemory(first_ms=first_sweep_ms(identity.key, now_ms, policy, tables=fleet, age_ms=age_ms))
 
 
 def sweep_signals(memory: SweepMemory, policy: Policy, key: str, now_ms: int) -> Iterable[Signal]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from heapq import nlargest
 from typing import Any, TypeAlias
 
 from icekeeper.metadata.document import TableMetadata
@@ -33,8 +32,7 @@ def timeline(metadata: TableMetadata) -> dict[str, Any]:
     """
     if not metadata.snapshots:
         return {}
-    found = metadata.snapshots.values()
-    newest = nlargest(MOST_SNAPSHOTS, found, key=lambda snap: (snap.timestamp_ms, snap.sequence_number))[::-1]
+    newest = metadata.by_recency[-MOST_SNAPSHOTS:]
     from_ms = newest[0].timestamp_ms
     refs: list[list[Any]] = [
         [name[:_LONGEST_NAME], ref.type, metadata.snapshots[ref.snapshot_id].timestamp_ms]

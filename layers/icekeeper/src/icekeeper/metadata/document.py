@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 from icekeeper.errors import MetadataUnreadable, PolicyError, TableUnsupported
@@ -31,34 +32,27 @@ STATES_MAY_OVERLAP_MS = 60 * 1000
 _LONG = 2**63
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Snapshot:
-    """A snapshot; ``raw`` is its JSON with all fields."""
+    """A snapshot; ``raw`` is its JSON with all fields.
+
+    What a walk through the history reads is an attribute: detection walks the snapshots of every table several times.
+    """
 
     raw: Mapping[str, Any]
+    snapshot_id: int
+    parent_id: int | None
+    sequence_number: int
+    """0 for v1 snapshots."""
+    timestamp_ms: int
 
-    @property
-    def snapshot_id(self) -> int:
-        return int(self.raw["snapshot-id"])
-
-    @property
-    def parent_id(self) -> int | None:
-        parent = self.raw.get("parent-snapshot-id")
-        return None if parent is None else int(parent)
-
-    @property
-    def sequence_number(self) -> int:
-        """0 for v1 snapshots."""
-        return int(self.raw.get("sequence-number") or 0)
-
-    @property
-    def timestamp_ms(self) -> int:
-        return int(self.raw["timestamp-ms"])
-
-    @property
-    def recency(self) -> tuple[int, int]:
-        """Orders snapshots by time; a child may have an earlier time than its parent."""
-        return self.timestamp_ms, self.sequence_number
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        parent_id = raw.get("parent-snapshot-id")
+        self.raw = raw
+        self.snapshot_id = int(raw["snapshot-id"])
+        self.parent_id = None if parent_id is None else int(parent_id)
+        self.sequence_number = int(raw.get("sequence-number") or 0)
+        self.timestamp_ms = int(raw["timestamp-ms"])
 
     @property
     def summary(self) -> Mapping[str, str]:
@@ -80,6 +74,9 @@ class Snapshot:
     @property
     def schema_id(self) -> int | None:
         return self.raw.get("schema-id")
+
+
+_RECENCY = attrgetter("timestamp_ms", "sequence_number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,13 +207,16 @@ class TableMetadata:
     def oldest_ms(self) -> int | None:
         """The oldest time in the metadata, from the snapshots and both logs; ``None``: no time is known."""
         logged = (*self.metadata_log, *(self.document.get("snapshot-log") or ()))
-        logged_ms = [int(entry.get("timestamp-ms") or 0) for entry in logged]
+        logged_ms = [entry.get("timestamp-ms") or 0 for entry in logged]
         times = (self.last_updated_ms, *self.snapshot_times_ms, *logged_ms)
-        return min((time for time in times if time > 0), default=None)
+        return min([time for time in times if time > 0], default=None)
 
     @cached_property
     def in_commit_order(self) -> Sequence[Snapshot]:
         """The snapshots, oldest first: by sequence number, then parents before children, then by time."""
+        by_number = {snapshot.sequence_number: snapshot for snapshot in self.snapshots.values()}
+        if len(by_number) == len(self.snapshots):
+            return [by_number[number] for number in sorted(by_number)]
         snapshots: dict[int | None, Snapshot] = dict(self.snapshots.items())
         place: dict[int | None, tuple[int, int, int]] = {}
         for newest in self.snapshots:
@@ -231,6 +231,11 @@ class TableMetadata:
                 at = snapshot.snapshot_id
                 place[at] = snapshot.sequence_number, max(latest_ms, snapshot.timestamp_ms), length + 1
         return [self.snapshots[i] for i in sorted(self.snapshots, key=place.__getitem__)]
+
+    @cached_property
+    def by_recency(self) -> Sequence[Snapshot]:
+        """The snapshots by time and sequence number, oldest first; a child may have an earlier time than its parent."""
+        return sorted(self.in_commit_order, key=_RECENCY)
 
     @cached_property
     def refs(self) -> Mapping[str, Ref]:
@@ -298,8 +303,8 @@ class TableMetadata:
             return behind
         there = [snapshots[i] for i in found if i in snapshots]
         if there:
-            since, sequence_number = min(s.recency for s in there), max(1, min(s.sequence_number for s in there))
-            found += (i for i, s in snapshots.items() if s.recency >= since or s.sequence_number >= sequence_number)
+            since, sequence_number = min(map(_RECENCY, there)), max(1, min(s.sequence_number for s in there))
+            found += (i for i, s in snapshots.items() if _RECENCY(s) >= since or s.sequence_number >= sequence_number)
         children: dict[int | None, list[int]] = defaultdict(list)
         for child in snapshots.values():
             children[child.parent_id].append(child.snapshot_id)

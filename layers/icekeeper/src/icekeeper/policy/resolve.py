@@ -59,6 +59,8 @@ class ResolvedPolicy:
     files."""
     layers: tuple[Layer, ...] = field(default=(), repr=False, compare=False)
     """The layers of the policy, as they were given."""
+    _attempted: dict[Operation, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Cache of :meth:`runs`."""
     _own_fingerprint: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
     """Cache of :meth:`fingerprint`: tables share policies, and detection asks for the fingerprint per table."""
 
@@ -155,7 +157,9 @@ class ResolvedPolicy:
 
     def runs(self, operation: Operation) -> bool:
         """Whether a pass under this policy attempts the operation at all."""
-        return operation in self.policy.operations and self.why_not(operation) is None
+        if not self._attempted:
+            self._attempted.update({o: o in self.policy.operations and self.why_not(o) is None for o in Operation})
+        return self._attempted[operation]
 
 
 def _is_switch(layer: Layer) -> bool:

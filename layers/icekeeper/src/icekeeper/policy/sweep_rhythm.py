@@ -23,10 +23,7 @@ FORMER_TABLES = "remove_orphans.former_tables"
 
 # First sweeps per hour in a large fleet; a fleet of at most this many tables is swept at once.
 _FIRST_PER_HOUR = 24
-# A sweep may be early by 2 % of the interval (29 minutes of 24 hours), so that a daily run that starts some minutes
-# earlier than yesterday need not wait until tomorrow.  A further 8 %, by table, separates tables swept together.
-_EARLIEST = Fraction(1, 50)
-_APART = Fraction(2, 25)
+_WHOLE = 2**64
 _RETRY = Fraction(1, 4)
 _RETRY_IMPOSSIBLE = 7
 
@@ -58,7 +55,7 @@ class SweepMemory:
     @property
     def is_empty(self) -> bool:
         """Whether no sweep has begun or been postponed."""
-        return self == SweepMemory()
+        return self.swept_ms is None and self.first_ms is None and self.tried_ms is None
 
 
 def sweep_interval_ms(policy: Policy) -> int:
@@ -73,7 +70,9 @@ def sweep_due_ms(memory: SweepMemory, interval_ms: int, key: str, now_ms: int) -
     in the future, which a clock that was ahead recorded, are ignored.
     """
     if memory.swept_ms is not None and memory.swept_ms <= now_ms:
-        early_ms = int(interval_ms * (_EARLIEST + _APART * _share(key)))
+        # 2 % of the interval (29 minutes of 24 hours), so that a daily run that starts some minutes earlier than
+        # yesterday need not wait until tomorrow.  A further 8 %, by table, separates tables swept together.
+        early_ms = interval_ms * (_WHOLE + 4 * _share(key)) // (50 * _WHOLE)
         return memory.swept_ms + interval_ms - early_ms
     if memory.first_ms is not None and memory.first_ms <= now_ms + interval_ms:
         return memory.first_ms
@@ -101,9 +100,9 @@ def first_sweep_ms(key: str, now_ms: int, policy: Policy, *, tables: int, age_ms
     """
     interval_ms = sweep_interval_ms(policy)
     if age_ms < max(interval_ms, policy.orphan_older_than_ms):
-        return now_ms + int(interval_ms * (1 + _share(key)) / 2)
+        return now_ms + interval_ms * (_WHOLE + _share(key)) // (2 * _WHOLE)
     spread_ms = min(interval_ms, (tables - 1) // _FIRST_PER_HOUR * HOUR_MS)
-    return now_ms + int(spread_ms * _share(key))
+    return now_ms + spread_ms * _share(key) // _WHOLE
 
 
 def why_no_sweep(policy: Policy, sweeps: Mapping[SweepKind, SweepRecord], key: str, now_ms: int) -> str | None:
@@ -133,6 +132,6 @@ def known_age_ms(metadata: TableMetadata, now_ms: int) -> int:
     return 0 if metadata.oldest_ms is None else max(0, now_ms - metadata.oldest_ms)
 
 
-def _share(key: str) -> Fraction:
-    """The table's place in the fleet, from 0 to below 1; constant per key, and evenly spread over the keys."""
-    return Fraction(int.from_bytes(sha256(key.encode()).digest()[:8]), 2**64)
+def _share(key: str) -> int:
+    """The table's place in the fleet, from 0 to below ``_WHOLE``; constant per key, and evenly spread over the keys."""
+    return int.from_bytes(sha256(key.encode()).digest()[:8])

@@ -81,9 +81,12 @@ def _fitted(key: str, limit: int) -> str:
     return f"{full[: limit - len(end) - 1].decode(errors='ignore')}~{end}"
 
 
+_sorted_json = json.JSONEncoder(sort_keys=True).encode
+
+
 def json_text(values: Mapping[str, Any]) -> str:
     """The mapping as JSON; equal mappings have equal text."""
-    return json.dumps(dict(values), sort_keys=True)
+    return _sorted_json(dict(values))
 
 
 # A list of paths may be very long, so it is stored in compressed parts in its own partition.  An item of DynamoDB has

@@ -195,6 +195,9 @@ class StateStore:
 
     def glance(self, identity: TableIdentity, *, now_ms: int) -> Glance:
         """Read the state of a table for detection, with the pins in force at ``now_ms``."""
+        items = list(self.table.query(table_key(identity), "now#"))
+        if not items:  # as for each table at the first scan
+            return Glance((), None, ())
         seen, refused, verified, planned, sweeps, findings = (
             now_prefix("seen", identity),
             refused_expiry_key(identity),
@@ -203,7 +206,6 @@ class StateStore:
             sweep_prefix(identity),
             findings_prefix(identity),
         )
-        items = list(self.table.query(table_key(identity), "now#"))
         return Glance(
             _pins(identity, items, now_ms),
             next((_seen_table(item) for item in items if item["sk"] == seen), None),

@@ -146,9 +146,11 @@ class _RealPaths:
             self._folders, self._until_s = {}, now_s + _REMEMBERED_S
         found = self._folders.get(folder)
         if found is None:
-            is_below = folder.startswith("/") and folder.rpartition("/")[0] in self._folders
+            above = folder.rpartition("/")[0]
+            is_known = above in self._folders or above.rpartition("/")[0] in self._folders
+            is_below = folder.startswith("/") and is_known
             try:
-                # Below a known folder, only the last name can be a link.
+                # Below a known folder, only the last one or two names can be links.
                 found = (self.of(folder) if is_below else os.path.realpath(folder or "/")).rstrip("/")
             except (OSError, ValueError):  # a character that no path may hold
                 found = os.path.normpath(folder)

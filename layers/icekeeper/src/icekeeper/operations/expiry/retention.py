@@ -135,15 +135,13 @@ def expiry_at(metadata: TableMetadata, policy: Policy, *, now_ms: int, pinned: I
     gone = set(refs_to_drop)
     refs = [ref for name, ref in metadata.refs.items() if name not in gone]
     keep = {ref.snapshot_id for ref in refs} | _kept_by_branches(metadata, refs, policy, now_ms)
-    committed_last_first, retention_ms = metadata.in_commit_order[::-1], policy.snapshot_retention_ms
+    young_ms = now_ms - policy.snapshot_retention_ms
     # A child may have an earlier timestamp than its parent, so the newest snapshots by either order are kept.
-    for newest_first in (
-        committed_last_first,
-        sorted(committed_last_first, key=lambda snapshot: snapshot.recency, reverse=True),
-    ):
-        keep.update(s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep])
+    for newest_last in (metadata.in_commit_order, metadata.by_recency):
+        newest_first = newest_last[::-1]
+        keep.update([s.snapshot_id for s in newest_first[: policy.max_snapshots_to_keep]])
         among_newest = newest_first[: policy.snapshot_retain_max]
-        keep.update(s.snapshot_id for s in among_newest if _is_young(s, now_ms, retention_ms))
+        keep.update([s.snapshot_id for s in among_newest if s.timestamp_ms >= young_ms])
     keep |= metadata.behind(pinned)
     for_writers: set[int] = set()
     if not keep.issuperset(metadata.snapshots):
