@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, ListType, LongType, NestedField
 
-from icekeeper.errors import PolicyError
 from icekeeper.metadata.types import EDGES, shape_of
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Status
@@ -26,7 +24,7 @@ from icekeeper.row_group_copy.footer_structs import GeographyType, GeometryType,
 from icekeeper.rows.arrow_schema import arrow_schema
 from icekeeper.storage.paths import normalise
 from support.maintained_table import MaintainedTable, new_table
-from support.v3 import delete_positions, upgrade
+from support.v3 import upgrade
 
 KINDS = {"g": "geometry(srid:3857)", "h": "geography", "k": "geography(srid:4326)"}
 NAMES = ("id", *KINDS, "many")
@@ -167,36 +165,6 @@ def row_groups(table: MaintainedTable) -> list[pq.RowGroupMetaData]:
     (file,) = table.data_files()
     footer = pq.read_metadata(normalise(file.file_path))
     return [footer.row_group(number) for number in range(footer.num_row_groups)]
-
-
-def test_deletes_are_applied_beside_shapes(local_catalog: SqlCatalog, tmp_path: Path) -> None:
-    table = table_of(local_catalog, tmp_path, 0)
-    first = min(file.file_path for file in table.data_files())
-    delete_positions(table, {first: range(5)})
-    outcome = table.run(Operation.COMPACT, min_input_files="2", proof="full")
-    assert (outcome.status, outcome.metrics["compact.rows_deleted"]) == (Status.SUCCEEDED, 5)
-    assert_same_shapes(table, range(5, 30))
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"where": "g = X'00'"}, "into a geometry(srid:3857), which column g is"),
-        ({"where": "g < 'a'"}, "into a geometry(srid:3857), which column g is"),
-        (
-            {"strategy": "sort", "sort_order": "g"},
-            "names column 'g' of type geometry(srid:3857), which cannot be sorted",
-        ),
-        ({"strategy": "zorder", "sort_order": "id, h"}, "names column 'h' of type geography, which cannot be sorted"),
-    ],
-    ids=str,
-)
-def test_shapes_cannot_be_compared(
-    settings: dict[str, str], reason: str, local_catalog: SqlCatalog, tmp_path: Path
-) -> None:
-    table = table_of(local_catalog, tmp_path, 0)
-    with pytest.raises(PolicyError, match=re.escape(reason)):
-        table.run(Operation.COMPACT, **settings)
 
 
 def test_every_shape_has_its_annotation() -> None:

@@ -47,8 +47,10 @@ def ids(scan, conditions, planned):
             found.append(str(error))
     return found
 def write_rows(scan, output):
-    columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
-    names = ", ".join(child._identifier(column) for column in sorted(columns))
+    columns = [row[:2] for row in connection.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()]
+    quoted = [(child._identifier(name), kind) for name, kind in sorted(columns)]
+    # Arrow has no variants.
+    names = ", ".join(f"{name}::VARCHAR AS {name}" if kind == "VARIANT" else name for name, kind in quoted)
     reader = connection.execute(f"SELECT {names} FROM {scan}").to_arrow_reader()
     with pa.OSFile(output, "wb") as sink, pa.ipc.new_file(sink, reader.schema) as writer:
         for batch in reader:

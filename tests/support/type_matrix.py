@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 import struct
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,6 +47,12 @@ def _point(x: float) -> bytes:
     return struct.pack("<BIdd", 1, 1, x, -x)
 
 
+def _variant(value: bytes) -> bytes:
+    """An encoded value behind the metadata of a variant without names."""
+    return b"\x01\0\0" + value
+
+
+_VARIANTS = {_variant(b"\x0c\x07"): "7", _variant(b"\x09ab"): "ab"}
 _UTC = datetime.UTC
 _DAY, _NOON = datetime.date(1969, 12, 31), datetime.datetime(2024, 2, 29, 12, 30, 15, 123456)
 _OLD = datetime.datetime(1969, 12, 31, 23, 59, 58, 999999)
@@ -108,6 +115,7 @@ KINDS: Mapping[str, Kind] = {
     "unknown": Kind("unknown", (None, None), since=3),
     "geometry": Kind("geometry", (_point(1), _point(2)), since=3, stored="binary"),
     "geography": Kind("geography", (_point(1), _point(2)), since=3, stored="binary"),
+    "variant": Kind("variant", (_variant(b"\x0c\x07"), _variant(b"\x09ab")), since=3),
 }
 
 
@@ -135,6 +143,8 @@ class Written:
     table: SharedTable
     java: JavaTable
     rows: Mapping[int, tuple[Any, ...]]
+    schemas: Any
+    """Its schemas in table metadata."""
 
 
 def written(kind: Kind, operation: str, tables: JavaTables, folder: Path) -> Written:
@@ -143,7 +153,8 @@ def written(kind: Kind, operation: str, tables: JavaTables, folder: Path) -> Wri
     column = {"id": 2, "name": "v", "type": kind.stored or kind.type, "required": False}
     by = _manifests_by(kind) if operation == "rewrite_manifests" else None
     spec = {"spec-id": 0, "fields": [_part(by)] if by else []}
-    schema = {"type": "struct", "schema-id": 0, "fields": [_ID, column]}
+    number = {**_ID, "write-default": 0} if kind.since == 3 else _ID
+    schema = {"type": "struct", "schema-id": 0, "fields": [number, column]}
     java = tables.create(schema, spec, {"format-version": str(kind.since)}, folder / "table")
     values = _values(kind, operation)
     paths = []
@@ -159,7 +170,8 @@ def written(kind: Kind, operation: str, tables: JavaTables, folder: Path) -> Wri
     if operation == "equality deletes" and gone is None:
         commit_keys(table, [_by_hand(kind)])
     more = (kind.default_value,) if operation == "default" else ()
-    return Written(table, java, {n: (value, *more) for n, value in enumerate(values) if n not in (gone or ())})
+    rows = {n: (value, *more) for n, value in enumerate(values) if n not in (gone or ())}
+    return Written(table, java, rows, table.metadata.document["schemas"])
 
 
 def _part(transform: str) -> dict[str, Any]:
@@ -262,6 +274,11 @@ def _shown(value: Any, kind: Any) -> Any:
             return nanos_to_text(value)
         if kind == "uuid":
             return str(value if isinstance(value, uuid.UUID) else uuid.UUID(hex=plain(value)))
+        if kind == "variant":
+            if isinstance(value, list):  # DataFusion shows how it is stored
+                value = bytes.fromhex("".join(value))
+            # Java shows the type, too.
+            return _VARIANTS.get(value) or re.sub(r"Variant\(type=\w+, value=(.*)\)", r"\1", str(value))
     elif kind["type"] == "map":
         return sorted(plain(list(value.items() if isinstance(value, Mapping) else value)))
     return plain(value)

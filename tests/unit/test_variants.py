@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from icekeeper.errors import TableUnsupported
+from icekeeper.operations.compaction.terms.write_properties import writer_options
 from icekeeper.row_group_copy.footer import fitted_schema, parquet_schema, read_footer
 from icekeeper.row_group_copy.footer_structs import CannotCopy, LogicalType, SchemaElement, VariantType
 from icekeeper.rows.arrow_schema import (
@@ -75,6 +76,13 @@ def test_a_variant_is_a_column_with_the_leaf_columns_of_its_files() -> None:
     assert arrow_schema(copied).equals(arrow_schema(schema), check_metadata=True)
     assert isinstance(copied["fields"][1]["type"], StoredVariant)
     assert with_variants(struct((1, "id", "long")), ()) == struct((1, "id", "long"))
+
+
+def test_no_part_of_a_variant_gets_a_bloom_filter() -> None:
+    """Arrow fails at one of booleans; Iceberg-Java makes none either, because the parts have no field ids."""
+    leaves = leaf_columns(with_variants(SCHEMA, STORED))
+    wanted = {f"write.parquet.bloom-filter-enabled.column.{leaf.name}": "true" for leaf in leaves}
+    assert set(writer_options(wanted, leaves, 10)["bloom_filter_options"]) == {"id", "s.named.key_value.key"}
 
 
 def test_a_file_without_a_variant_counts_as_not_shredded() -> None:

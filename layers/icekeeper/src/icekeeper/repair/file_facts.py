@@ -135,22 +135,16 @@ def _leaf_ids(schema: Iterable[pa.Field]) -> Iterator[tuple[int | None, bool]]:
 
 
 def _below(part: pa.Field, is_repeated: bool) -> Iterator[tuple[int | None, bool]]:
-    kind = part.type
-    children: Sequence[pa.Field] = ()
-    own = field_id_of(part)
-    if pa.types.is_struct(kind) and own is not None and all(field_id_of(field) is None for field in kind):
-        yield from ((own, True) for _ in _leaf_ids(kind))
-        return
-    if pa.types.is_struct(kind):
-        children = [kind.field(number) for number in range(kind.num_fields)]
-    elif pa.types.is_map(kind):
-        children, is_repeated = [kind.key_field, kind.item_field], True
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        children, is_repeated = [kind.value_field], True
-    if not children:
+    kind, own = part.type, field_id_of(part)
+    if not pa.types.is_nested(kind):
         yield own, is_repeated
+        return
+    children = [kind.field(number) for number in range(kind.num_fields)]
+    if pa.types.is_struct(kind) and own is not None and all(field_id_of(child) is None for child in children):
+        yield from ((own, True) for _ in _leaf_ids(children))
+        return
     for child in children:
-        yield from _below(child, is_repeated)
+        yield from _below(child, is_repeated or not pa.types.is_struct(kind))
 
 
 def _first_offset(chunk: Any) -> int:

@@ -168,11 +168,11 @@ def _level(properties: Mapping[str, str], codec: str) -> int | None:
 def _bloom_filters(
     properties: Mapping[str, str], leaves: Sequence[LeafColumn], group_rows: int
 ) -> dict[str, dict[str, Any]]:
-    """Bloom filter options by Parquet column path; as in Java, booleans and unknown columns get no filter."""
+    """Bloom filter options by Parquet column path; as in Java, booleans, variants and unknown columns get none."""
     filtered = [
         leaf
         for leaf in leaves
-        if leaf.iceberg_type != "boolean"
+        if leaf.iceberg_type not in ("boolean", "variant")
         and properties.get(f"{_PARQUET}bloom-filter-enabled.column.{leaf.name}", "").strip().lower() == "true"
     ]
     most = min(
