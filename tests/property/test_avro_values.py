@@ -21,13 +21,15 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata import entry_columns as learned_entries
 from icekeeper.metadata import manifest_read, manifest_write
 from icekeeper.metadata.avro_files import strip_logical_types
-from icekeeper.metadata.avro_values import AvroTypes
+from icekeeper.metadata.avro_values import AvroTypes, avro_long, keyed_reader, picking_reader, read_bytes
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import (
+    LATE_FIELDS,
     EntryReader,
     EntryStep,
     PatternUnknownError,
     Stretch,
+    bounds_of,
     sharpened,
     value_pattern,
 )
@@ -250,6 +252,53 @@ SCHEMA: Any = parse_schema(
     {"type": "record", "name": "top", "fields": [{"name": f"t{n}", "type": kind} for n, (kind, _) in enumerate(FIELDS)]}
 )
 TYPES = AvroTypes(SCHEMA)
+
+
+@settings(max_examples=examples(100))
+@given(st.data())
+def test_picked_keys_read_as_among_all_pairs(data: st.DataObject) -> None:
+    """Also from several blocks, with keys of more bytes than they need, and from damaged bytes."""
+    blocks = []
+    for pairs in data.draw(st.lists(st.lists(st.tuples(KEYS, st.binary(max_size=70)), min_size=1), max_size=2)):
+        body = b"".join(long_of(key, spare) + avro_long(len(value)) + value for (key, spare), value in pairs)
+        head = avro_long(-len(pairs)) + avro_long(len(body)) if data.draw(st.booleans()) else avro_long(len(pairs))
+        blocks.append(head + body)
+    array = bytearray(b"".join(blocks) + b"\0" + data.draw(st.binary(max_size=3)))
+    if data.draw(st.booleans()):
+        array[data.draw(st.integers(0, len(array) - 1))] = data.draw(
+            st.sampled_from([0, 1, 2, 0x80]) | st.integers(0, 255)
+        )
+    wanted = data.draw(st.frozensets(st.integers(0, 200), min_size=1, max_size=20))
+    try:
+        values, end = keyed_reader(read_bytes)(bytes(array), 0)
+    except (IndexError, ValueError):
+        with pytest.raises((IndexError, ValueError)):
+            picking_reader(wanted)(bytes(array), 0)
+        return
+    assert picking_reader(wanted)(bytes(array), 0) == ({k: v for k, v in values.items() if k in wanted}, end)
+
+
+KEYS = st.tuples(st.integers(0, 200), st.sampled_from([0, 0, 0, 0, 0, 0, 0, 1, 3]))
+
+
+def long_of(value: int, spare: int) -> bytes:
+    """A number in so many bytes more than it needs."""
+    *first, last = avro_long(value)
+    return bytes([*first, last | 0x80, *[0x80] * (spare - 1), 0]) if spare else avro_long(value)
+
+
+@settings(max_examples=examples(20))
+@given(st.data())
+def test_late_fields_read_alike_in_any_order(data: st.DataObject) -> None:
+    metadata, made = drawn_table(2), data.draw(entries(2))
+    written = encoded(metadata, made, ManifestContent.DATA)
+    names = data.draw(st.permutations(sorted(LATE_FIELDS.values())))
+    columns = data.draw(st.frozensets(st.integers(1, 9)))
+    for entry, own in zip(decode_manifest(written.data, written.manifest, metadata.specs[0]), made, strict=True):
+        picked = bounds_of(entry.file, columns)
+        assert {name: getattr(entry.file, name) for name in names} == {n: getattr(own.file, n) for n in names}
+        for bounds, every in zip(picked, (own.file.lower_bounds, own.file.upper_bounds), strict=True):
+            assert {c: bounds.get(c) for c in columns} == {c: (every or {}).get(c) for c in columns}
 
 
 @settings(max_examples=examples(100))

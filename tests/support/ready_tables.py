@@ -19,8 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from sqlalchemy import text
 
-from icekeeper.metadata.avro_values import read_long
-from icekeeper.metadata.manifest_write import avro_long
+from icekeeper.metadata.avro_values import avro_long, read_long
 
 _DEFLATED = b"\x14avro.codec\x0edeflate"
 _SYNC_BYTES = 16

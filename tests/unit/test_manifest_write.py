@@ -20,6 +20,7 @@ from icekeeper.machine.resources import on_cores
 from icekeeper.metadata import manifest_write as manifest_copy
 from icekeeper.metadata.avro_files import open_avro, structure, write_avro
 from icekeeper.metadata.avro_schemas import avro_name, manifest_schema
+from icekeeper.metadata.avro_values import avro_long
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.manifest_read import decode_identities, decode_manifest, decode_manifest_list
 from icekeeper.metadata.manifest_write import (
@@ -27,7 +28,6 @@ from icekeeper.metadata.manifest_write import (
     EntryCopier,
     ManifestAssembler,
     ManifestBuilder,
-    avro_long,
     encode_manifest,
     encode_manifest_list,
     entry_blocks,

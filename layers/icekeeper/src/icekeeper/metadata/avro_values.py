@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -57,6 +57,17 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
                 raise ValueError("a number has more than 64 bits")
         number &= _64_BITS
     return (number >> 1) ^ -(number & 1), at
+
+
+def avro_long(value: int) -> bytes:
+    """An Avro int or long: zig-zag, in as few groups of seven bits as possible."""
+    rest = (value << 1) ^ (value >> 63)
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    encoded.append(rest)
+    return bytes(encoded)
 
 
 def skip_long(data: bytes, at: int) -> int:
@@ -318,6 +329,38 @@ def _skip_keyed_bytes(data: bytes, at: int) -> int:
         else:
             at += 1
     return at
+
+
+# Most numbers have a single encoding; this does not match the others.
+_LEAST_LONG = rb"(?>[\x80-\xff]{1,9}+[\x01-\x7f]|[\x00-\x7f])"
+
+
+@lru_cache(maxsize=256)
+def _plain_pairs(count: int) -> Callable[[bytes, int], re.Match[bytes] | None]:
+    """As :func:`_short_pairs`, if all keys take as few bytes as possible."""
+    return re.compile(b"(?:%b%b){%d}+\0" % (_LEAST_LONG, SHORT_BYTES, count), re.DOTALL).match
+
+
+def picking_reader(keys: Collection[int]) -> Reader:
+    """Reads the pairs of these keys (at least one) of an array of (int or long, bytes) pairs as a dict, in a third of
+    the time that all pairs take."""
+    known = {avro_long(key): key for key in keys}
+    own = b"(?>%b)" % b"|".join(map(re.escape, known))
+    # Each match is a run of other pairs and a wanted pair, or the rest of the array, so no match begins inside a pair.
+    pick = re.compile(
+        b"(?:(?!%b)%b%b)*+(?:(%b)(%b)|\0)" % (own, _LEAST_LONG, SHORT_BYTES, own, SHORT_BYTES), re.DOTALL
+    ).findall
+    read_all = keyed_reader(read_bytes)
+
+    def picked(data: bytes, at: int) -> tuple[dict[int, bytes], int]:
+        count, begin = _block_items(data, at)
+        if count and (found := _plain_pairs(count)(data, begin)) is not None:
+            end = found.end()
+            return {known[key]: value[1:] for key, value in pick(data, begin, end) if key}, end
+        values, end = read_all(data, at)
+        return {key: value for key, value in values.items() if key in keys}, end
+
+    return picked
 
 
 AS_LONG = frozenset({"int", "long", "enum"})

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import repeat, starmap
 from typing import Any, TypeAlias, TypeVar
 
@@ -30,6 +30,7 @@ from icekeeper.metadata.avro_values import (
     array_reader,
     keyed_reader,
     optional_reader,
+    picking_reader,
     read_long,
     then,
     width_of,
@@ -64,12 +65,20 @@ def layout_of(fields: Sequence[Mapping[str, Any]]) -> Layout:
     return tuple((field.get("field-id"), structure(field["type"])) for field in fields)
 
 
+LateFields: TypeAlias = Mapping[str, tuple[int, Reader]]
+"""The name of a late field → its place in the stretch, and its reader."""
+
+
 @dataclass(frozen=True, slots=True)
 class LateReader:
     """Reads late fields out of a *stretch*: the bytes of a data file from its first late field to its last."""
 
-    readers: Mapping[str, Reader]
+    readers: LateFields
+    skippers: Sequence[Skipper]
+    """Of all fields of the stretch, in order."""
     layout: Layout
+    picking: Callable[[frozenset[int]], LateFields | None]
+    """Readers that decode only the bounds of these columns."""
 
     @classmethod
     def of(cls, types: AvroTypes, stretch: Sequence[Mapping[str, Any]]) -> LateReader | None:
@@ -79,33 +88,36 @@ class LateReader:
         If such an array can be skipped, it can also be decoded, so no damage is found only later
         (rule: damage-ends-in-a-named-error).
         """
-        readers: dict[str, Reader] = {}
-        before: list[Skipper] = []
-        for field in stretch:
-            name = next((name for i, name in LATE_FIELDS.items() if is_field(field, i, name)), None)
-            if name is not None:
-                if (read := _late_reader(types, field["type"], is_metric=name != "split_offsets")) is None:
-                    return None
-                readers[name] = _after(tuple(before), read)
-            before.append(types.skipper(field["type"]))
-        return cls(readers, layout_of(stretch))
+        if (readers := _late_fields(types, stretch)) is None:
+            return None
+        skippers = [types.skipper(field["type"]) for field in stretch]
+        return cls(readers, skippers, layout_of(stretch), lru_cache(maxsize=16)(partial(_late_fields, types, stretch)))
+
+    def starts(self, stretch: bytes) -> Sequence[int]:
+        """Where each field of the stretch begins, and where the stretch ends."""
+        at = 0
+        return [at, *(at := skip(stretch, at) for skip in self.skippers)]
 
 
-def _after(before: Sequence[Skipper], read: Reader) -> Reader:
-    def value(data: bytes, at: int) -> tuple[Any, int]:
-        for skip in before:
-            at = skip(data, at)
-        return read(data, at)
+def _late_fields(
+    types: AvroTypes, stretch: Sequence[Mapping[str, Any]], picked: Collection[int] = ()
+) -> LateFields | None:
+    found: dict[str, tuple[int, Reader]] = {}
+    for place, field in enumerate(stretch):
+        name = next((name for i, name in LATE_FIELDS.items() if is_field(field, i, name)), None)
+        if name is not None:
+            if (read := _late_reader(types, field["type"], picked, is_metric=name != "split_offsets")) is None:
+                return None
+            found[name] = place, read
+    return found
 
-    return value
 
-
-def _late_reader(types: AvroTypes, kind: Any, *, is_metric: bool) -> Reader | None:
+def _late_reader(types: AvroTypes, kind: Any, picked: Collection[int], *, is_metric: bool) -> Reader | None:
     defined = types.defined(kind)
     if isinstance(defined, list):
         if len(defined) != 2 or types.defined(defined[0]) != {"type": "null"}:
             return None
-        present = _late_reader(types, defined[1], is_metric=is_metric)
+        present = _late_reader(types, defined[1], picked, is_metric=is_metric)
         return None if present is None else optional_reader([PLAIN_READERS["null"], present])
     if defined["type"] != "array":
         return None
@@ -120,7 +132,7 @@ def _late_reader(types: AvroTypes, kind: Any, *, is_metric: bool) -> Reader | No
     kinds = [None if isinstance(part, list) else part["type"] for part in (key, value)]
     if kinds[0] not in NUMBER or kinds[1] not in NUMBER | BYTES:
         return None
-    return keyed_reader(PLAIN_READERS[kinds[1]])
+    return picking_reader(picked) if picked and kinds[1] in BYTES else keyed_reader(PLAIN_READERS[kinds[1]])
 
 
 class StoredFile(DataFile):
@@ -130,8 +142,8 @@ class StoredFile(DataFile):
     """
 
     __slots__ = ("_known", "_reader", "_stretch")
-    _known: dict[str, Any] | None
-    """Late fields that were decoded, because deletes are compared with many files."""
+    _known: tuple[dict[str, Any], Sequence[int]] | None
+    """Late fields that were decoded, because deletes are compared with many files; and where fields begin."""
     _reader: LateReader
     _stretch: bytes
 
@@ -149,6 +161,31 @@ class StoredFile(DataFile):
         """The encoded late fields; ``None``: they have another layout."""
         return self._stretch if self._reader.layout == layout else None
 
+    def late(self, name: str) -> Any:
+        """The value of a late field."""
+        known, _ = self._begun()
+        if name not in known:
+            known[name] = self._read(name, self._reader.readers)
+        return known[name]
+
+    def picked_bounds(self, columns: frozenset[int]) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
+        """See :func:`bounds_of`."""
+        readers = self._reader.picking(columns) or {}
+        return self._read("lower_bounds", readers) or {}, self._read("upper_bounds", readers) or {}
+
+    def _read(self, name: str, readers: LateFields) -> Any:
+        if (found := readers.get(name)) is None:
+            return None
+        place, read = found
+        return read(self._stretch, self._begun()[1][place])[0]
+
+    def _begun(self) -> tuple[dict[str, Any], Sequence[int]]:
+        known = self._known
+        if known is None:
+            known = {}, self._reader.starts(self._stretch)
+            _put_known(self, known)
+        return known
+
     def __eq__(self, other: object) -> bool:
         if isinstance(other, StoredFile):
             return replace(self) == replace(other)
@@ -161,22 +198,8 @@ class StoredFile(DataFile):
         return partial(DataFile, **{field.name: getattr(self, field.name) for field in fields(DataFile)}), ()
 
 
-def _late(name: str) -> property:
-    def value(file: StoredFile) -> Any:
-        known = file._known
-        if known is None:
-            known = {}
-            _put_known(file, known)
-        if name not in known:
-            read = file._reader.readers.get(name)
-            known[name] = None if read is None else read(file._stretch, 0)[0]
-        return known[name]
-
-    return property(value)
-
-
 for _name in LATE_FIELDS.values():
-    setattr(StoredFile, _name, _late(_name))
+    setattr(StoredFile, _name, property(partial(StoredFile.late, name=_name)))
 
 STORED = tuple(field.name for field in fields(DataFile) if field.name not in LATE_FIELDS.values())
 """The fields of a file that are decoded at once, in the order of ``StoredFile.of``."""
@@ -187,6 +210,13 @@ _PUT = tuple(
 )
 _put_known = _PUT[len(STORED)]
 _T = TypeVar("_T")
+
+
+def bounds_of(file: DataFile, columns: frozenset[int]) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
+    """The lower and upper bounds of at least these columns: an entry may have bounds of hundreds."""
+    if isinstance(file, StoredFile) and columns:
+        return file.picked_bounds(columns)
+    return file.lower_bounds or {}, file.upper_bounds or {}
 
 
 def made(kind: type[_T], count: int, fields: Iterable[tuple[Callable[[_T, Any], None], Iterable[Any]]]) -> list[_T]:

@@ -34,6 +34,7 @@ from icekeeper.metadata.avro_files import (
     writer_types,
 )
 from icekeeper.metadata.avro_schemas import AvroSchema, manifest_list_schema, manifest_schema
+from icekeeper.metadata.avro_values import avro_long
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import (
     LATE_FIELDS,
@@ -602,17 +603,6 @@ class ManifestAssembler:
 
 
 # Avro container files of encoded records (Apache Avro 1.12 specification, "Object Container Files").
-
-
-def avro_long(value: int) -> bytes:
-    """An Avro int or long: zig-zag, in as few groups of seven bits as possible."""
-    rest = (value << 1) ^ (value >> 63)
-    encoded = bytearray()
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
-    return bytes(encoded)
 
 
 def avro_block(records: Sequence[bytes]) -> bytes:

@@ -9,10 +9,12 @@ import logging
 import math
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
+from icekeeper.metadata.entry_columns import bounds_of
 from icekeeper.metadata.types import decode
 from icekeeper.model import DataFile
 from icekeeper.policy.values import RewriteReason
@@ -353,16 +355,19 @@ def misread_columns(files: Iterable[DataFile], leaves: Sequence[LeafColumn]) -> 
     Rows of that file may fill a row group of an output, whose bounds would then be misread, too.
     """
     floats = [leaf for leaf in leaves if leaf.is_float and not leaf.repeated]
-    return frozenset(leaf.field_id for file in files for leaf in floats if _is_misread_in(file, leaf))
+    ids = frozenset(leaf.field_id for leaf in floats)
+    return frozenset(field_id for file in files for field_id in _misread_in(file, floats, ids))
 
 
-def _is_misread_in(file: DataFile, leaf: LeafColumn) -> bool:
-    least = (file.lower_bounds or {}).get(leaf.field_id)
-    greatest = (file.upper_bounds or {}).get(leaf.field_id)
-    if least is None or greatest is None:
-        return False
-    try:
-        low, high = decode(leaf.iceberg_type, least), decode(leaf.iceberg_type, greatest)
-    except ValueError:  # bounds of another type
-        return False
-    return is_misread(low, high, (file.nan_value_counts or {}).get(leaf.field_id, 0))
+def _misread_in(file: DataFile, floats: Sequence[LeafColumn], ids: frozenset[int]) -> Iterator[int]:
+    lower, upper = bounds_of(file, ids) if ids else ({}, {})
+    for leaf in floats:
+        least, greatest = lower.get(leaf.field_id), upper.get(leaf.field_id)
+        if least is None or greatest is None:
+            continue
+        if least != greatest and len(least) == len(greatest) and least.strip(b"\x00\x80"):
+            continue  # only zeros are equal in other bytes
+        with suppress(ValueError):  # bounds of another type
+            low, high = decode(leaf.iceberg_type, least), decode(leaf.iceberg_type, greatest)
+            if low == high and is_misread(low, high, (file.nan_value_counts or {}).get(leaf.field_id, 0)):
+                yield leaf.field_id
