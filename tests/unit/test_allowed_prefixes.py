@@ -6,7 +6,6 @@ import os
 import pickle
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from icekeeper.errors import LocationRefused, PolicyError, StorageError
 from icekeeper.model import TableName
 from icekeeper.policy.allowed_prefixes import allowed_prefixes
 from icekeeper.storage import local_files as local
-from icekeeper.storage import storage as storage_module
 from icekeeper.storage.allowed_locations import ALLOWED_LOCATIONS, ALLOWED_PREFIXES, AllowedLocations
 from icekeeper.storage.listing import ListedObject
 from icekeeper.storage.multipart import assemble, bounded_output
@@ -364,7 +362,7 @@ METHODS: dict[str, Callable[[Storage, str], object]] = {
     "read_start": lambda s, path: s.read_start(path),
     "read_end": lambda s, path: s.read_end(path, 4),
     "write": lambda s, path: s.write(path, b"theirs"),
-    "open_input": lambda s, path: s.open_input(path),
+    "open_input": lambda s, path: s.open_input(path).read(),
     "open_input of a small one": lambda s, path: s.open_input(path, 10),
     "open_output": lambda s, path: s.open_output(path),
     "size": lambda s, path: s.size(path),
@@ -520,7 +518,7 @@ def test_each_file_that_a_deletion_keeps_has_its_own_reason(tmp_path: Path) -> N
 
 ATTACKED: dict[str, Callable[[Storage, str], Any]] = {
     "read": lambda s, path: s.read(path),
-    "open_input": lambda s, path: s.open_input(path),
+    "open_input": lambda s, path: s.open_input(path).read(),
     "write": lambda s, path: s.write(path, b"theirs"),
     "open_output": lambda s, path: s.open_output(path),
     "delete": lambda s, path: s.delete([path]).deleted,
@@ -545,24 +543,29 @@ def test_a_link_that_appears_between_check_and_use_leads_nowhere(
     if method != "remove_if_empty":
         (folder / "f").write_bytes(b"own")
 
-    def swapped(held: Callable[..., Any], real: str, *, make: bool = False) -> Any:
+    check = AllowedLocations.allows_real
+
+    def swapped(bound: AllowedLocations, real: str) -> bool:
         """The tenant acts once the path has been checked."""
+        allowed = check(bound, real)
+        monkeypatch.undo()
         if of_file and name == "f":
             os.unlink(folder / "f")
             (folder / "f").symlink_to(private / "f")
         else:
             os.rename(folder, tmp_path / "before")
             folder.symlink_to(private)
-        return held(real, make=make)
+        return allowed
 
-    for name_of_opener in ("held", "held_folder"):
-        monkeypatch.setattr(storage_module, name_of_opener, partial(swapped, getattr(local, name_of_opener)))
+    monkeypatch.setattr(AllowedLocations, "allows_real", swapped)
     try:
         found = ATTACKED[method](bounded(str(tmp_path / "wh")), str(folder / name))
     except StorageError:
         found = None
     if method in ("write", "open_output") and of_file:
         assert not (folder / "f").is_symlink(), "the link was replaced"
+    elif method.startswith(("read", "open_input")):
+        assert found == b"own", "the checked file was read"
     else:
         assert not found
     assert (private / "f").read_bytes() == b"secret"

@@ -7,7 +7,7 @@ import os
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -76,6 +76,29 @@ def _folder_in(folder: int, name: str, *, make: bool) -> int:
     with suppress(FileExistsError):
         os.mkdir(name, dir_fd=folder)
     return os.open(name, flags, dir_fd=folder)
+
+
+@contextmanager
+def checked_file(name: str, allows: Callable[[str], bool]) -> Iterator[str | None]:
+    """Another name for a file to read, which is judged by its real path when no link can redirect it any more.
+
+    ``None``: it does not exist, is not a regular file, ``allows`` refuses its real path, or the system does not
+    support this (outside Linux).
+    """
+    try:
+        # Without access to the file: opening a pipe or a device may have effects.
+        opened = os.open(name, os.O_PATH | os.O_CLOEXEC) if _MAY_HOLD else None
+    except (OSError, ValueError):
+        opened = None
+    if opened is None:
+        yield None
+        return
+    try:
+        held_name = f"{_DESCRIPTORS}/{opened}"
+        is_right = stat.S_ISREG(os.fstat(opened).st_mode) and allows(os.readlink(held_name))
+        yield held_name if is_right else None
+    finally:
+        os.close(opened)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from icekeeper.storage.arrow_files import ArrowFiles, etag_of
 from icekeeper.storage.failures import describe_failure
 from icekeeper.storage.listing import Level, Listed, ListedObject, divide, in_parallel
 from icekeeper.storage.local_files import (
+    checked_file,
     held,
     held_folder,
     listed_file,
@@ -449,7 +450,10 @@ class Storage:
         if not is_local(path) or self._bound is ANYWHERE:
             self._bound.require([path])
             return self._arrow.open(path)
-        with self._local(path) as there, regular_file(there) as opened:
+        with checked_file(os.path.abspath(split_path(path).plain_key), self._bound.allows_real) as checked:
+            if checked is not None:
+                return self._arrow.open(checked)
+        with self._local(path) as there, regular_file(there) as opened:  # or the error
             return self._arrow.open(opened)
 
     def _create(self, path: str) -> pa.NativeFile:
