@@ -309,6 +309,10 @@ def test_symbolic_links_are_neither_listed_nor_followed_and_a_folder_is_not_dele
     assert list(Storage({}).list_unread(str(tmp_path / "t"))) == []
     report = Storage({}).delete([str(tmp_path)])
     assert (report.deleted, report.failed) == ((), {str(tmp_path): os.strerror(21)})
+    paths = [str(tmp_path / "t/file"), str(tmp_path / "elsewhere/a")]
+    report = Storage({}).delete(paths, links=False)
+    assert (report.deleted, report.failed) == ((paths[1],), {paths[0]: "is a symbolic link"})
+    assert (report.transient, Storage({}).delete(paths).deleted) == (frozenset(paths[:1]), tuple(paths))
 
 
 @pytest.mark.parametrize("place", ["bucket"], indirect=True)

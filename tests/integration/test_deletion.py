@@ -92,7 +92,7 @@ def deleting_by(monkeypatch: pytest.MonkeyPatch, delete: Delete) -> list[list[st
     """Replace the store's deletion; return the paths of each call."""
     calls: list[list[str]] = []
 
-    def called(self: Storage, paths: Iterable[str]) -> DeleteReport:
+    def called(self: Storage, paths: Iterable[str], *, links: bool = True) -> DeleteReport:
         calls.append(list(paths))
         return delete(self, calls[-1])
 
@@ -188,6 +188,20 @@ def test_a_retry_is_preceded_by_another_look(table: MaintainedTable, monkeypatch
     result = deleted(table, [path], while_waiting=lambda: table.table.add_files([Path(path).as_uri()]))
     assert result.spared == [path]
     assert table.verify().ok
+
+
+def test_a_link_is_deleted_only_after_a_look_at_its_target(table: MaintainedTable, tmp_path: Path) -> None:
+    """The first check does not look at single files, so links remain; the next check keeps a link that leads out."""
+    file, inner, outer = planted(table, 3)
+    outside = tmp_path / "outside.parquet"
+    outside.write_bytes(b"x")
+    for link, target in ((inner, Path(table.plant("data/target.parquet"))), (outer, outside)):
+        Path(link).unlink()
+        Path(link).symlink_to(target)
+    result = deleted(table, [file, inner, outer])
+    assert (result.deleted, result.spared, result.failed) == ([file, inner], [outer], {})
+    assert (len(table.waits), Path(outer).is_symlink(), outside.exists()) == (1, True, True)
+    assert Path(table.plant("data/target.parquet")).exists()
 
 
 def test_deletion_stops_early_if_the_store_is_down(table: MaintainedTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -353,7 +353,7 @@ def test_the_next_pass_deletes_files_whose_deletion_failed(
 ) -> None:
     original, locked = Storage.delete, [True]
 
-    def delete(self: Storage, paths: Iterable[str]) -> DeleteReport:
+    def delete(self: Storage, paths: Iterable[str], *, links: bool = True) -> DeleteReport:
         stuck = {path: "is locked" for path in paths if locked and path.endswith(".parquet")}
         return DeleteReport(original(self, [p for p in paths if p not in stuck]).deleted, stuck)
 

@@ -368,7 +368,7 @@ def locked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Endings of names whose files the store does not delete."""
     original, endings = Storage.delete, [""]
 
-    def delete(self: Storage, paths: Iterable[str]) -> DeleteReport:
+    def delete(self: Storage, paths: Iterable[str], *, links: bool = True) -> DeleteReport:
         given = list(paths)
         stuck = {path: "is locked" for path in given if path.endswith(tuple(endings))}
         return DeleteReport(original(self, [path for path in given if path not in stuck]).deleted, stuck)

@@ -183,26 +183,34 @@ class Store:
     ids=["gone", "nothing", "magic", "cut", "cut more", "longer", "other"],  # a file has random bytes, a name must not
 )
 def test_a_manifest_is_read_again_only_while_it_is_incomplete(damaged: bytes | StorageError) -> None:
-    store, cache = Store(m=damaged), MetadataCache()
+    store: Any = Store(m=damaged)
+    files = CachedFiles(MetadataCache(), store)
     if isinstance(damaged, bytes):
         assert not is_whole_avro(damaged)
-        assert cache.read(HERE, "m", store.read) == damaged
+        assert files.read("m") == damaged
     else:
         with pytest.raises(StorageError, match="gone"):
-            cache.read(HERE, "m", store.read)
+            files.read("m")
     store.files["m"] = FILE
-    assert [cache.read(HERE, "m", store.read) for _ in range(3)] == [FILE] * 3
+    assert [files.read("m") for _ in range(3)] == [FILE] * 3
     assert store.reads == ["m", "m"]
 
 
 def test_the_cache_is_bounded_and_keeps_the_first_files() -> None:
     """Operations read the same files in the same order: if the oldest file were dropped, no later read would hit."""
-    store = Store(a=FILE, b=FILE, c=FILE)
-    cache = MetadataCache(most_bytes=2 * len(FILE))
+    store: Any = Store(a=FILE, b=FILE, c=FILE)
+    files = CachedFiles(MetadataCache(most_bytes=2 * len(FILE)), store)
     for _ in range(3):
         for path in "abc":
-            assert cache.read(HERE, path, store.read) == FILE
+            assert files.read(path) == FILE
     assert store.reads == ["a", "b", "c", "c", "c"]
+
+
+def test_a_file_that_two_threads_read_at_once_takes_its_room_once() -> None:
+    cache = MetadataCache(most_bytes=2 * len(FILE))
+    for path in "aab":
+        cache.keep_file(HERE, path, FILE)
+    assert cache.files == {(HERE, "a"): FILE, (HERE, "b"): FILE}
 
 
 def test_decoded_lists_are_kept_while_they_fit() -> None:

@@ -22,6 +22,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation
 from icekeeper.report.outcome import Metrics, OperationOutcome, failed
 from icekeeper.storage.listing import ListedObject
+from icekeeper.storage.paths import ComparedPath, compared, is_tidy, real_folder
 from icekeeper.storage.storage import DeleteReport, Storage
 
 Confirm: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
@@ -100,7 +101,7 @@ def delete_unneeded(
     for attempt in range(_ATTEMPTS):
         if attempt:
             context.sleep(backoff_seconds(_FIRST_PAUSE + attempt - 1))
-        waiting = work.attempt(waiting)
+        waiting = work.attempt(waiting, links=attempt > 0)
         if not waiting or work.has_no_time or work.result.stopped is not None:
             break
     work.result.failed.update(dict.fromkeys(waiting, _NO_TIME if work.has_no_time else work.reason))
@@ -128,8 +129,12 @@ class _Deletion:
         left_s = self.context.limits.time_left_s()
         return left_s is not None and left_s < _LEAST_S
 
-    def attempt(self, paths: Sequence[str]) -> list[str]:
-        """Try every path once; return the paths that failed for a transient reason."""
+    def attempt(self, paths: Sequence[str], *, links: bool) -> list[str]:
+        """Try every path once; return the paths that failed for a transient reason.
+
+        Without ``links``, a local file that is a symbolic link fails for such a reason, so that the check before need
+        not look at every file, while threads that delete wait for the interpreter.
+        """
         again: list[str] = []
         running: deque[Future[DeleteReport]] = deque()
         self.fruitless = 0
@@ -142,23 +147,23 @@ class _Deletion:
                     break
                 # A worker is free, so the batch is deleted directly after this check.
                 try:
-                    wanted = self._unreferenced(paths[start : start + _BATCH])
+                    wanted = self._unreferenced(paths[start : start + _BATCH], links=links)
                 except SwitchedOff as stop:
                     self.result.stopped, self.reason = stop, str(stop)
                     again += paths[start:]
                     break
                 if wanted:
-                    running.append(pool.submit(self.storage.delete, wanted))
+                    running.append(pool.submit(self.storage.delete, wanted, links=links))
             while running:
                 again += self._settle(running.popleft().result())
         return again
 
-    def _unreferenced(self, batch: Sequence[str]) -> Sequence[str]:
+    def _unreferenced(self, batch: Sequence[str], *, links: bool) -> Sequence[str]:
         if self.confirm is not None:
             batch = self.confirm(batch)
         self.context.limits.require_lease()
         self.needs.look_again()
-        spared = [path for path in batch if self.needs.need(path)]
+        spared = [path for path in batch if self.needs.need(path if links else _without_link(path))]
         self.result.spared += spared
         kept = set(spared)
         return [path for path in batch if path not in kept]
@@ -177,6 +182,12 @@ class _Deletion:
     def report_progress(self) -> None:
         settled = len(self.result.deleted) + len(self.result.failed) + len(self.result.spared)
         self.context.progress(self.what, settled, self.total)
+
+
+def _without_link(path: str) -> ComparedPath:
+    """What a path names unless its last part is a symbolic link; a local file itself is not looked at."""
+    folder = path.rpartition("/")[0]
+    return compared(path, is_plain=is_tidy(path) and real_folder(folder) == folder)
 
 
 def still_old(storage: Storage, paths: Iterable[str], older_than_ms: int) -> list[ListedObject]:

@@ -507,7 +507,10 @@ class EntryReader:
         *fields, _ = zip(*found, strict=True)
         columns: list[Sequence[Any]] = [[value] * len(found) for value in self._empty]
         for (slot, decode), encoded in zip(self._values, fields, strict=True):
-            columns[slot] = encoded if decode is bytes else [*map(decode, encoded)]
+            if decode is _path:  # without a call per path
+                columns[slot] = [text[1 if text[0] < 128 else 2 :].decode() for text in encoded]
+            else:
+                columns[slot] = encoded if decode is bytes else [*map(decode, encoded)]
         return columns
 
     def _walk(self, data: bytes, at: int) -> tuple[list[Any], int]:

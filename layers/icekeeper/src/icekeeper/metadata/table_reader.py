@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Protocol, TypeAlias, TypeVar
 
 from icekeeper.errors import MetadataUnreadable, StorageError
@@ -58,6 +58,7 @@ class KnownLists(Protocol):
 
 # Enough parallel requests to hide an object store's latency.  At most this many manifests wait to be decoded.
 _PARALLEL_READS = 16
+_REPORTED_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ class TableReader:
         """Each manifest with the files that its live entries name, in the order given."""
         for path, data in self._fetch(manifest_paths, self._manifest):
             files = decode_live_files(data, path)
-            yield path, files if self.on_live_files is None else map(self._reported, files)
+            yield path, files if self.on_live_files is None else self._reported(files, self.on_live_files)
 
     def contents(self, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, bytes]]:
         """Each manifest with its bytes, in order.
@@ -178,10 +179,11 @@ class TableReader:
                 on_live_files((entry.file.file_path,))
             yield entry
 
-    def _reported(self, file: LiveFile) -> LiveFile:
-        if self.on_live_files is not None:
-            self.on_live_files((file.path,))
-        return file
+    @staticmethod
+    def _reported(files: Iterator[LiveFile], report: Callable[[Sequence[str]], None]) -> Iterator[LiveFile]:
+        while some := [*islice(files, _REPORTED_AT_ONCE)]:
+            report([file.path for file in some])
+            yield from some
 
     def _fetch(self, paths: Iterable[str], read_one: Callable[[str], _Read]) -> Iterator[tuple[str, _Read]]:
         """Paths with what their files contain, in order.  Files in object stores are fetched ahead in parallel; local

@@ -71,11 +71,12 @@ class Footprint:
         """Note data and delete files; ``own``: the table's :func:`data_folders`."""
         seen = self._folders
         for path in paths:
-            if path[: path.rfind("/")] in seen:
+            folder = path.rpartition("/")[0]
+            if folder in seen:
                 continue
             if len(seen) > _MOST_ROOTS:
                 seen.clear()
-            seen.add(path[: path.rfind("/")])
+            seen.add(folder)
             root = data_root(path)
             self._add(next((place for place in own if root.startswith(f"{place}/")), root))
 

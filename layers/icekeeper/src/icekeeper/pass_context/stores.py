@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Lock
+from typing import TypeAlias, TypeVar
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.catalogs.pointer import keeping_documents
@@ -34,6 +35,8 @@ def is_whole_avro(data: bytes) -> bool:
 
 
 _MOST_BYTES = 32 * 1024 * 1024
+_Key: TypeAlias = tuple[tuple[str, str], str]
+_Kept = TypeVar("_Kept")
 # The memory of a kept list without its entries, and of the reference to an entry.
 _LIST_BYTES, _ITEM_BYTES = 512, 8
 
@@ -52,38 +55,34 @@ class MetadataCache:
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         self._lock = Lock()
-        self._files: dict[tuple[tuple[str, str], str], bytes] = {}
-        self.lists: dict[tuple[tuple[str, str], str], DecodedList] = {}
+        self.files: dict[_Key, bytes] = {}
+        self.lists: dict[_Key, DecodedList] = {}
         self._room = most_bytes
 
-    def read(self, place: tuple[str, str], path: str, read: Callable[[str], bytes]) -> bytes:
-        """The bytes of a file in a place (:attr:`.Storage.place`); ``read`` reads an unknown file, and may raise.
+    def keep_file(self, place: tuple[str, str], path: str, data: bytes) -> None:
+        """Keep a file of a place (:attr:`.Storage.place`), if it fits.
 
         A file that does not look like a whole Avro file is read again the next time.
         """
-        known = self._files.get((place, path))
-        if known is not None:
-            return known
-        data = read(path)
-        if is_whole_avro(data) and self._takes(len(data)):
-            self._files[place, path] = data
-        return data
+        if is_whole_avro(data):
+            self._keep(self.files, (place, path), data, len(data))
 
     def keep_list(self, place: tuple[str, str], path: str, found: DecodedList, size: int) -> bool:
         """Keep a decoded manifest list, if it fits; ``size``: of those of its entries that no kept list has.
 
         A list without entries is read again the next time, because a truncated file looks like it.
         """
-        is_kept = bool(found[1]) and self._takes(size + _LIST_BYTES + _ITEM_BYTES * len(found[1]))
-        if is_kept:
-            self.lists[place, path] = found
-        return is_kept
+        return bool(found[1]) and self._keep(
+            self.lists, (place, path), found, size + _LIST_BYTES + _ITEM_BYTES * len(found[1])
+        )
 
-    def _takes(self, size: int) -> bool:
+    def _keep(self, kept: dict[_Key, _Kept], key: _Key, value: _Kept, size: int) -> bool:
         with self._lock:
-            fits = size <= self._room
-            self._room -= size if fits else 0
-            return fits
+            if key in kept or size > self._room:  # another thread may have read the same file
+                return False
+            self._room -= size
+            kept[key] = value
+            return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +94,21 @@ class CachedFiles:
 
     def read(self, path: str) -> bytes:
         """The bytes of a manifest."""
-        self.storage.require([path])  # another table's pass may have read it
-        return self.cache.read(self.storage.place, path, self.storage.read)
+        known = self.cache.files.get((self.storage.place, path))
+        if known is not None:
+            self.storage.require([path])  # another table's pass may have read it
+            return known
+        data = self.storage.read(path)
+        self.cache.keep_file(self.storage.place, path, data)
+        return data
 
     def read_list(self, path: str) -> DecodedList | bytes:
         """See :class:`.KnownLists`."""
+        known = self.cache.lists.get((self.storage.place, path))
+        if known is None:
+            return self.storage.read(path)
         self.storage.require([path])
-        return self.cache.lists.get((self.storage.place, path)) or self.storage.read(path)
+        return known
 
     def keep_list(self, path: str, found: DecodedList, size: int) -> bool:
         """See :class:`.KnownLists`."""

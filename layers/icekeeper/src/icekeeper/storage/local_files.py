@@ -163,8 +163,10 @@ def _unread(prefix: str) -> Iterator[list[UnreadFile]]:
         above, directory = pending.pop()
         entries = _entries(directory)
         while some := [*islice(entries, _AT_ONCE)]:
-            pending += [(f"{above}/{e.name}", e.path) for e in some if e.is_dir(follow_symlinks=False)]
-            yield [UnreadFile(f"{above}/{e.name}", e) for e in some if e.is_file(follow_symlinks=False)]
+            files = [UnreadFile(f"{above}/{e.name}", e) for e in some if e.is_file(follow_symlinks=False)]
+            if len(files) < len(some):
+                pending += [(f"{above}/{e.name}", e.path) for e in some if e.is_dir(follow_symlinks=False)]
+            yield files
 
 
 def walk(prefix: str) -> Iterator[ListedObject]:

@@ -427,7 +427,7 @@ def _folder(folder: str, *, may_hold_links: bool) -> tuple[str, Collection[str]]
         return f"{real}/", ()
     try:
         with os.scandir(real or "/") as entries:
-            return f"{real}/", frozenset(entry.name for entry in entries if entry.is_symlink())
+            return f"{real}/", frozenset(entry.name for entry in filter(os.DirEntry.is_symlink, entries))
     except FileNotFoundError:  # a missing folder contains no link
         return f"{real}/", ()
     except (OSError, ValueError):

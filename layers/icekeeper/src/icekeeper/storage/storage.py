@@ -73,6 +73,7 @@ from icekeeper.storage.s3_reads import (
 from icekeeper.text import mask, remember_secrets
 
 _FOLDER_LOCKS = tuple(threading.Lock() for _ in range(16))
+_IS_LINK = "is a symbolic link"
 _VERSION_BUFFER_BYTES = 1024 * 1024
 
 
@@ -331,10 +332,11 @@ class Storage:
             except FileNotFoundError:
                 return None
 
-    def delete(self, paths: Iterable[str]) -> DeleteReport:
+    def delete(self, paths: Iterable[str], *, links: bool = True) -> DeleteReport:
         """Delete local files and, in batches, S3 objects; a missing file counts as deleted.
 
-        Never raises for single paths.  Reasons do not contain the secrets in the properties.
+        Never raises for single paths.  Reasons do not contain the secrets in the properties.  ``links``: whether to
+        delete a local symbolic link; otherwise it counts as failed for a transient reason.
         """
         order = dict.fromkeys(paths)
         failed: dict[str, str] = {}
@@ -358,7 +360,9 @@ class Storage:
             else:
                 failed[path] = "only S3 objects and local files can be deleted"
         for folder, inside in names.items():
-            failed |= self._unlink_in(folder, inside)
+            remaining = self._unlink_in(folder, inside, links=links)
+            failed |= remaining
+            transient.update(path for path, reason in remaining.items() if reason == _IS_LINK)
         for bucket, spellings in keys.items():
             for_good, unable = self._delete_keys(bucket, list(spellings))
             transient.update(path for key in unable for path in spellings[key])
@@ -488,7 +492,7 @@ class Storage:
         with held(real, make=make) as there:
             yield there
 
-    def _unlink_in(self, folder: str, names: Mapping[str, str]) -> dict[str, str]:
+    def _unlink_in(self, folder: str, names: Mapping[str, str], *, links: bool) -> dict[str, str]:
         """Remove local files of a folder, which is opened once; return why some of them remain.
 
         ``names``: path → its name in the folder.
@@ -508,18 +512,23 @@ class Storage:
                 # The kernel removes one file of a folder at a time; threads that wait for that use the processor.
                 with _FOLDER_LOCKS[hash(real) % len(_FOLDER_LOCKS)], held_folder(real) as opened:
                     above = f"{real}/" if opened is None else ""
-                    reasons |= {path: self._unlink(path, f"{above}{name}", opened) for path, name in inside.items()}
+                    reasons |= {
+                        path: self._unlink(path, f"{above}{name}", opened, links=links) for path, name in inside.items()
+                    }
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as error:
             reasons |= dict.fromkeys(inside, _sentence(error))
         return {path: reason for path, reason in reasons.items() if reason}
 
-    def _unlink(self, path: str, name: str, folder: int | None) -> str | None:
+    def _unlink(self, path: str, name: str, folder: int | None, *, links: bool) -> str | None:
         """Remove a file of an opened folder; return why it remains.  A link to a target outside the bound remains."""
         try:
-            if stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode) and not self._bound.allows(path):
-                return str(self._bound.refusal([path]))
+            if stat.S_ISLNK(os.lstat(name, dir_fd=folder).st_mode):
+                if not links:
+                    return _IS_LINK
+                if not self._bound.allows(path):
+                    return str(self._bound.refusal([path]))
             os.unlink(name, dir_fd=folder)
         except FileNotFoundError:
             return None
