@@ -78,7 +78,7 @@ def _is_found(copy: Path, fault: Fault, tests: Sequence[str]) -> bool:
         )
     finally:
         file.write_text(sound)
-    failures = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    failures = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
     if ran.returncode not in (_PASSED, _FAILED) or (ran.returncode == _FAILED) != bool(failures):
         sys.exit(f"the tests of '{fault.name}' did not run:\n{ran.stdout}\n{ran.stderr}")
     first = failures[0].split(" - ")[0].split(" ", 1)[1] if failures else "NOT FOUND"
