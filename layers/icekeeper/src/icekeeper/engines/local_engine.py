@@ -133,19 +133,17 @@ def _spill(split: Callable[[Any], Iterable[tuple[int, Any]]], place: str, number
 
 
 class _ItemPickler(pickle.Pickler):
-    """Pickles an item whose payload is stored in a file of its own."""
+    """Pickles an item whose payloads are stored in a file of their own."""
 
     def __init__(self, file: IO[bytes], payloads: Path) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self._payloads = payloads
 
-    def persistent_id(self, part: object) -> Payload | None:
-        return part.stored(self._payloads) if isinstance(part, Payload) else None
-
-
-class _ItemUnpickler(pickle.Unpickler):
-    def persistent_load(self, payload: Payload) -> Payload:
-        return payload
+    def reducer_override(self, part: object) -> Any:
+        if not isinstance(part, Payload):
+            return NotImplemented
+        stored = part.stored(self._payloads)
+        return Payload, (stored.data, stored.path, stored.start, stored.size)
 
 
 def _gather(merge: Callable[[Any, Iterator[Any]], Result], place: str, numbered: tuple[int, Any]) -> Result:
@@ -161,4 +159,4 @@ def _items(folder: Path) -> Iterator[Any]:
     for path in sorted(folder.glob("*.items")):
         with path.open("rb") as file:
             while file.peek(1):
-                yield _ItemUnpickler(file).load()
+                yield pickle.load(file)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache, partial
@@ -370,7 +370,8 @@ class StoredEntry(NamedTuple):
     data: bytes
 
 
-_stored_entry = partial(tuple.__new__, StoredEntry)  # twice as fast as the class itself
+stored_entry: Callable[[tuple[Any, ...]], StoredEntry] = partial(tuple.__new__, StoredEntry)
+"""The entry with these fields, twice as fast as by the class itself."""
 
 
 class EntryCopier:
@@ -429,7 +430,7 @@ class EntryCopier:
                 if tail and tail[0] is None and next_row_id is not None:
                     body = _with_row_id(body, tail, next_row_id)
                     next_row_id += record_count
-                yield _stored_entry((partition, number, file_path, record_count, encoded + body))
+                yield stored_entry((partition, number, file_path, record_count, encoded + body))
 
     def _head(
         self,

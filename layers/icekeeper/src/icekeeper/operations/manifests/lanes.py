@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import starmap
 from operator import attrgetter
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,6 +24,7 @@ from icekeeper.metadata.manifest_write import (
     StoredEntry,
     entry_blocks,
     partition_types,
+    stored_entry,
 )
 from icekeeper.metadata.table_reader import ReadBytes, TableReader
 from icekeeper.metadata.types import section_of
@@ -149,7 +149,7 @@ def write_lane(lane: Lane, parts: Iterator[EntryPart], storage: Storage | None =
             error = error or part
             continue
         places, *fields = part
-        for place, entry in zip(places, starmap(StoredEntry, zip(*fields, strict=True)), strict=True):
+        for place, entry in zip(places, map(stored_entry, zip(*fields, strict=True)), strict=True):
             found[place].append(entry)
     if error is not None:
         return LaneResult(error=error)
