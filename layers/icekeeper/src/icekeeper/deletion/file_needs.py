@@ -128,7 +128,7 @@ class FileNeeds:
         self._other_formats = PathSet()
         self._is_sweep = False
         self._seen: str | None = None
-        self._since: set[str] = set()
+        # Files that newer metadata reference: of this table's head, of other heads, and of other entries.
         self._newer: set[str] = set()
 
     def permit_sweep(self) -> None:
@@ -207,10 +207,8 @@ class FileNeeds:
     def need(self, path: str) -> bool:
         """Whether the file is needed, or this table must not delete it, as of the last :meth:`look_again`."""
         path = compared(path)
-        spelled = any_spelling(path)
         return (
-            spelled in self._since
-            or spelled in self._newer
+            (bool(self._newer) and any_spelling(path) in self._newer)
             or not self._places.have(path)
             or self.held.hold(path)
             or path in self.shared
@@ -246,7 +244,7 @@ class FileNeeds:
             refuse_other_type(now.metadata, self._context.policy.orphan_table_types)
         if now.metadata_location != self._seen:
             new = reachable_files(self._context.reader(now), now.metadata_location, self.references)
-            self._since.update(map(any_spelling, new))
+            self._newer.update(map(any_spelling, new))
             self._seen = now.metadata_location
         self.held.look(now.metadata)
 
