@@ -290,7 +290,7 @@ ANY_LONG = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 """Matches an int or long of at most ten bytes, as readers require; possessive, so that no match backtracks into it."""
 # Lengths that take one byte; the lengths of numbers and truncated texts, which bounds have, come first.
 _SHORT = sorted(range(64), key=lambda length: (length not in (8, 4, 16), length))
-SHORT_BYTES = b"(?>%b)" % b"|".join(re.escape(bytes([2 * length])) + b".{%d}" % length for length in _SHORT)
+SHORT_BYTES = b"(?>%b)" % b"|".join(re.escape(bytes([2 * length])) + b".{%d}+" % length for length in _SHORT)
 """Matches bytes or a text of less than 64 bytes."""
 
 
@@ -348,7 +348,7 @@ def picking_reader(keys: Collection[int]) -> Reader:
     own = b"(?>%b)" % b"|".join(map(re.escape, known))
     # Each match is a run of other pairs and a wanted pair, or the rest of the array, so no match begins inside a pair.
     pick = re.compile(
-        b"(?:(?!%b)%b%b)*+(?:(%b)(%b)|\0)" % (own, _LEAST_LONG, SHORT_BYTES, own, SHORT_BYTES), re.DOTALL
+        b"(?:(?!%b)%b%b)*+(?:(%b)(%b)|\0)" % (own, ANY_LONG, SHORT_BYTES, own, SHORT_BYTES), re.DOTALL
     ).findall
     read_all = keyed_reader(read_bytes)
 

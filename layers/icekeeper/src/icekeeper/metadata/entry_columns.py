@@ -646,7 +646,7 @@ def sharpened(layout: bytes, examples: Sequence[bytes]) -> bytes:
         # The first byte of bytes is their length.
         known = {(key, value[:1], len(value) - 1) if has_bytes else (key, b"", 0) for key, value in column}
         key, length, size = next(iter(known))
-        value = b"." * size if has_bytes else ANY_LONG
+        value = b".{%d}+" % size if has_bytes else ANY_LONG
         parts.append(re.escape(key + length) + value if len(known) == 1 else pair)
     return b"%b(?>%b|(?:%b){%b}+)\x00" % (head, b"".join(parts), pair, count)
 
