@@ -169,7 +169,7 @@ def test_a_file_that_cannot_be_deleted_keeps_its_record(table: StagedTable, monk
     table.clock.now_ms += GRACE_MS
     monkeypatch.setattr(
         "icekeeper.storage.storage.Storage._unlink",
-        lambda storage, path, *there: "no" if "/bad." in path else Path(normalise(path)).unlink(),
+        lambda storage, path, *there, links: "no" if "/bad." in path else Path(normalise(path)).unlink(),
     )
     outcome = table.sweep()
     assert outcome.staged is not None

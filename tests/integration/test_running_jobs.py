@@ -207,7 +207,7 @@ def test_a_failed_commit_records_only_files_that_it_could_not_remove(
     assert outcome.status is Status.FAILED
     assert (loads(table), pins(table), table.unreferenced()) == ((), (), set())
     table.append(5)
-    monkeypatch.setattr("icekeeper.storage.storage.Storage._unlink", lambda storage, path, *there: "busy")
+    monkeypatch.setattr("icekeeper.storage.storage.Storage._unlink", lambda storage, path, *there, links: "busy")
     table.run(Operation.COMPACT, engine=Interrupting(after=overtake))
     left = table.unreferenced()
     assert len(left) == 1
@@ -593,7 +593,7 @@ def test_a_dead_job_is_marked_failed_before_its_files_are_deleted(
         table.run(Operation.COMPACT, engine=Interrupting(after=kill))
     seen: list[LoadState] = []
 
-    def unlink(storage: Storage, path: str, name: str, folder: int | None) -> str:
+    def unlink(storage: Storage, path: str, name: str, folder: int | None, *, links: bool) -> str:
         seen.extend(load.state for load in loads(table))
         return "busy"
 
