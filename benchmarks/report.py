@@ -233,9 +233,11 @@ def _packages() -> dict[str, str]:
 
 
 def _commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """The commit, with ``-dirty`` if files differ from it; rows measured before may be recorded in ``docs``."""
+    git, root = ["git", "-C", str(Path(__file__).parents[1])], [":(top)", ":(top,exclude)docs"]
+    found = subprocess.run([*git, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=False)
+    differs = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *root], capture_output=True, check=False)
+    return (found.stdout.strip() or "unknown") + "-dirty" * (found.returncode == 0 and differs.returncode != 0)
 
 
 def _machine() -> dict[str, Any]:
