@@ -331,7 +331,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="icekeeper-bench-") as scratch:
         sizes: dict[str, list[tuple[int, float]]] = defaultdict(list)
         for count in map(int, options.files.split(",")):
-            folder = (options.folder or Path(scratch)) / f"{count}-{options.small}-{options.columns}"
+            folder = (options.folder or Path(scratch)).resolve() / f"{count}-{options.small}-{options.columns}"
             if not folder.exists():
                 make_table(folder, count, options.small, options.columns)
             for part in options.parts.split(",") if options.parts else PARTS:
