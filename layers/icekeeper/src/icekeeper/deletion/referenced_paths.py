@@ -168,12 +168,11 @@ class ReferencedPaths:
         elsewhere = [normal for normal in normals if not normal.startswith(self._own)]
         self._elsewhere.add(self._hash(behind_authority(normal)) for normal in elsewhere)
 
-    def hashes(self, path: str) -> tuple[int, int | None]:
-        """The hash of the normalised path, and its hash without scheme and bucket.
+    def hashes(self, normal: str) -> tuple[int, int | None]:
+        """The hash of a path (as :func:`.any_spelling`), and its hash without scheme and bucket.
 
         The second hash is ``None`` in the bucket of ``home``, where a path cannot be a prefix mismatch.
         """
-        normal = any_spelling(path)
         return self._hash(normal), None if normal.startswith(self._own) else self._hash(behind_authority(normal))
 
     def add_hashes(self, hashes: Iterable[tuple[int, int | None]]) -> None:
@@ -182,9 +181,9 @@ class ReferencedPaths:
         self._here.add(here for here, _ in pairs)
         self._elsewhere.add(elsewhere for _, elsewhere in pairs if elsewhere is not None)
 
-    def expected_hash(self, path: str) -> int | None:
-        """The hash of a path that :meth:`expect` would expect; ``None``: it is outside the listed folders."""
-        normal = any_spelling(path)
+    def expected_hash(self, normal: str) -> int | None:
+        """The hash of a path (as :func:`.any_spelling`) that :meth:`expect` would expect; ``None``: it is outside the
+        listed folders."""
         return self._hash(normal) if normal.startswith(self._listed) else None
 
     def add_expected(self, hashes: Iterable[int]) -> None:

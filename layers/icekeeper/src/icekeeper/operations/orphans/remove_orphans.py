@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, TypeAlias
+from zlib import crc32
 
 from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.file_needs import GC_DISABLED, refuse_if_left_to_collector
@@ -32,7 +33,7 @@ from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
 from icekeeper.report.outcome import OperationOutcome, skipped
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import any_spelling, is_under
+from icekeeper.storage.paths import FolderNames, is_under
 from icekeeper.storage.storage import FileSource, ListedLocations, SourcePart, Storage
 
 _OPERATION = Operation.REMOVE_ORPHANS
@@ -150,13 +151,14 @@ def _list_candidates(context: OperationContext, table: LoadedTable, listed: File
 
 DISTRIBUTED_ABOVE = 10_000_000
 """The number of references above which workers compare.  This many references take 90 MB as hashes (twice that while
-sorting) and two minutes of a core; with more, starting workers pays off."""
+sorting) and a minute of a core; with more, starting workers pays off."""
 
 _REFERENCES_PER_PART = 250_000
 _MOST_PARTS = 4_000
 """Enough for 1,000 million references.  The limit is needed because a damaged manifest list may claim any number."""
 _MANIFESTS_PER_TASK = 50
 _ITEM_PATHS = 200
+_LISTED_AT_ONCE = 10_000
 
 _Item: TypeAlias = tuple[str, Any]
 """``(references | expected | objects | unreadable | failed, payload)``."""
@@ -223,35 +225,37 @@ def _split(task: Callable[[], Iterator[tuple[str, int, Any]]]) -> Iterator[tuple
 
 
 def _objects(parts: int, listed: SourcePart) -> Iterator[tuple[str, int, Any]]:
-    for found in listed():
-        yield "objects", _part(found.path, parts), (found.path, found.size, found.modified_ms)
+    names, rest = FolderNames(of_listed=True), iter(listed())
+    while some := [*islice(rest, _LISTED_AT_ONCE)]:
+        for found, normal in zip(some, names.spellings([found.path for found in some]), strict=True):
+            yield "objects", _part(normal, parts), (found.path, found.size, found.modified_ms)
 
 
 def _references(roots: tuple[str, ...], parts: int, paths: Iterable[str]) -> Iterator[tuple[str, int, Any]]:
     hasher = ReferencedPaths(roots[0], hash_of=path_hash)
-    for path in paths:
-        yield "references", _part(path, parts), hasher.hashes(path)
+    for normal in FolderNames().spellings([*paths]):
+        yield "references", _part(normal, parts), hasher.hashes(normal)
 
 
 def _references_in(
     roots: tuple[str, ...], parts: int, manifests: Iterable[str], storage: Storage
 ) -> Iterator[tuple[str, int, Any]]:
-    hasher = ReferencedPaths(roots[0], hash_of=path_hash, listed_too=roots[1:])
+    hasher, names = ReferencedPaths(roots[0], hash_of=path_hash, listed_too=roots[1:]), FolderNames()
     for manifest in manifests:
         try:
             data = storage.read(manifest)
         except StorageError as error:
             raise MetadataUnreadable(f"manifest {error}") from error
-        for path in chain.from_iterable(decode_live_paths(data, manifest)):
-            expected = hasher.expected_hash(path)
+        for normal in chain.from_iterable(map(names.spellings, decode_live_paths(data, manifest))):
+            expected = hasher.expected_hash(normal)
             if expected is None:
-                yield "references", _part(path, parts), hasher.hashes(path)
+                yield "references", _part(normal, parts), hasher.hashes(normal)
             else:
-                yield "expected", _part(path, parts), expected
+                yield "expected", _part(normal, parts), expected
 
 
-def _part(path: str, parts: int) -> int:
-    return path_hash(behind_authority(any_spelling(path))) % parts
+def _part(normal: str, parts: int) -> int:
+    return crc32(behind_authority(normal).encode("utf-8", "surrogatepass")) % parts
 
 
 def _merge(
