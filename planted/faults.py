@@ -218,7 +218,7 @@ _COMMITS = (
         "        terms.discard([*prepared.staged, *left])\n",
         "        terms.discard([*prepared.staged, *left])\n        if isinstance(outcome, CommitStateUnknown):\n"
         "            raise outcome\n",
-        ("tests/unit/test_commit.py", "tests/integration/test_concurrent_commits.py"),
+        ("tests/unit/test_commit.py",),
     ),
     Fault(
         "a SQL catalog's swap ignores another writer's commit",
