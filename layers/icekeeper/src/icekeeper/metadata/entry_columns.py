@@ -69,7 +69,7 @@ LateFields: TypeAlias = Mapping[str, tuple[int, Reader]]
 """The name of a late field → its place in the stretch, and its reader."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LateReader:
     """Reads late fields out of a *stretch*: the bytes of a data file from its first late field to its last."""
 
@@ -79,6 +79,8 @@ class LateReader:
     layout: Layout
     picking: Callable[[frozenset[int]], LateFields | None]
     """Readers that decode only the bounds of these columns."""
+    learned: bytes = b""
+    """An expression for stretches, with an empty group where a field begins or the last one ends."""
 
     @classmethod
     def of(cls, types: AvroTypes, stretch: Sequence[Mapping[str, Any]]) -> LateReader | None:
@@ -95,6 +97,8 @@ class LateReader:
 
     def starts(self, stretch: bytes) -> Sequence[int]:
         """Where each field of the stretch begins, and where the stretch ends."""
+        if self.learned and (found := re.fullmatch(self.learned, stretch, re.DOTALL)) is not None:
+            return [found.start(group) for group in range(1, len(self.skippers) + 2)]
         at = 0
         return [at, *(at := skip(stretch, at) for skip in self.skippers)]
 
@@ -549,19 +553,22 @@ class EntryReader:
         self._noted, self._has_news = 0, False
         self._lessons += 1
         parts = []
-        for step, layouts in zip(self._steps, self._layouts, strict=True):
+        for layouts in self._layouts:
             part = alternatives(starmap(sharpened, layouts.items()) if self._matched >= _SHARP_FROM else layouts)
             if len(part) > _MOST_SHARP_BYTES:
                 part = alternatives(layouts)
-            parts.append(part if step.slot < 0 else b"(%b)" % part)
-        if self._stretch is not None:
-            first, last = self._stretch.first, self._stretch.last
-            parts[first], parts[last] = b"(" + parts[first], parts[last] + b")"
+            parts.append(part)
         if sum(map(len, parts)) > _MOST_PATTERN_BYTES:
             self._lessons = _MOST_LESSONS
             return
+        groups = [part if step.slot < 0 else b"(%b)" % part for step, part in zip(self._steps, parts, strict=True)]
+        if self._stretch is not None:
+            first, last = self._stretch.first, self._stretch.last
+            groups[first], groups[last] = b"(" + groups[first], groups[last] + b")"
+            if self.late is not None:
+                self.late.learned = b"()%b()" % b"()".join(parts[first : last + 1])
         # Matches an entry of a known layout, or the whole rest, so that no match begins inside an entry.
-        self._pattern = re.compile(b"%b|(.+)" % b"".join(parts), re.DOTALL)
+        self._pattern = re.compile(b"%b|(.+)" % b"".join(groups), re.DOTALL)
 
 
 # Encoded values as regular expressions.
