@@ -21,15 +21,16 @@ from icekeeper.errors import MetadataUnreadable
 from icekeeper.metadata import entry_columns as learned_entries
 from icekeeper.metadata import manifest_read, manifest_write
 from icekeeper.metadata.avro_files import strip_logical_types
-from icekeeper.metadata.avro_values import AvroTypes, avro_long, keyed_reader, picking_reader, read_bytes
+from icekeeper.metadata.avro_values import AvroTypes, avro_long, keyed_reader, picking_reader, read_bytes, read_long
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.metadata.entry_columns import (
     LATE_FIELDS,
+    METRIC_FIELDS,
     EntryReader,
     EntryStep,
     PatternUnknownError,
     Stretch,
-    bounds_of,
+    metric_of,
     sharpened,
     value_pattern,
 )
@@ -259,8 +260,11 @@ TYPES = AvroTypes(SCHEMA)
 def test_picked_keys_read_as_among_all_pairs(data: st.DataObject) -> None:
     """Also from several blocks, with keys of more bytes than they need, and from damaged bytes."""
     blocks = []
-    for pairs in data.draw(st.lists(st.lists(st.tuples(KEYS, st.binary(max_size=70)), min_size=1), max_size=2)):
-        body = b"".join(long_of(key, spare) + avro_long(len(value)) + value for (key, spare), value in pairs)
+    numbers = KEYS.map(lambda drawn: long_of(*drawn))
+    texts = st.binary(max_size=70).map(lambda value: avro_long(len(value)) + value)
+    read, values_of = data.draw(st.sampled_from([(read_bytes, texts), (read_long, numbers)]))
+    for pairs in data.draw(st.lists(st.lists(st.tuples(numbers, values_of), min_size=1), max_size=2)):
+        body = b"".join(key + value for key, value in pairs)
         head = avro_long(-len(pairs)) + avro_long(len(body)) if data.draw(st.booleans()) else avro_long(len(pairs))
         blocks.append(head + body)
     array = bytearray(b"".join(blocks) + b"\0" + data.draw(st.binary(max_size=3)))
@@ -270,12 +274,12 @@ def test_picked_keys_read_as_among_all_pairs(data: st.DataObject) -> None:
         )
     wanted = data.draw(st.frozensets(st.integers(0, 200), min_size=1, max_size=20))
     try:
-        values, end = keyed_reader(read_bytes)(bytes(array), 0)
+        values, end = keyed_reader(read)(bytes(array), 0)
     except (IndexError, ValueError):
         with pytest.raises((IndexError, ValueError)):
-            picking_reader(wanted)(bytes(array), 0)
+            picking_reader(wanted, read)(bytes(array), 0)
         return
-    assert picking_reader(wanted)(bytes(array), 0) == ({k: v for k, v in values.items() if k in wanted}, end)
+    assert picking_reader(wanted, read)(bytes(array), 0) == ({k: v for k, v in values.items() if k in wanted}, end)
 
 
 KEYS = st.tuples(st.integers(0, 200), st.sampled_from([0, 0, 0, 0, 0, 0, 0, 1, 3]))
@@ -294,11 +298,13 @@ def test_late_fields_read_alike_in_any_order(data: st.DataObject) -> None:
     written = encoded(metadata, made, ManifestContent.DATA)
     names = data.draw(st.permutations(sorted(LATE_FIELDS.values())))
     columns = data.draw(st.frozensets(st.integers(1, 9)))
-    for entry, own in zip(decode_manifest(written.data, written.manifest, metadata.specs[0]), made, strict=True):
-        picked = bounds_of(entry.file, columns)
+    with learning(data.draw(st.sampled_from([0, 2]))):
+        read = list(decode_manifest(written.data, written.manifest, metadata.specs[0]))
+    for entry, own in zip(read, made, strict=True):
+        for name in METRIC_FIELDS.values():
+            picked, every = metric_of(entry.file, name, columns), getattr(own.file, name) or {}
+            assert {c: picked.get(c) for c in columns} == {c: every.get(c) for c in columns}
         assert {name: getattr(entry.file, name) for name in names} == {n: getattr(own.file, n) for n in names}
-        for bounds, every in zip(picked, (own.file.lower_bounds, own.file.upper_bounds), strict=True):
-            assert {c: bounds.get(c) for c in columns} == {c: (every or {}).get(c) for c in columns}
 
 
 @settings(max_examples=examples(100))

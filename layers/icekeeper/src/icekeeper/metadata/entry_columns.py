@@ -73,12 +73,11 @@ LateFields: TypeAlias = Mapping[str, tuple[int, Reader]]
 class LateReader:
     """Reads late fields out of a *stretch*: the bytes of a data file from its first late field to its last."""
 
-    readers: LateFields
+    readers: Callable[[frozenset[int]], LateFields]
+    """Readers that decode only the metrics of these columns; without columns, all metrics."""
     skippers: Sequence[Skipper]
     """Of all fields of the stretch, in order."""
     layout: Layout
-    picking: Callable[[frozenset[int]], LateFields | None]
-    """Readers that decode only the bounds of these columns."""
     learned: bytes = b""
     """An expression for stretches, with an empty group where a field begins or the last one ends."""
 
@@ -90,10 +89,10 @@ class LateReader:
         If such an array can be skipped, it can also be decoded, so no damage is found only later
         (rule: damage-ends-in-a-named-error).
         """
-        if (readers := _late_fields(types, stretch)) is None:
+        if _late_fields(types, stretch) is None:
             return None
-        skippers = [types.skipper(field["type"]) for field in stretch]
-        return cls(readers, skippers, layout_of(stretch), lru_cache(maxsize=16)(partial(_late_fields, types, stretch)))
+        readers: Any = lru_cache(maxsize=16)(partial(_late_fields, types, stretch))
+        return cls(readers, [types.skipper(field["type"]) for field in stretch], layout_of(stretch))
 
     def starts(self, stretch: bytes) -> Sequence[int]:
         """Where each field of the stretch begins, and where the stretch ends."""
@@ -136,7 +135,8 @@ def _late_reader(types: AvroTypes, kind: Any, picked: Collection[int], *, is_met
     kinds = [None if isinstance(part, list) else part["type"] for part in (key, value)]
     if kinds[0] not in NUMBER or kinds[1] not in NUMBER | BYTES:
         return None
-    return picking_reader(picked) if picked and kinds[1] in BYTES else keyed_reader(PLAIN_READERS[kinds[1]])
+    read = PLAIN_READERS[kinds[1]]
+    return picking_reader(picked, read) if picked else keyed_reader(read)
 
 
 class StoredFile(DataFile):
@@ -146,7 +146,7 @@ class StoredFile(DataFile):
     """
 
     __slots__ = ("_known", "_reader", "_stretch")
-    _known: tuple[dict[str, Any], Sequence[int]] | None
+    _known: tuple[dict[tuple[str, frozenset[int]], Any], Sequence[int]] | None
     """Late fields that were decoded, because deletes are compared with many files; and where fields begin."""
     _reader: LateReader
     _stretch: bytes
@@ -165,25 +165,15 @@ class StoredFile(DataFile):
         """The encoded late fields; ``None``: they have another layout."""
         return self._stretch if self._reader.layout == layout else None
 
-    def late(self, name: str) -> Any:
-        """The value of a late field."""
-        known, _ = self._begun()
-        if name not in known:
-            known[name] = self._read(name, self._reader.readers)
-        return known[name]
+    def late(self, name: str, columns: frozenset[int] = frozenset()) -> Any:
+        """The value of a late field; see :func:`metric_of` for ``columns``."""
+        known, starts = self._begun()
+        if (name, columns) not in known:
+            place, read = self._reader.readers(columns).get(name, (0, None))
+            known[name, columns] = None if read is None else read(self._stretch, starts[place])[0]
+        return known[name, columns]
 
-    def picked_bounds(self, columns: frozenset[int]) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-        """See :func:`bounds_of`."""
-        readers = self._reader.picking(columns) or {}
-        return self._read("lower_bounds", readers) or {}, self._read("upper_bounds", readers) or {}
-
-    def _read(self, name: str, readers: LateFields) -> Any:
-        if (found := readers.get(name)) is None:
-            return None
-        place, read = found
-        return read(self._stretch, self._begun()[1][place])[0]
-
-    def _begun(self) -> tuple[dict[str, Any], Sequence[int]]:
+    def _begun(self) -> tuple[dict[tuple[str, frozenset[int]], Any], Sequence[int]]:
         known = self._known
         if known is None:
             known = {}, self._reader.starts(self._stretch)
@@ -216,11 +206,10 @@ _put_known = _PUT[len(STORED)]
 _T = TypeVar("_T")
 
 
-def bounds_of(file: DataFile, columns: frozenset[int]) -> tuple[Mapping[int, bytes], Mapping[int, bytes]]:
-    """The lower and upper bounds of at least these columns: an entry may have bounds of hundreds."""
-    if isinstance(file, StoredFile) and columns:
-        return file.picked_bounds(columns)
-    return file.lower_bounds or {}, file.upper_bounds or {}
+def metric_of(file: DataFile, name: str, columns: frozenset[int]) -> Mapping[int, Any]:
+    """A metric of at least these columns, or of all: an entry may have metrics of hundreds."""
+    found = file.late(name, columns) if isinstance(file, StoredFile) else getattr(file, name)
+    return found or {}
 
 
 def made(kind: type[_T], count: int, fields: Iterable[tuple[Callable[[_T, Any], None], Iterable[Any]]]) -> list[_T]:

@@ -17,6 +17,7 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any, TypeAlias
 
+from icekeeper.metadata.entry_columns import metric_of
 from icekeeper.metadata.types import comparable, decode
 from icekeeper.model import DataFile
 
@@ -28,6 +29,7 @@ ABOVE_ALL: Place = (2,)
 DEPTH_KEY = "icekeeper.clustering-depth"
 """Snapshot summary: how many files a lookup in the clustering columns opens on average after the rewrite."""
 
+_METRICS = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
 # A small range covers this share of the column's distinct bounds.
 SMALL_RANGE = Fraction(1, 100)
 # Infinite floats are clipped to this value.  The range of floats is divided into this many steps.
@@ -58,13 +60,18 @@ class OverlapDepth:
     """Files opened for the worst value."""
 
 
-def column_extent(file: DataFile, field_id: int, iceberg_type: str) -> Extent | None:
-    """The extent of a file on a column; ``None``: the file has no values in the column, or only nulls."""
-    values, nulls = (counts or {} for counts in (file.value_counts, file.null_value_counts))
+def column_extent(
+    file: DataFile, field_id: int, iceberg_type: str, columns: frozenset[int] = frozenset()
+) -> Extent | None:
+    """The extent of a file on a column; ``None``: the file has no values in the column, or only nulls.
+
+    ``columns``: all columns that are measured, if they are few.
+    """
+    values, nulls, lower, upper = (metric_of(file, name, columns) for name in _METRICS)
     if file.record_count == 0 or (field_id in values and values[field_id] == nulls.get(field_id)):
         return None
-    low = _place((file.lower_bounds or {}).get(field_id), iceberg_type) or BELOW_ALL
-    high = _place((file.upper_bounds or {}).get(field_id), iceberg_type) or ABOVE_ALL
+    low = _place(lower.get(field_id), iceberg_type) or BELOW_ALL
+    high = _place(upper.get(field_id), iceberg_type) or ABOVE_ALL
     if low > high:
         low, high = BELOW_ALL, ABOVE_ALL
     return Extent(low, high, file.file_size_in_bytes)

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from icekeeper.metadata.entry_columns import metric_of
 from icekeeper.metadata.transforms import MICROS_PER_DAY, NO_BUCKETS, is_known, span_of
 from icekeeper.metadata.types import (
     FLOATS,
@@ -28,6 +29,8 @@ from icekeeper.metadata.types import (
     truncated_upper,
 )
 from icekeeper.model import DataFile, PartitionValue
+
+_METRICS = ("value_counts", "null_value_counts", "nan_value_counts", "lower_bounds", "upper_bounds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +98,8 @@ def within_partition(column: Column, fields: Iterable[tuple[str, PartitionValue]
 def within_bounds(column: Column, file: DataFile) -> Values:
     """The possible values in a data file, by its counts and bounds."""
     field_id, is_float = column.field_id, column.kind in FLOATS
-    count = (file.value_counts or {}).get(field_id)
-    nulls = (file.null_value_counts or {}).get(field_id)
-    nans = (file.nan_value_counts or {}).get(field_id)
-    low = bound_value(column.kind, (file.lower_bounds or {}).get(field_id))
-    high = bound_value(column.kind, (file.upper_bounds or {}).get(field_id))
+    count, nulls, nans, lower, upper = (metric_of(file, name, frozenset({field_id})).get(field_id) for name in _METRICS)
+    low, high = bound_value(column.kind, lower), bound_value(column.kind, upper)
     if column.kind == "uuid" and low != high:
         low = high = None  # writers order uuids differently (platform: java-orders-uuids-signed)
     return Values(

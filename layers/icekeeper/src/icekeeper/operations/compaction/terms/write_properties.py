@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from icekeeper.errors import PolicyError
 from icekeeper.metadata.document import TableMetadata
-from icekeeper.metadata.entry_columns import bounds_of
+from icekeeper.metadata.entry_columns import metric_of
 from icekeeper.metadata.types import decode
 from icekeeper.model import DataFile
 from icekeeper.policy.values import RewriteReason
@@ -360,7 +360,7 @@ def misread_columns(files: Iterable[DataFile], leaves: Sequence[LeafColumn]) -> 
 
 
 def _misread_in(file: DataFile, floats: Sequence[LeafColumn], ids: frozenset[int]) -> Iterator[int]:
-    lower, upper = bounds_of(file, ids) if ids else ({}, {})
+    lower, upper = (metric_of(file, name, ids) if ids else {} for name in ("lower_bounds", "upper_bounds"))
     for leaf in floats:
         least, greatest = lower.get(leaf.field_id), upper.get(leaf.field_id)
         if least is None or greatest is None:
@@ -369,5 +369,5 @@ def _misread_in(file: DataFile, floats: Sequence[LeafColumn], ids: frozenset[int
             continue  # only zeros are equal in other bytes
         with suppress(ValueError):  # bounds of another type
             low, high = decode(leaf.iceberg_type, least), decode(leaf.iceberg_type, greatest)
-            if low == high and is_misread(low, high, (file.nan_value_counts or {}).get(leaf.field_id, 0)):
+            if low == high and is_misread(low, high, metric_of(file, "nan_value_counts", ids).get(leaf.field_id, 0)):
                 yield leaf.field_id
