@@ -368,12 +368,12 @@ def wrong_totals_of_the_snapshot(one: Patient) -> None:
 
 @damage(5)
 def a_manifest_is_elsewhere(one: Patient) -> None:
-    one.hide(one.manifest_of(next(iter(one.ids))))
+    one.hide(one.manifest_of(one.whole[0]))
 
 
 @damage(5)
 def a_manifest_is_cut_and_whole_elsewhere(one: Patient) -> None:
-    path = local_path(one.manifest_of(next(iter(one.ids))))
+    path = local_path(one.manifest_of(one.whole[0]))
     backup = one.table.folder / "backup" / path.name
     backup.parent.mkdir(exist_ok=True)
     shutil.copy(path, backup)
