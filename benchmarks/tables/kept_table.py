@@ -37,16 +37,29 @@ class KeptTable:
 
     def set_back(self) -> None:
         """Remove what a run added, bring back what it removed."""
-        wanted = {path.relative_to(self.originals): path for path in self.originals.rglob("*") if path.is_file()}
-        for path in self.folder.rglob("*"):
-            if path.is_file() and path.relative_to(self.folder) not in wanted:
-                path.unlink()
-        for name, original in wanted.items():
-            path = self.folder / name
-            if not path.exists() or not os.path.samefile(path, original):
+        there, wanted = _inodes(self.folder), _inodes(self.originals)
+        for name in there.keys() - wanted.keys():
+            (self.folder / name).unlink()
+        for name, inode in wanted.items():
+            if there.get(name) != inode:
+                path = self.folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.unlink(missing_ok=True)
-                os.link(original, path)
+                os.link(self.originals / name, path)
+
+
+def _inodes(folder: Path) -> dict[str, int]:
+    """The inode of each file below a folder, by its relative path; a table may have a million."""
+    found, pending = dict[str, int](), [""]
+    while pending:
+        above = pending.pop()
+        with os.scandir(folder / above) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append(f"{above}{entry.name}/")
+                else:
+                    found[f"{above}{entry.name}"] = entry.inode()
+    return found
 
 
 def kept_table(work: Path, name: str, make: Callable[[Path], None]) -> KeptTable:
