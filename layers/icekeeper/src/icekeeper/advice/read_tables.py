@@ -27,6 +27,7 @@ from icekeeper.health.examine import (
     summary_counters,
 )
 from icekeeper.metadata.document import Snapshot, TableMetadata
+from icekeeper.metadata.entry_columns import metric_of
 from icekeeper.metadata.overlap_depth import Extent, column_extent, measure_depth, total_depth
 from icekeeper.metadata.puffin import THETA_SKETCH
 from icekeeper.metadata.statistics import statistics_by_snapshot
@@ -105,11 +106,12 @@ class _Files:
         self.count[partition] += 1
         self.size[partition] += file.file_size_in_bytes
         self.by_format[file.file_format.upper()] += file.file_size_in_bytes
+        measured = frozenset(self.types)
         for field_id, kind in self.types.items():
-            extent = column_extent(file, field_id, kind)
+            extent = column_extent(file, field_id, kind, measured)
             if extent is not None:
                 self.extents[field_id][partition].append(extent)
-            size, values = ((counts or {}).get(field_id) for counts in (file.column_sizes, file.value_counts))
+            size, values = (metric_of(file, name, measured).get(field_id) for name in ("column_sizes", "value_counts"))
             if size is not None and values is not None:
                 self.value_bytes[field_id] += size
                 self.values[field_id] += values

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from itertools import islice, repeat
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +26,7 @@ from icekeeper.storage.paths import FolderNames, any_spelling, authority
 # After this many new hashes the set is sorted and deduplicated, because many manifests may name the same path.
 _UNSORTED = 1_000_000
 _AT_ONCE = 10_000
+_File = TypeVar("_File", bound=Listed)
 
 
 def path_hash(key: str) -> int:
@@ -194,7 +196,7 @@ class ReferencedPaths:
         """The expected paths that :meth:`unreferenced` did not see in the listing."""
         return UnlistedPaths(self._expected.never_found(), self._hash)
 
-    def unreferenced(self, listed: Sequence[Listed]) -> list[Listed]:
+    def unreferenced(self, listed: Sequence[_File]) -> list[_File]:
         """The listed files that are not referenced."""
         normals = FolderNames(of_listed=True).spellings([found.path for found in listed])
         hashes = array("q", map(self._hash, normals))

@@ -340,6 +340,10 @@ class SharedReferences:
             or any(followed.held.hold(path) for followed in self._followed.values())
         )
 
+    def unreferenced(self, listed: Sequence[ListedObject]) -> list[ListedObject]:
+        """The listed files that no table needs."""
+        return [found for found in listed if found.path not in self]
+
     @property
     def tables(self) -> Sequence[LoadedTable]:
         """The tables as last loaded, without the tables that rules separate."""

@@ -6,10 +6,10 @@ memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import Protocol
 
 from icekeeper.deletion.foreign_tables import WAIVER, other_format_at
@@ -30,9 +30,9 @@ _AT_ONCE = 10_000
 
 
 class References(Protocol):
-    """Tells whether a path is referenced, as :class:`icekeeper.deletion.referenced_paths.ReferencedPaths` does."""
+    """Tells which listed files are referenced, as :class:`icekeeper.deletion.referenced_paths.ReferencedPaths` does."""
 
-    def __contains__(self, path: str) -> bool: ...
+    def unreferenced(self, listed: Sequence[ListedObject]) -> list[ListedObject]: ...
 
     def has_prefix_mismatch(self, path: str) -> bool: ...
 
@@ -113,11 +113,16 @@ def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
 
 def without_referenced(candidates: OrphanCandidates, referenced: References) -> OrphanCandidates:
     """The candidates without the files that further references need."""
+
+    def left(files: Sequence[ListedObject]) -> list[ListedObject]:
+        parts = (files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE))
+        return list(chain.from_iterable(map(referenced.unreferenced, parts)))
+
     mismatches = (found.path for found in candidates.unreferenced if referenced.has_prefix_mismatch(found.path))
     return replace(
         candidates,
-        unreferenced=[found for found in candidates.unreferenced if found.path not in referenced],
-        metadata_files=[found for found in candidates.metadata_files if found.path not in referenced],
+        unreferenced=left(candidates.unreferenced),
+        metadata_files=left(candidates.metadata_files),
         prefix_mismatches=[*candidates.prefix_mismatches, *mismatches],
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -231,9 +231,9 @@ def _objects(parts: int, listed: SourcePart) -> Iterator[tuple[str, int, Any]]:
             yield "objects", _part(normal, parts), (found.path, found.size, found.modified_ms)
 
 
-def _references(roots: tuple[str, ...], parts: int, paths: Iterable[str]) -> Iterator[tuple[str, int, Any]]:
+def _references(roots: tuple[str, ...], parts: int, paths: Sequence[str]) -> Iterator[tuple[str, int, Any]]:
     hasher = ReferencedPaths(roots[0], hash_of=path_hash)
-    for normal in FolderNames().spellings([*paths]):
+    for normal in FolderNames().spellings(paths):
         yield "references", _part(normal, parts), hasher.hashes(normal)
 
 

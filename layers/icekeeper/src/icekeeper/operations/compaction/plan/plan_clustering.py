@@ -227,8 +227,8 @@ class Layout:
         return tuple(_range(extent) for extent in leading)
 
     def _extent(self, file: DataFile, column: KeyColumn) -> Extent | None:
-        columns = frozenset(column.field_id for column in self.columns)
-        return column_extent(file, column.field_id, self.types.get(column.field_id, ""), columns)
+        needed = frozenset(key.field_id for key in self.columns)
+        return column_extent(file, column.field_id, self.types.get(column.field_id, ""), needed)
 
     def _key_range(self, leading: Extents) -> KeyRange:
         """The range of the sort key: a column counts only if the file has a single value in all columns before it."""
