@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import shutil
 import signal
 import sys
 import time
@@ -103,6 +104,7 @@ def _measure(options: argparse.Namespace, work: Path) -> int:
     finally:
         ways.close()
         ways.rest.close()
+        shutil.rmtree(work / "spark", ignore_errors=True)  # a JVM that is killed leaves its blocks: gigabytes
     if options.growth:
         print("\n".join(growth_lines(rows)))
     else:

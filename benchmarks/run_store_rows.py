@@ -49,7 +49,7 @@ def run_store_row(row: Row, scale: float, ways: Ways) -> RowFound:
     running: dict[str, Contestant] = {}
     scratch = ways.work / "scratch"
     shutil.rmtree(scratch, ignore_errors=True)
-    room = (256 << 20) + _ROOM * len(found) * (MOST_ROUNDS + _MOST_WARM_UPS) * source.data_bytes
+    room = (256 << 20) + _ROOM * len(found) * ((ways.rounds or MOST_ROUNDS) + _MOST_WARM_UPS) * source.data_bytes
     with running_store(row.store_delay_ms, room) as store, closing(_rest(ways, store)) as rest:
         tables = _Tables(store, rest, ways)
         expected = Expected(rows, source.data_bytes, row.most_files, s3=store.properties)
