@@ -329,15 +329,18 @@ def _key(path: str) -> str:
 
 
 def test_referenced_paths_remain_correct_while_they_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are sorted repeatedly, queried in between, and freed of duplicates."""
+    """They are sorted repeatedly, queried in between, one by one and in parts, and freed of duplicates."""
     monkeypatch.setattr(referenced_paths, "_UNSORTED", 10)
+    monkeypatch.setattr(referenced_paths, "_AT_ONCE", 30)
     order, kept, added = random.Random(1), ReferencedPaths(HOME), set[str]()
+    listed = [ListedObject(f"{HOME}/data/{n}", 1, 1) for n in range(200)]
     for _ in range(50):
         some = [f"{HOME}/data/{order.randrange(200)}" for _ in range(7)]
         kept.update(some)
         added.update(some)
         assert len(kept) == len(added)
-        assert all((f"{HOME}/data/{n}" in kept) == (f"{HOME}/data/{n}" in added) for n in range(200))
+        assert all((found.path in kept) == (found.path in added) for found in listed)
+        assert kept.unreferenced(listed) == [found for found in listed if found.path not in added]
 
 
 def test_a_path_has_the_same_hash_in_every_process() -> None:

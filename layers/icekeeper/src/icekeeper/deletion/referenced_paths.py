@@ -198,11 +198,14 @@ class ReferencedPaths:
 
     def unreferenced(self, listed: Sequence[_File]) -> list[_File]:
         """The listed files that are not referenced."""
-        normals = FolderNames(of_listed=True).spellings([found.path for found in listed])
-        hashes = array("q", map(self._hash, normals))
-        left = self._expected.find(hashes)
-        rest = array("q", (hashes[place] for place in left))
-        return [listed[left[place]] for place in self._here.missing(rest)]
+        names, found = FolderNames(of_listed=True), list[_File]()
+        for start in range(0, len(listed), _AT_ONCE):
+            some = listed[start : start + _AT_ONCE]
+            hashes = array("q", map(self._hash, names.spellings([file.path for file in some])))
+            left = self._expected.find(hashes)
+            rest = array("q", (hashes[place] for place in left))
+            found += [some[left[place]] for place in self._here.missing(rest)]
+        return found
 
     def __contains__(self, path: str) -> bool:
         if not len(self):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import chain, islice, takewhile
+from itertools import islice, takewhile
 from typing import Protocol
 
 from icekeeper.deletion.foreign_tables import WAIVER, other_format_at
@@ -113,16 +113,11 @@ def join_candidates(parts: Iterable[OrphanCandidates]) -> OrphanCandidates:
 
 def without_referenced(candidates: OrphanCandidates, referenced: References) -> OrphanCandidates:
     """The candidates without the files that further references need."""
-
-    def left(files: Sequence[ListedObject]) -> list[ListedObject]:
-        parts = (files[start : start + _AT_ONCE] for start in range(0, len(files), _AT_ONCE))
-        return list(chain.from_iterable(map(referenced.unreferenced, parts)))
-
     mismatches = (found.path for found in candidates.unreferenced if referenced.has_prefix_mismatch(found.path))
     return replace(
         candidates,
-        unreferenced=left(candidates.unreferenced),
-        metadata_files=left(candidates.metadata_files),
+        unreferenced=referenced.unreferenced(candidates.unreferenced),
+        metadata_files=referenced.unreferenced(candidates.metadata_files),
         prefix_mismatches=[*candidates.prefix_mismatches, *mismatches],
     )
 
