@@ -21,7 +21,6 @@ from icekeeper.state.findings import (
     CatalogScan,
     FileFinding,
     Part,
-    PlannedCompaction,
     RefusedExpiry,
     TableLayout,
     Verdict,
@@ -542,14 +541,6 @@ def test_a_refused_expiry_applies_to_one_copy_until_it_is_forgotten(open_store: 
     open_store().refused_expiries.forget(IDENTITY)
     assert store.of_table(IDENTITY) is None
     assert open_store().glance(IDENTITY, now_ms=0).refused_expiry is None
-
-
-def test_the_last_plan_of_compaction_applies_to_one_copy(open_store: OpenStore) -> None:
-    planned = PlannedCompaction(snapshot_id=2**62, digest="d", files=0, why="ä", planned_ms=2**42)
-    open_store().planned_compactions.record(IDENTITY, replace(planned, files=3, why=""))
-    open_store().planned_compactions.record(IDENTITY, planned)
-    assert open_store().glance(IDENTITY, now_ms=0).planned == planned
-    assert open_store().glance(COPY, now_ms=0).planned is None
 
 
 def test_hours_are_named_in_utc() -> None:

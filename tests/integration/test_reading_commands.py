@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from icekeeper.state.open import open_state
 from icekeeper.state.sqlite.store import SqliteStateStore
 from icekeeper.state.store import PassRecord
 from icekeeper.storage.paths import normalise
-from support.command import CATALOG, EVERYTHING_IS_OLD, Command, arguments_of, local_path, one_sentence, statuses
+from support.command import CATALOG, EVERYTHING_IS_OLD, Command, arguments_of, local_path, one_sentence
 
 # ``icekeeper detect``, ``verify`` and ``policy show`` on a local catalog, in JSON.
 
@@ -509,36 +508,12 @@ def test_bytes_are_counted_as_live_historical_or_orphaned(lake: Command) -> None
     assert {name: counters[name] for name in stored} == stored
 
 
-def in_six_partitions(lake: Command) -> None:
-    """Give ``ns.calm`` six partitions with one file each, so that a pass finds nothing to merge."""
+def test_small_files_that_no_pass_would_merge_are_no_warning(lake: Command) -> None:
+    """Each of the six partitions has one file."""
     table = lake.catalog.load_table("ns.calm")
     with table.update_spec() as update:
         update.add_identity("id")
     table.append(pa.table({"id": [*range(6)], "name": ["a"] * 6}))
-
-
-def test_once_manifests_were_read_no_table_is_proposed_for_files_that_no_pass_would_merge(lake: Command) -> None:
-    """Before the first pass, too; until then the reason says that it is a guess."""
-    in_six_partitions(lake)
-
-    def reasons() -> dict[str, list[str]]:
-        return {item["table"]: item["reasons"] for item in lake("detect", "--json").json["proposals"]}
-
-    (guess,) = reasons()["ns.calm"]
-    assert re.fullmatch(r"7 data files of \S+ K?B on average are below 192 MB; a partition may have 5 to merge", guess)
-    found = page_of(lake, "--fresh", "*")
-    assert (found["ns.calm"]["state"], "warnings" in found["ns.calm"]) == ("well", False)
-    assert found["ns.messy"]["reasons"][0].endswith("; compaction would rewrite 12 files")
-    assert list(reasons()) == ["ns.messy"]
-    assert lake("health", "ns.calm", "--json").json["warnings"] == []
-    planned = statuses(lake("maintain", "ns.calm", "--dry-run", "--json"))
-    assert planned["compact"] == ("skipped", "no files eligible for compaction")
-    lake.catalog.load_table("ns.calm").append(pa.table({"id": [7], "name": ["a"]}))  # another head
-    assert list(reasons()) == ["ns.messy", "ns.calm"]
-
-
-def test_small_files_that_no_pass_would_merge_are_no_warning(lake: Command) -> None:
-    in_six_partitions(lake)
 
     def warnings() -> list[str]:
         return [item["kind"] for item in lake("health", "ns.calm", "--json").json["warnings"]]

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from icekeeper.commit.snapshot import RECIPE_KEY
-from icekeeper.detection.assess import assess, known_plan
+from icekeeper.detection.assess import assess
 from icekeeper.detection.proposal import Proposal, Skip
 from icekeeper.detection.signals import wanted_clustering
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import ResolvedPolicy
-from icekeeper.state.findings import PlannedCompaction
-from icekeeper.state.store import Glance, SeenTable
+from icekeeper.state.store import SeenTable
 from support.settings import MB, NOW_MS, policy, small_files, table
 from support.state_stores import look, looks
 from support.tables import new_document
@@ -78,32 +77,6 @@ def test_a_reason_says_may_where_a_summary_cannot_show_that_small_files_can_be_m
     # One of five files may be large, so that four are small.
     assert reasons(table(small_files(5, 192 * MB - 1))) == ("5 data files of 192 MB on average are below 192 MB" + may,)
     assert reasons(table(small_files(9, 80 * MB))) == ("9 data files of 80 MB on average are below 192 MB",)
-
-
-def test_a_plan_by_manifests_decides_instead_of_the_summary() -> None:
-    small, resolved = partitioned("identity", summary=small_files(40, 2048)), policy()
-    nothing = PlannedCompaction(
-        snapshot_id=1,
-        digest=resolved.digest_over(small),
-        files=0,
-        why="no files eligible for compaction",
-        planned_ms=NOW_MS,
-    )
-    assert check(small, planned=nothing) == Skip("ns.t", "no files eligible for compaction")
-    assert reasons(small, planned=replace(nothing, files=12, why="")) == (
-        "40 data files of 2 KB on average are below 192 MB; compaction would rewrite 12 files",
-    )
-
-    def counts(now_ms: int = NOW_MS, settings: ResolvedPolicy = resolved, **changes: Any) -> bool:
-        memory = Glance((), None, (), planned=replace(nothing, **changes))
-        return known_plan(small, settings, memory, now_ms) is not None
-
-    assert counts()
-    assert not counts(snapshot_id=2)
-    assert not counts(settings=policy(min_input_files="2"))
-    assert not counts(planned_ms=NOW_MS + 1)
-    assert not counts(NOW_MS + 24 * HOUR_MS)  # partitions may have come to rest
-    assert counts(NOW_MS + 22 * HOUR_MS)
 
 
 def test_an_average_file_size_far_above_a_configured_target_is_a_reason() -> None:

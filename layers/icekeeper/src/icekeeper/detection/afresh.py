@@ -15,7 +15,7 @@ from icekeeper.advice.read_tables import advise_table
 from icekeeper.catalogs.catalog import Catalog, LoadedTable, identity_of
 from icekeeper.deletion.other_tables import why_deletions_wait
 from icekeeper.detection.assess import settled_operations
-from icekeeper.detection.detect import detect_catalog, look_again
+from icekeeper.detection.detect import detect_catalog
 from icekeeper.detection.list_tables import selects_table
 from icekeeper.errors import MaintenanceError, PolicyError, StorageError
 from icekeeper.health.examine import examine, health_head
@@ -24,16 +24,15 @@ from icekeeper.health.layout import MOST_REFS, MOST_SNAPSHOTS, layout_facts
 from icekeeper.health.table_state import WarningKind
 from icekeeper.machine.clock import Clock
 from icekeeper.metadata.table_reader import TableReader, deletes_standing_elsewhere
-from icekeeper.model import Nothing, TableName
-from icekeeper.operations.compaction.plan.plan_table import plan_by_manifests
+from icekeeper.model import TableName
 from icekeeper.operations.compaction.terms.output_names import partition_path
 from icekeeper.operations.expiry.ref_costs import TableCosts, cost_of_refs
 from icekeeper.operations.policy_fit import fitting
 from icekeeper.pass_context.stores import CachedFiles, shared_reads, sharing_reads
 from icekeeper.pass_context.table_policy import TablePolicies
-from icekeeper.policy import Operation, ResolvedPolicy
+from icekeeper.policy import ResolvedPolicy
 from icekeeper.state.claims import CutOff, CutWork, waiting_cuts
-from icekeeper.state.findings import Part, PlannedCompaction, TableLayout
+from icekeeper.state.findings import Part, TableLayout
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.lake_stats import LakeStats
 from icekeeper.state.store import Glance, StateStore
@@ -177,32 +176,9 @@ class Afresh:
         layout = self.layout(table)
         self.state.layouts.record(*layout)
         known = self.state.lake_stats.of_table(layout[0].identity)
-        if known is not None and known.verdict.reasons and self._plan(table):
-            look_again(self.catalog, self.state, self.policies, table, overrides={}, unsafe=False, clock=self.clock)
-            known = self.state.lake_stats.of_table(layout[0].identity)
         health = self.health(table)
         if known is not None and health.snapshot_id == known.snapshot_id:
             self.state.lake_stats.record(replace(health, verdict=known.verdict))
-
-    def _plan(self, table: TableName) -> bool:
-        """Record what compaction would do, and return whether manifests alone show that."""
-        loaded, now_ms = self.catalog.load(table), self.clock()
-        resolved, identity = self._policy(loaded), identity_of(self.catalog, loaded)
-        if not resolved.runs(Operation.COMPACT) or self.state.glance(identity, now_ms=now_ms).findings:
-            return False
-        plan = plan_by_manifests(_reader(loaded), resolved, now_ms)
-        head = loaded.metadata.head(resolved.policy.branch)
-        if plan is None or head is None:
-            return False
-        planned = PlannedCompaction(
-            snapshot_id=head.snapshot_id,
-            digest=resolved.digest_over(loaded.metadata),
-            files=0 if isinstance(plan, Nothing) else len(plan.input_files),
-            why=plan.reason[:_LONGEST_ADVICE] if isinstance(plan, Nothing) else "",
-            planned_ms=now_ms,
-        )
-        self.state.planned_compactions.record(identity, planned)
-        return True
 
     def layout(self, table: TableName) -> Sequence[TableLayout]:
         """Files, partitions, refs and design of a table; reads every manifest.

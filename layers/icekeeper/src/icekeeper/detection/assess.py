@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from icekeeper.catalogs.catalog import LoadedTable
-from icekeeper.detection.looked_at import OF_FILES, LookedAt, looked_at, time_has_come
+from icekeeper.detection.looked_at import OF_FILES, LookedAt, looked_at
 from icekeeper.detection.priority import LOOK_WEIGHT, Signal, priority_of, waited_ms
 from icekeeper.detection.proposal import REQUESTED, Proposal, Skip
 from icekeeper.detection.signals import (
@@ -40,7 +40,6 @@ from icekeeper.operations.compaction.plan.where import why_not_rewritten
 from icekeeper.operations.expiry.retention import ExpiryPlan, expiry_at
 from icekeeper.policy import Operation, Policy, ResolvedPolicy, gc_enabled
 from icekeeper.policy.sweep_rhythm import next_proposal_ms, sweep_interval_ms
-from icekeeper.state.findings import PlannedCompaction
 from icekeeper.state.identity import TableIdentity
 from icekeeper.state.store import Glance, SeenTable
 from icekeeper.state.sweeps import SweepKind, SweepRecord
@@ -85,7 +84,6 @@ def assess_table(
         clustering=wanted_clustering(metadata, policy) if resolved.runs(Operation.COMPACT) else None,
         has_unreadable=any(file.schema_digest for file in memory.findings.values()),
         manifests=manifests,
-        planned=known_plan(metadata, resolved, memory, now_ms),
     )
     found = as_requested(found, resolved, identity.uuid) if is_requested else found
     warning = _unreadable(metadata, memory)
@@ -136,27 +134,13 @@ def next_sweep_ms(
     return next_proposal_ms(memory, interval_ms, identity.key, now_ms)
 
 
-def known_plan(
-    metadata: TableMetadata, resolved: ResolvedPolicy, memory: Glance, now_ms: int
-) -> PlannedCompaction | None:
-    """The recorded plan of compaction, if it is of this head and these settings, and still holds at ``now_ms``."""
-    head, planned = metadata.head(resolved.policy.branch), memory.planned
-    if head is None or planned is None or planned.snapshot_id != head.snapshot_id or planned.planned_ms > now_ms:
-        return None
-    is_same = planned.digest == resolved.digest_over(metadata)
-    return planned if is_same and not time_has_come(head, resolved.policy, planned.planned_ms, now_ms) else None
-
-
 def settled_operations(
     metadata: TableMetadata, resolved: ResolvedPolicy, memory: Glance, now_ms: int
 ) -> frozenset[Operation]:
-    """The operations over the files of the head that find nothing to do at ``now_ms``, by the records of passes and
-    plans."""
+    """The operations over the files of the head that find nothing to do at ``now_ms``, by the records of passes."""
     head = metadata.head(resolved.policy.branch)
-    if head is not None and looked_at(metadata, head, resolved, memory.seen, now_ms).is_settled:
-        return frozenset(OF_FILES)
-    planned = known_plan(metadata, resolved, memory, now_ms)
-    return frozenset((Operation.COMPACT,) if planned is not None and planned.why else ())
+    is_settled = head is not None and looked_at(metadata, head, resolved, memory.seen, now_ms).is_settled
+    return frozenset(OF_FILES if is_settled else ())
 
 
 def assess(
@@ -173,7 +157,6 @@ def assess(
     clustering: str | None = None,
     has_unreadable: bool = False,
     manifests: int | None = None,
-    planned: PlannedCompaction | None = None,
 ) -> Proposal | Skip:
     """Propose a table for maintenance, or return the reason against it.
 
@@ -186,7 +169,6 @@ def assess(
         clustering: the recipe by which compaction would cluster files; ``None``: it would not.
         has_unreadable: passes found unreadable files, so first statistics cannot be computed.
         manifests: the number of manifests where the head's summary lacks it.
-        planned: what compaction would do at this head, by its manifests; ``None``: only its summary is known.
     """
     uuid, policy = metadata.uuid or "", resolved.policy
     signals = [] if resolved.is_stopped or not gc_enabled(metadata) else list(load_signals(failed_loads))
@@ -215,7 +197,7 @@ def assess(
         if looked.is_settled:
             why_idle = looked.why
         else:
-            of_layout, why_idle = _layout_signals(metadata, head, resolved, clustering, looked, manifests, planned)
+            of_layout, why_idle = _layout_signals(metadata, head, resolved, clustering, looked, manifests)
             signals.extend(of_layout)
     signals.extend(due)
     return _proposal(table, signals, uuid) if signals else Skip(table, why_idle)
@@ -228,14 +210,12 @@ def _layout_signals(
     clustering: str | None,
     looked: LookedAt,
     manifests: int | None,
-    planned: PlannedCompaction | None,
     refused: str = "",
 ) -> tuple[Sequence[Signal], str]:
     """Signals that files, deletes or manifests need a rewrite; without any, the reason why a pass should still look.
 
     Also why there is no reason.  ``refused``: why compaction cannot work on this table.
     """
-    refused = refused or ("" if planned is None else planned.why)
     policy, compacts = resolved.policy, resolved.runs(Operation.COMPACT) and not refused
     signals = list(
         summary_signals(
@@ -243,7 +223,6 @@ def _layout_signals(
             resolved,
             {Operation.COMPACT} if refused else (),
             manifests,
-            to_rewrite=None if planned is None else planned.files,
             has_partitions=may_stand_elsewhere(metadata),
         )
     )
@@ -258,7 +237,7 @@ def _layout_signals(
         signals.append(Signal(looked.why, LOOK_WEIGHT))
     if signals and compacts and (why := why_not_rewritten(metadata)) is not None:
         # Last, because it reads the whole schema.
-        return _layout_signals(metadata, head, resolved, clustering, looked, manifests, planned, why)
+        return _layout_signals(metadata, head, resolved, clustering, looked, manifests, why)
     return signals, refused or "no sign of work"
 
 

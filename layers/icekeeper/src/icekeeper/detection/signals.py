@@ -82,13 +82,12 @@ def summary_signals(
     settled: Collection[Operation],
     manifests: int | None = None,
     *,
-    to_rewrite: int | None = None,
     has_partitions: bool = False,
 ) -> Iterable[Signal]:
     """Signals for small files, many deletes and many manifests, from the head's summary.
 
     ``settled`` are operations that certainly find nothing to do.  ``manifests`` is the number of manifests where the
-    summary lacks it, and ``to_rewrite`` the number of files that compaction would rewrite; ``None``: unknown.
+    summary lacks it; ``None``: unknown.
     """
     counters = summary_counters(head)
     policy = resolved.policy
@@ -101,7 +100,7 @@ def summary_signals(
         and (delete_files >= policy.min_input_files or converts)
     )
     if compacts and policy.rewrite_enabled and not rewrites_are_blocked(counters, policy):
-        yield from _small_files(counters, policy, to_rewrite, has_partitions=has_partitions)
+        yield from _small_files(counters, policy, has_partitions=has_partitions)
     if merges or (compacts and policy.delete_compaction_enabled and policy.apply_deletes):
         yield from _delete_debt(counters, delete_files, policy)
     if resolved.runs(Operation.REWRITE_MANIFESTS) and Operation.REWRITE_MANIFESTS not in settled:
@@ -128,17 +127,13 @@ def rewrites_are_blocked(counters: Mapping[object, object], policy: Policy) -> b
     return not policy.apply_deletes and (summary_counter(counters, "total-delete-files") or 0) > 0
 
 
-def _small_files(
-    counters: Mapping[object, object], policy: Policy, to_rewrite: int | None, *, has_partitions: bool
-) -> Iterable[Signal]:
+def _small_files(counters: Mapping[object, object], policy: Policy, *, has_partitions: bool) -> Iterable[Signal]:
     count, average = summary_counter(counters, "total-data-files"), average_file_bytes(counters)
     least, threshold = policy.min_input_files, policy.min_file_size_bytes
     if count is None or average is None or count < least or average >= threshold:
         return
     reason = f"{count} data files of {size_text(average)} on average are below {size_text(threshold)}"
-    if to_rewrite is not None:
-        reason += f"; compaction would rewrite {counted(to_rewrite, 'file')}"
-    elif has_partitions or count - (summary_counter(counters, "total-files-size") or 0) // threshold < least:
+    if has_partitions or count - (summary_counter(counters, "total-files-size") or 0) // threshold < least:
         # Only manifests show in which partitions the small files are.
         reason += f"; a partition may have {least} to merge"
     yield Signal(reason, small_files_weight(count, average, policy))

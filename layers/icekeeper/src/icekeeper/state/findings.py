@@ -149,56 +149,6 @@ class RefusedExpiry:
 MOST_NEEDING = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedCompaction:
-    """What compaction would rewrite, by all manifests of a head."""
-
-    snapshot_id: int
-    digest: str
-    """Digest of the settings (:meth:`icekeeper.policy.ResolvedPolicy.digest_over`)."""
-    files: int
-    """The number of data files that it would rewrite."""
-    why: str
-    """Why it would rewrite none; empty if it would."""
-    planned_ms: int
-
-
-class PlannedCompactionStore(Records):
-    """The last compaction plan of each table copy that a command made to report it."""
-
-    def record(self, identity: TableIdentity, planned: PlannedCompaction) -> None:
-        """Replace the record of the table."""
-        self.table.put(
-            {
-                "pk": table_key(identity),
-                "sk": planned_compaction_key(identity),
-                "snapshot_id": planned.snapshot_id,
-                "digest": planned.digest,
-                "file_count": planned.files,
-                "why": planned.why,
-                "planned_ms": planned.planned_ms,
-                "expires_s": self.table.expires_s(KEPT_MS, at_least_ms=planned.planned_ms),
-            }
-        )
-
-
-def planned_compaction_key(identity: TableIdentity) -> str:
-    """The sort key of the record in the partition of the table."""
-    return now_prefix("planned-compaction", identity)
-
-
-def planned_compaction(item: Item) -> PlannedCompaction:
-    """The record that an item holds."""
-    with understood(item):
-        return PlannedCompaction(
-            snapshot_id=item["snapshot_id"],
-            digest=item["digest"],
-            files=item["file_count"],
-            why=item["why"],
-            planned_ms=item["planned_ms"],
-        )
-
-
 class RefusedExpiryStore(Records):
     """The last refused expiry of each table copy, until an expiry succeeds."""
 

@@ -25,16 +25,12 @@ from icekeeper.state.findings import (
     FileFinding,
     FindingStore,
     LayoutStore,
-    PlannedCompaction,
-    PlannedCompactionStore,
     RefusedExpiry,
     RefusedExpiryStore,
     ScanStore,
     Verified,
     findings_of,
     findings_prefix,
-    planned_compaction,
-    planned_compaction_key,
     refused_expiry,
     refused_expiry_key,
     verified_key,
@@ -156,7 +152,6 @@ class Glance:
     refused_expiry: RefusedExpiry | None = None
     verified: Verified | None = None
     """``None``: ``verify`` has not looked at the table."""
-    planned: PlannedCompaction | None = None
 
 
 _PINS_KEPT_MS = 7 * 24 * HOUR_MS
@@ -185,7 +180,6 @@ class StateStore:
         self.claims = ClaimStore(table)
         self.findings = FindingStore(table)
         self.refused_expiries = RefusedExpiryStore(table)
-        self.planned_compactions = PlannedCompactionStore(table)
         self.cut_offs = CutOffStore(table)
         self.totals = TotalsStore(table)
 
@@ -198,11 +192,10 @@ class StateStore:
         items = list(self.table.query(table_key(identity), "now#"))
         if not items:  # as for each table at the first scan
             return Glance((), None, ())
-        seen, refused, verified, planned, sweeps, findings = (
+        seen, refused, verified, sweeps, findings = (
             now_prefix("seen", identity),
             refused_expiry_key(identity),
             verified_key(identity),
-            planned_compaction_key(identity),
             sweep_prefix(identity),
             findings_prefix(identity),
         )
@@ -214,7 +207,6 @@ class StateStore:
             findings_of(item for item in items if item["sk"].startswith(findings)),
             next((refused_expiry(item) for item in items if item["sk"] == refused), None),
             next((verified_of(item) for item in items if item["sk"] == verified), None),
-            next((planned_compaction(item) for item in items if item["sk"] == planned), None),
         )
 
     def require_writable(self) -> None:

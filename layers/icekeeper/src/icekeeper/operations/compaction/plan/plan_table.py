@@ -13,23 +13,16 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.commit.snapshot import RECIPE_KEY
 from icekeeper.errors import PolicyError, TableUnsupported
 from icekeeper.metadata.document import TableMetadata, branch_head
-from icekeeper.metadata.table_reader import TableReader, delete_index
+from icekeeper.metadata.table_reader import delete_index
 from icekeeper.model import LiveEntry, ManifestContent, Nothing
 from icekeeper.operations.compaction.plan.candidates import FileScope, TableState
 from icekeeper.operations.compaction.plan.lacking_settings import FileSample, lacking_by_footer
 from icekeeper.operations.compaction.plan.plan_groups import CompactionPlan, plan_compaction
-from icekeeper.operations.compaction.plan.plan_on_workers import (
-    LARGE_ENTRIES,
-    live_entries,
-    may_be_planned_on_workers,
-    plan_on_workers,
-)
+from icekeeper.operations.compaction.plan.plan_on_workers import may_be_planned_on_workers, plan_on_workers
 from icekeeper.operations.compaction.plan.shredding import variants_by_footer
 from icekeeper.operations.compaction.plan.where import file_scope
 from icekeeper.operations.compaction.terms.recipe import ClusterRecipe, choose_recipe, table_recipe
 from icekeeper.pass_context.context import OperationContext
-from icekeeper.policy import ResolvedPolicy
-from icekeeper.rows.arrow_schema import variant_ids
 
 Watch: TypeAlias = Callable[[Iterable[LiveEntry]], Iterable[LiveEntry]]
 
@@ -84,33 +77,6 @@ def plan_table(
         lacking=lacking,
         cuts=cuts,
         variants_of=variants_of,
-    )
-
-
-def plan_by_manifests(reader: TableReader, resolved: ResolvedPolicy, now_ms: int) -> CompactionPlan | Nothing | None:
-    """The plan of a pass that only merges, for a report; ``None`` if it needs more than manifests: footers, the records
-    of an order, or workers for very many files.
-
-    Raises:
-        PolicyError: a setting or a property does not fit the table.
-        MetadataUnreadable: a manifest is missing or damaged.
-    """
-    metadata, policy = reader.metadata, resolved.policy
-    snapshot = branch_head(metadata, policy.branch)
-    needs_footers = policy.rewrite_reason or variant_ids(metadata.current_schema)
-    if snapshot is None or needs_footers or choose_recipe(metadata, policy) is not None:
-        return None
-    manifests = reader.manifests(snapshot)
-    if live_entries(manifests) >= LARGE_ENTRIES:
-        return None
-    entries = reader.live_entries(manifests, ManifestContent.DATA)
-    deletes = delete_index(reader, manifests if policy.apply_deletes else ())
-    return plan_compaction(
-        TableState(metadata, snapshot, manifests, entries, deletes),
-        policy,
-        now_ms=now_ms,
-        in_scope=file_scope(policy, metadata, now_ms),
-        cuts=resolved.is_set("target_file_size_mb"),
     )
 
 
