@@ -150,6 +150,4 @@ def lost_answers(table: DynamoTable, operation: str, count: int = 1) -> Iterator
 
 def trend_rows(store: trends.TrendStore, identity: TableIdentity) -> list[trends.TrendRow]:
     """All rows of a table's trend, oldest first."""
-    kept = {trends._place(ring, slot, identity) for ring, (_, count) in trends._RINGS.items() for slot in range(count)}
-    items = [item for item in store.table.query(trends._partition(identity)) if item["sk"] in kept]
-    return list(trends._ordered(items, 0))
+    return list(store.of_catalog([identity]).get(identity, ()))

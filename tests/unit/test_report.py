@@ -261,10 +261,10 @@ def test_a_trend_begins_with_the_state_before_its_first_day(tmp_path: Path) -> N
     state, day = SqliteStateStore(tmp_path / "state.db"), 24 * HOUR_MS
     state.lake_stats.record(seen("a.b"))
     state.trends.record(
-        (identity("a.b"), TrendRow(observed_ms=NOW_MS - days * day, data_files=days), None) for days in (90, 70, 10)
+        (identity("a.b"), TrendRow(observed_ms=NOW_MS - days * day, data_files=days), None) for days in (90, 75, 10)
     )
     (rows,) = recorded_facts(state, CatalogId("lake", "w"), NOW_MS).trends.values()
-    assert [(row.observed_ms, row.data_files) for row in rows] == [(NOW_MS - 59 * day, 70), (NOW_MS - 10 * day, 10)]
+    assert [(row.observed_ms, row.data_files) for row in rows] == [(NOW_MS - 59 * day, 75), (NOW_MS - 10 * day, 10)]
 
 
 def test_a_paused_table_is_counted_as_waiting_and_asks_for_nothing() -> None:

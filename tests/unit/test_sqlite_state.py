@@ -72,7 +72,7 @@ def test_a_file_that_is_not_a_state_file_is_refused_unchanged(tmp_path: Path) ->
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("iceberg_tables",)]
 
 
-@pytest.mark.parametrize("version", [1, 16, 18, 99])
+@pytest.mark.parametrize("version", [1, 17, 19, 99])
 def test_a_file_of_another_schema_version_is_refused_unchanged(tmp_path: Path, version: int) -> None:
     path = tmp_path / "state.db"
     with closing(sqlite3.connect(path)) as connection, connection:
@@ -86,7 +86,7 @@ def test_a_file_of_another_schema_version_is_refused_unchanged(tmp_path: Path, v
         with pytest.raises(StorageError) as caught:
             use()
         assert str(caught.value) == (
-            f"the state file {path} has schema version {version}, and this Icekeeper reads only 17; use the Icekeeper "
+            f"the state file {path} has schema version {version}, and this Icekeeper reads only 18; use the Icekeeper "
             "that wrote it, or name another file with ICEKEEPER_STATE, where pins and staged loads must be created "
             "again before anything is deleted"
         )

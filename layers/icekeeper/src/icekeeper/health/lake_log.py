@@ -127,7 +127,7 @@ class LakeLog:
 
     def _trend(self, stats: LakeStats) -> tuple[TableIdentity, TrendRow, int | None]:
         known = self._known.get(_entry(stats.identity))
-        row = trend_row(stats.observed_ms, stats.counters, len(stats.warnings))
+        row = trend_row(stats.observed_ms, stats.counters)
         return stats.identity, row, None if known is None else known.observed_ms
 
     def forget_all_but(self, tables: Collection[TableName]) -> None:

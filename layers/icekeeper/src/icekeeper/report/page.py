@@ -51,7 +51,6 @@ _DAY_MS = 24 * HOUR_MS
 _GB = 2**30
 _STALE_MS = 2 * _DAY_MS
 _TREND_DAYS = 59
-_EARLIER_MS = 20 * 7 * _DAY_MS
 _SERVED_MS = 7 * _DAY_MS
 _ACHIEVED = {
     "files_merged": ("compact.files_merged",),
@@ -106,16 +105,13 @@ def recorded_facts(state: StateStore, catalog: CatalogId, now_ms: int) -> Catalo
 def _trends_of(
     state: StateStore, identities: Collection[TableIdentity], now_ms: int
 ) -> dict[tuple[str, str], Sequence[TrendRow]]:
-    """By copy of a table: its rows of 59 days; before these its state when they begin, as of the week of the change."""
+    """By copy of a table: its rows of 59 days; before these the last known older row, as its state when they begin."""
     since_ms = now_ms - _TREND_DAYS * _DAY_MS
-    days = state.trends.of_catalog(identities, since_ms, now_ms=now_ms)
-    weeks = state.trends.of_catalog(identities, since_ms - _EARLIER_MS, now_ms=now_ms)
     found = dict[tuple[str, str], Sequence[TrendRow]]()
-    for identity in identities:
-        earlier = [row for row in weeks.get(identity, ()) if row.observed_ms < since_ms]
-        rows = [*(replace(row, observed_ms=since_ms) for row in earlier[-1:]), *days.get(identity, ())]
-        if rows:
-            found[identity.copy] = rows
+    for identity, rows in state.trends.of_catalog(identities).items():
+        earlier = [row for row in rows if row.observed_ms < since_ms]
+        before = [replace(row, observed_ms=since_ms) for row in earlier[-1:]]
+        found[identity.copy] = [*before, *rows[len(earlier) :]]
     return found
 
 

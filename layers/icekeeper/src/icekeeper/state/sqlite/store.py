@@ -23,7 +23,7 @@ from icekeeper.errors import StorageError
 from icekeeper.state.items import Decision, FoundItem, Item, decoded_items, understood
 from icekeeper.state.store import StateStore
 
-SCHEMA_VERSION = 17
+SCHEMA_VERSION = 18
 """The ``user_version`` of a state file; a file with any other is refused."""
 _STATEMENTS = (
     """CREATE TABLE items (pk TEXT NOT NULL, sk TEXT NOT NULL, attributes TEXT NOT NULL, paths BLOB,
