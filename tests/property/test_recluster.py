@@ -26,7 +26,8 @@ from icekeeper.metadata.overlap_depth import (
     measure_depth,
     total_depth,
 )
-from icekeeper.operations.compaction.plan.plan_clustering import Piece, run_depth, runs_to_merge, tier_of
+from icekeeper.operations.compaction.plan import plan_clustering
+from icekeeper.operations.compaction.plan.plan_clustering import Piece, runs_to_merge, tier_of
 from support.plans import data_file
 
 # Merges of sorted runs keep to the formula of the tiers, in write amplification and in depth.
@@ -36,6 +37,12 @@ OUTPUT_ROWS = 10_000
 
 def piece(run: int, low: float, high: float, rows: int = 1000) -> Piece:
     return Piece(run, (((low,), (high,)),), rows)
+
+
+def run_depth(pieces: Sequence[Piece]) -> int:
+    """The number of runs that overlap at the worst key; on a curve, in the column with the fewest overlapping runs."""
+    runs = [piece.run for piece in pieces]
+    return min((sweep.depth(runs) for sweep in plan_clustering._sweeps(pieces)), default=0)
 
 
 def merged(pieces: Sequence[Piece], groups: Sequence[Sequence[int]], next_run: int) -> list[Piece]:
@@ -211,9 +218,8 @@ def by_hand(extents: list[Extent]) -> OverlapDepth:
     points = sorted({end for e in extents for end in (e.low, e.high) if end not in (BELOW_ALL, ABOVE_ALL)})
     size = sum(e.size for e in extents)
     if not points:
-        return OverlapDepth(len(extents), size, len(extents), len(extents), len(extents))
+        return OverlapDepth(len(extents), size, len(extents))
     gaps = list(itertools.pairwise(points))
-    width = max(1, math.ceil(len(points) / 100))
 
     def holding(low: Place, high: Place) -> int:
         return sum(e.low <= low and e.high >= high for e in extents)
@@ -223,19 +229,11 @@ def by_hand(extents: list[Extent]) -> OverlapDepth:
         width = sum(w for w, _ in own)
         return sum(w * depth for w, depth in own) / width if own else holding(*[max(e.low, points[0])] * 2)
 
-    def ranged(e: Extent) -> int:
-        start = max(e.low, points[0])
-        end = points[min(len(points) - 1, points.index(start) + width)]
-        return sum(o.low <= end and o.high >= start for o in extents)
-
     def mean(values: list[float]) -> float:
         weights = [e.size for e in extents] if size else [1] * len(extents)
         return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)
 
-    deepest = max(holding(p, p) for p in points)
-    return OverlapDepth(
-        len(extents), size, mean([point(e) for e in extents]), mean([ranged(e) for e in extents]), deepest
-    )
+    return OverlapDepth(len(extents), size, mean([point(e) for e in extents]))
 
 
 ends = st.one_of(st.none(), st.integers(0, 12), st.integers(0, 400))
@@ -252,17 +250,14 @@ def extents(draw: st.DrawFn) -> Extent:
 @given(st.lists(extents(), min_size=1, max_size=120))
 def test_the_sweep_counts_opened_files_correctly(files: list[Extent]) -> None:
     swept, counted = measure_depth(files), by_hand(files)
-    assert (swept.files, swept.size, swept.deepest) == (counted.files, counted.size, counted.deepest)
+    assert (swept.files, swept.size) == (counted.files, counted.size)
     assert swept.point == pytest.approx(counted.point)
-    assert swept.small_range == pytest.approx(counted.small_range)
 
 
 def test_sorted_files_have_depth_1_and_overlapping_files_full_depth() -> None:
     in_order = [extent(n, n + 1) for n in range(200)]
     assert measure_depth(in_order).point == 1
-    assert measure_depth(in_order).deepest == 2  # a value that is the end of a file and the beginning of the next
-    assert measure_depth(in_order).small_range == pytest.approx(4.96, abs=0.05)
-    assert measure_depth([extent(0, 9)] * 7) == OverlapDepth(7, 7, 7.0, 7.0, 7)
+    assert measure_depth([extent(0, 9)] * 7) == OverlapDepth(7, 7, 7.0)
 
 
 def test_depth_weighs_bytes_and_unknown_bounds_match_every_lookup() -> None:
@@ -271,10 +266,10 @@ def test_depth_weighs_bytes_and_unknown_bounds_match_every_lookup() -> None:
     known = [extent(n, n + 1) for n in range(10)]
     assert measure_depth([*known, extent(None, None)]).point == pytest.approx(2.0)
     assert measure_depth([*known, extent(5, None)]).point == pytest.approx((5 + 5 * 2 + 2) / 11)
-    assert measure_depth([extent(None, None)] * 3) == OverlapDepth(3, 3, 3.0, 3.0, 3)
+    assert measure_depth([extent(None, None)] * 3) == OverlapDepth(3, 3, 3.0)
     deep, flat = measure_depth([extent(0, 9, 10)] * 4), measure_depth([extent(0, 9, 60)])
-    assert total_depth([deep, flat, measure_depth([])]) == OverlapDepth(5, 100, 2.2, 2.2, 4)
-    assert total_depth([]) == measure_depth([]) == OverlapDepth(0, 0, 0.0, 0.0, 0)
+    assert total_depth([deep, flat, measure_depth([])]) == OverlapDepth(5, 100, 2.2)
+    assert total_depth([]) == measure_depth([]) == OverlapDepth(0, 0, 0.0)
 
 
 def bounded(low: bytes | None, high: bytes | None, **more: object) -> Extent | None:

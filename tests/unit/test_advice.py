@@ -58,7 +58,7 @@ def advice_by(rule: Rule, **facts: Any) -> Advice | None:
 
 def column(point: float, **facts: Any) -> ColumnFacts:
     """A column of 40 files, of which ``point`` contain each value."""
-    depth = OverlapDepth(files=40, size=40, point=point, small_range=point, deepest=round(point))
+    depth = OverlapDepth(files=40, size=40, point=point)
     defaults: dict[str, Any] = {"name": "id", "type": "long", "depth": depth}
     return ColumnFacts(**(defaults | facts))
 
@@ -428,7 +428,7 @@ def test_identifier_fields_and_equality_delete_columns_are_keys() -> None:
     (identified,) = summary_of(metadata({}, schema={"identifier-field-ids": [1]}), data).columns
     assert (identified.name, identified.is_key) == ("id", True)
     assert identified.depth is not None
-    assert (identified.depth.deepest, identified.depth.files) == (2, 3)
+    assert (round(identified.depth.point, 4), identified.depth.files) == (1.4815, 3)  # the average of two partitions
     delete = data_file("d", 1, content=FileContent.EQUALITY_DELETES, equality_ids=(2,))
     (deleted,) = summary_of(metadata({}), data, [live_file(delete)]).columns
     assert (deleted.name, deleted.is_key, deleted.depth is not None) == ("sku", True, True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -30,8 +29,6 @@ DEPTH_KEY = "icekeeper.clustering-depth"
 """Snapshot summary: how many files a lookup in the clustering columns opens on average after the rewrite."""
 
 _METRICS = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
-# A small range covers this share of the column's distinct bounds.
-SMALL_RANGE = Fraction(1, 100)
 # Infinite floats are clipped to this value.  The range of floats is divided into this many steps.
 _LARGEST, _FLOAT_STEPS = 1e300, 2.0**53
 
@@ -47,17 +44,13 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class OverlapDepth:
-    """How many files lookups on a column open; averages are weighted by bytes."""
+    """How many files lookups on a column open."""
 
     files: int
     size: int
     """Bytes of all files."""
     point: float
-    """Files opened for a value, on average over the values that the files may contain."""
-    small_range: float
-    """Files opened for a small range, on average."""
-    deepest: int
-    """Files opened for the worst value."""
+    """Files opened for a value, on average over the values that the files may contain, weighted by bytes."""
 
 
 def column_extent(
@@ -99,7 +92,7 @@ def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
     points = sorted({end for e in extents for end in (e.low, e.high)} - {BELOW_ALL, ABOVE_ALL})
     size = sum(e.size for e in extents)
     if not points:  # no file has bounds
-        return OverlapDepth(len(extents), size, float(len(extents)), float(len(extents)), len(extents))
+        return OverlapDepth(len(extents), size, float(len(extents)))
     place = {point: number for number, point in enumerate(points)}
     last = len(points) - 1
     # No value is known beyond the outermost bounds, so open ends extend to them.
@@ -114,7 +107,6 @@ def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
     at = _coordinates(points)
     by_gap = list(accumulate(in_gap, initial=0))
     by_width = list(accumulate((d * (at[n + 1] - at[n]) for n, d in enumerate(in_gap)), initial=0))
-    width = max(1, math.ceil(SMALL_RANGE * len(points)))
 
     def mean_at(low: int, high: int) -> float:
         if low == high:
@@ -123,34 +115,16 @@ def measure_depth(extents: Iterable[Extent]) -> OverlapDepth:
             return (by_gap[high] - by_gap[low]) / (high - low)
         return float((by_width[high] - by_width[low]) / (at[high] - at[low]))
 
-    def opened_from(low: int) -> int:
-        until = min(last, low + width)
-        return begun[until] - (ended[low] - ends[low])
-
-    return OverlapDepth(
-        files=len(extents),
-        size=size,
-        point=_mean([mean_at(low, high) for low, high in spans], extents),
-        small_range=_mean([opened_from(low) for low, _ in spans], extents),
-        deepest=max(at_point),
-    )
+    return OverlapDepth(len(extents), size, _mean([mean_at(low, high) for low, high in spans], extents))
 
 
 def total_depth(partitions: Iterable[OverlapDepth]) -> OverlapDepth:
-    """The depth over partitions, if a lookup reads a single partition: averages by bytes, and the worst depth."""
+    """The depth over partitions, if a lookup reads a single partition: the average by bytes."""
     parts = [part for part in partitions if part.files]
     size = sum(part.size for part in parts)
-
-    def mean(values: Sequence[float]) -> float:
-        return sum(v * p.size for v, p in zip(values, parts, strict=True)) / size if size else max(values, default=0.0)
-
-    return OverlapDepth(
-        files=sum(part.files for part in parts),
-        size=size,
-        point=mean([part.point for part in parts]),
-        small_range=mean([part.small_range for part in parts]),
-        deepest=max((part.deepest for part in parts), default=0),
-    )
+    weighted = sum(part.point * part.size for part in parts)
+    point = weighted / size if size else max((part.point for part in parts), default=0.0)
+    return OverlapDepth(sum(part.files for part in parts), size, point)
 
 
 def _coordinates(points: Sequence[Place]) -> list[int]:

@@ -321,12 +321,6 @@ def tier_of(rows: int, factor: int) -> int:
     return tier
 
 
-def run_depth(pieces: Sequence[Piece]) -> int:
-    """The number of runs that overlap at the worst key; on a curve, in the column with the fewest overlapping runs."""
-    runs = [piece.run for piece in pieces]
-    return min((sweep.depth(runs) for sweep in _sweeps(pieces)), default=0)
-
-
 def runs_to_merge(pieces: Sequence[Piece], *, limit: int, factor: int) -> list[list[int]]:
     """Groups of pieces, each to merge into a run, as positions in ``pieces``; empty if no depth exceeds ``limit``."""
     sweeps = _sweeps(pieces)
