@@ -18,14 +18,13 @@ from icekeeper.catalogs.catalog import LoadedTable, identity_of
 from icekeeper.engines.engine import EngineName
 from icekeeper.errors import PolicyError, StorageError
 from icekeeper.machine.metering import RequestKind, counting
-from icekeeper.metadata.table_reader import TableReader, reachable_files
 from icekeeper.model import TableName
 from icekeeper.operation_facts import BuiltIn
-from icekeeper.policy import Operation
 from icekeeper.policy.ownership import OWNED, OWNED_FOR_ALL_TABLES
+from icekeeper.policy.sweep_rhythm import NOT_POSSIBLE
 from icekeeper.report.outcome import OperationOutcome, PassOutcome, Status
 from icekeeper.runtime import Runtime, open_engine
-from icekeeper.state.staging import LoadState, StagedLoad
+from icekeeper.state.staging import LoadState
 from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
 from local_stack import moto_s3tables
@@ -77,11 +76,6 @@ class Lake:
     @property
     def loaded(self) -> LoadedTable:
         return self.runtime.catalog.load(NAME)
-
-    def reachable(self) -> set[str]:
-        loaded = self.loaded
-        reader = TableReader(loaded.metadata, Storage(loaded.io_properties).read)
-        return reachable_files(reader, loaded.metadata_location)
 
 
 @pytest.fixture
@@ -168,47 +162,6 @@ def test_a_pin_that_the_bucket_would_ignore_warns(
     shown = command(*add, "--json", catalog="aws")
     assert (shown.code, "warnings" in shown.json) == (0, False)
     assert "warning" not in command(*add, catalog="aws").out
-
-
-# If objects can be neither listed nor deleted, known orphans are reported: from history and from failed loads.
-
-
-def test_files_that_expiry_left_are_known_from_the_history(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = lake.reachable()
-    assert lake.run("remove_orphans").files_planned == ()
-    lake.run("compact")
-    lake.run("expire_snapshots")
-    outcome = lake.run("remove_orphans")
-    assert (outcome.operation, outcome.status, outcome.files_deleted) == (Operation.REMOVE_ORPHANS, Status.SKIPPED, ())
-    assert outcome.reason == BLIND
-    gone = before - lake.reachable()
-    # Six appends: a data file, a manifest and a manifest list each.
-    assert len(gone) == 18
-    assert set(outcome.files_planned) == gone
-    assert outcome.metrics["remove_orphans.orphans_known"] == 18
-    # Files that the bucket has removed are left out.
-    left = tuple(path for path in outcome.files_planned if "/snap-" not in path)
-    status = Storage.status
-    monkeypatch.setattr(Storage, "status", lambda self, path: None if "/snap-" in path else status(self, path))
-    assert lake.run("remove_orphans").files_planned == left
-
-
-def test_files_of_failed_loads_are_known_from_their_record(lake: Lake) -> None:
-    """Files that were never written, and files of a pending load, are left out."""
-    loaded = lake.loaded
-    storage, location = Storage(loaded.io_properties), loaded.metadata.location
-    failed, pending = f"{location}/data/failed.parquet", f"{location}/data/pending.parquet"
-    live = next(path for path in lake.reachable() if path.endswith(".parquet"))
-    for path in (failed, pending):
-        storage.write(path, b"x")
-    identity = identity_of(lake.runtime.catalog, loaded)
-    for name, state, files in (
-        ("a", LoadState.FAILED, [failed, f"{location}/data/never-written.parquet", live]),
-        ("b", LoadState.PENDING, [pending]),
-    ):
-        load = StagedLoad(identity=identity, name=name, state=state, changed_ms=1)
-        lake.runtime.state.staging.stage(load, files)
-    assert lake.run("remove_orphans").files_planned == (failed,)
 
 
 # Passes over a table bucket that, as on AWS, maintains its tables itself.
@@ -424,6 +377,7 @@ def test_deletions_that_the_bucket_does_not_allow_are_left_to_it(lake: Lake, mot
     # No pass could finish these deletions, so none is pending.
     assert lake.runtime.state.pending_deletions.lists(identity_of(lake.runtime.catalog, before)) == ()
     assert (by_name["remove_orphans"].status, by_name["remove_orphans"].reason) == (Status.SKIPPED, BLIND)
+    assert NOT_POSSIBLE in by_name["remove_orphans"].metrics
     after = lake.loaded
     assert after.token != before.token
     assert lake.runtime.verify(NAME).ok

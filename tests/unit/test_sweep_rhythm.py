@@ -14,6 +14,7 @@ from icekeeper.maintenance.pass_steps import remember_sweep
 from icekeeper.metadata.document import TableMetadata
 from icekeeper.policy import Operation, Policy
 from icekeeper.policy.sweep_rhythm import (
+    NOT_POSSIBLE,
     SweepMemory,
     first_sweep_ms,
     known_age_ms,
@@ -170,7 +171,7 @@ TRIED_ONLY = SweepMemory(tried_ms=9)
         (failed(SWEEP, "StorageError: the store broke"), TRIED_ONLY),
         (refused(SWEEP, "too many"), TRIED_ONLY),
         (
-            skipped(SWEEP, "objects cannot be listed", metrics={"remove_orphans.orphans_known": 0}),
+            skipped(SWEEP, "objects cannot be listed", metrics={NOT_POSSIBLE: 1}),
             SweepMemory(tried_ms=9, is_impossible=True),
         ),
         # These sweeps never began.

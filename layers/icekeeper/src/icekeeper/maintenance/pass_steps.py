@@ -38,7 +38,7 @@ from icekeeper.operations.statistics.staleness import why_not_planned
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.pass_context.metadata_files import deletes_after_commit
 from icekeeper.policy import Operation
-from icekeeper.policy.sweep_rhythm import FORMER_TABLES, why_no_sweep
+from icekeeper.policy.sweep_rhythm import FORMER_TABLES, NOT_POSSIBLE, why_no_sweep
 from icekeeper.report.activity import Spent, operation_finished, operation_started, progress_of
 from icekeeper.report.outcome import (
     OperationOutcome,
@@ -269,9 +269,7 @@ def remember_sweep(
     # Only an attempt shows two reasons to skip a sweep: a store that cannot list or delete, and metadata of a dropped
     # table at the same location.
     is_former = FORMER_TABLES in outcome.metrics
-    is_impossible = outcome.status is Status.SKIPPED and (
-        is_former or "remove_orphans.orphans_known" in outcome.metrics
-    )
+    is_impossible = outcome.status is Status.SKIPPED and (is_former or NOT_POSSIBLE in outcome.metrics)
     if outcome.status is Status.SKIPPED and not is_impossible:
         return
     is_whole = outcome.status is Status.SUCCEEDED and not outcome.metrics.get("remove_orphans.files_failed", 0)

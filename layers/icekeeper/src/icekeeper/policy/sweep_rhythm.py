@@ -20,6 +20,8 @@ from icekeeper.text import age_text
 
 FORMER_TABLES = "remove_orphans.former_tables"
 """The metric of a sweep that was skipped for a dropped table at the same location."""
+NOT_POSSIBLE = "remove_orphans.not_possible"
+"""The metric of a sweep that was skipped because the store permits no listing or deletion."""
 
 # First sweeps per hour in a large fleet; a fleet of at most this many tables is swept at once.
 _FIRST_PER_HOUR = 24

@@ -15,25 +15,23 @@ from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.deletion.file_needs import GC_DISABLED, refuse_if_left_to_collector
 from icekeeper.deletion.neighbours import behind_authority
 from icekeeper.deletion.referenced_paths import ReferencedPaths, path_hash
-from icekeeper.deletion.shared_references import recorded_files
 from icekeeper.deletion.sweep_permission import refuse_other_type
 from icekeeper.engines.engine import Engine
-from icekeeper.errors import MaintenanceError, MetadataUnreadable, OperationRefused, StorageError
+from icekeeper.errors import MetadataUnreadable, OperationRefused, StorageError
 from icekeeper.machine.clock import stopwatch
-from icekeeper.machine.metering import WorkThreads
 from icekeeper.metadata.document import require_writable
-from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.manifest_read import decode_live_paths
-from icekeeper.metadata.table_reader import References, TableReader, documents, reachable_paths
+from icekeeper.metadata.table_reader import References, documents
 from icekeeper.model import ManifestFile
 from icekeeper.operations.orphans.delete_orphans import TableCandidates, delete_orphans, folders_elsewhere
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.operations.orphans.orphan_rules import OrphanCandidates, find_candidates, join_candidates, live_files
 from icekeeper.pass_context.context import OperationContext
 from icekeeper.policy import Operation, gc_enabled
+from icekeeper.policy.sweep_rhythm import NOT_POSSIBLE
 from icekeeper.report.outcome import OperationOutcome, skipped
 from icekeeper.storage.listing import ListedObject
-from icekeeper.storage.paths import FolderNames, is_under
+from icekeeper.storage.paths import FolderNames
 from icekeeper.storage.storage import FileSource, ListedLocations, SourcePart, Storage
 
 _OPERATION = Operation.REMOVE_ORPHANS
@@ -94,7 +92,7 @@ def why_skipped(context: OperationContext, table: LoadedTable, *, only_lists: bo
         return None
     verb = "listed" if not can_be_read else "deleted"
     reason = f"objects cannot be {verb} in this storage; it removes unreferenced files itself"
-    return known_orphans(context, table, reason)
+    return skipped(_OPERATION, reason, metrics={NOT_POSSIBLE: 1})
 
 
 def _list_candidates(context: OperationContext, table: LoadedTable, listed: FileSource | None) -> TableCandidates:
@@ -274,62 +272,3 @@ def _merge(
         else:
             error = MetadataUnreadable(payload) if kind == "unreadable" else StorageError(payload)
     return find_candidates((ListedObject(*found) for found in objects), referenced, older_than_ms), error
-
-
-_PARALLEL_LOOKS = 16
-
-
-def known_orphans(context: OperationContext, table: LoadedTable, reason: str) -> OperationOutcome:
-    """Skip orphan removal for ``reason``; ``files_planned`` names the orphans that can be found without a listing.
-
-    The metadata log leads to files of older snapshots, and the state store to files of our own failed jobs.
-    Nothing is deleted, so older metadata that cannot be read is skipped.
-
-    Raises:
-        MetadataUnreadable: the table's own references cannot be read.
-        StorageError: the state store cannot be read.
-    """
-    storage, home = context.stores.storage(table), table.metadata.location
-    needed = ReferencedPaths(home, reachable_paths(context.reader(table), table.metadata_location, References()))
-    needed.update(context.memory.pinned_metadata())
-    known = chain(_of_history(table, storage), _of_failed_loads(context))
-    candidates = sorted({path for path in known if path not in needed and is_under(path, home)})
-    with WorkThreads(_PARALLEL_LOOKS, thread_name_prefix="orphan-look") as pool:
-        is_there = pool.map(partial(_is_there, storage), candidates)
-        there = [path for path, found in zip(candidates, is_there, strict=True) if found]
-    metrics = {"remove_orphans.orphans_known": len(there)}
-    outcome = skipped(Operation.REMOVE_ORPHANS, reason, metrics=metrics)
-    return replace(outcome, files_planned=tuple(there))
-
-
-def _of_history(table: LoadedTable, storage: Storage) -> Iterator[str]:
-    """The paths that the metadata files in the metadata log reference."""
-    references = References(snapshots=set(table.metadata.snapshots))
-    for entry in table.metadata.metadata_log:
-        location = str(entry["metadata-file"])
-        try:
-            reader = TableReader(parse_document(storage.read(location), location), storage.read)
-            yield from (str(older["metadata-file"]) for older in reader.metadata.metadata_log)
-        except MaintenanceError:
-            continue
-        for snapshot in (
-            reader.metadata.snapshots.values()
-        ):  # individually, because the store may have removed files of some snapshots
-            try:
-                yield from references.follow(reader, [snapshot])
-            except MaintenanceError:
-                continue
-
-
-def _of_failed_loads(context: OperationContext) -> Iterator[str]:
-    now_ms = context.memory.clock()
-    for load in context.memory.staged_loads():
-        if load.failed_since(now_ms) is not None:
-            yield from recorded_files(context.memory, load)
-
-
-def _is_there(storage: Storage, path: str) -> bool:
-    try:
-        return storage.status(path) is not None
-    except StorageError:
-        return False
