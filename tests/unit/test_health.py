@@ -263,7 +263,7 @@ def test_a_lake_is_the_sum_of_its_tables() -> None:
     assert lake_totals([]) == {"lake_tables": 0, "lake_tables_warned": 0}
 
 
-# Overlap depth before a plan, as planned, and with its outputs.
+# Overlap depth before a plan, and with its outputs.
 
 LONG = struct.Struct("<q")
 BY_ID = Layout((KeyColumn(1), KeyColumn(2)), {1: "long", 2: "long"})
@@ -285,10 +285,8 @@ ALL = [f.file_path for f in SPREAD]
 
 
 def test_a_curve_is_measured_by_all_of_its_columns() -> None:
-    """Four files are planned as two by two ranges, so two files contain each value of a column."""
     before = depth(CURVE, SPREAD)
     assert before.now() == 4.0
-    assert before.as_planned([(ALL, 4)]) == 2.0
     quarters = [file(f"o{n}", (50 * (n % 2), 50 * (n % 2) + 50), (50 * (n // 2), 50 * (n // 2) + 50)) for n in range(4)]
     assert before.with_outputs([(ALL, quarters)]) == 2.0
 
@@ -296,11 +294,10 @@ def test_a_curve_is_measured_by_all_of_its_columns() -> None:
 def test_a_sort_order_is_measured_by_its_first_column() -> None:
     before = depth(BY_ID, SPREAD, [file("other", (0, 100), (0, 100))])
     assert before.now() == (4 * 4 + 1) / 5
-    assert before.as_planned([(ALL, 4)]) == 1.0
     assert before.with_outputs([(ALL, [file(f"o{n}", (25 * n, 25 * n + 25), (0, 100)) for n in range(4)])]) == 1.0
     assert before.with_outputs([]) == before.now()
     unknown = depth(BY_ID, [data_file("u", 10 * MB), *SPREAD[:1]])
-    assert unknown.now() == unknown.as_planned([(["u", "f0"], 2)]) == 2.0
+    assert unknown.now() == 2.0
 
 
 def depths_of(*depths: str | None) -> dict[str, int | float]:

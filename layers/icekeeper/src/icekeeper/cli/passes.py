@@ -235,9 +235,6 @@ def _address(bucket: str) -> str:
     return bucket.rstrip("/") if "/" in bucket else f"s3://{bucket}"
 
 
-_DEPTH = ("compact.depth_before", "compact.depth_after")
-
-
 def plan(
     catalog: CatalogName,
     tables: Tables = None,
@@ -304,10 +301,8 @@ def _print_work(console: Console, outcome: PassOutcome) -> None:
     for operation in outcome.operations:
         for line in plan_lines(operation.plan or {}):
             print_sentence(console, line, indent=2)
-    if _DEPTH[0] in outcome.metrics:
-        before, after = (outcome.metrics[key] for key in _DEPTH)
-        depth = f"clustering depth: a lookup opens {before:g} files on average, after the pass {after:g}"
-        print_sentence(console, depth)
+    if (depth := outcome.metrics.get("compact.depth_before")) is not None:
+        print_sentence(console, f"clustering depth: a lookup opens {depth:g} files on average")
 
 
 request_app = typer.Typer(

@@ -12,7 +12,6 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, TypeAlias
 
 from icekeeper.metadata.overlap_depth import (
@@ -480,34 +479,13 @@ class ClusteringDepth:
         """The number of files that a lookup of a value opens, on average over bytes."""
         return self._mean([list(partition.values()) for partition in self.partitions])
 
-    def with_outputs(self, groups: Iterable[tuple[Sequence[str], Sequence[DataFile]]]) -> float:
+    def with_outputs(self, groups: Collection[tuple[Sequence[str], Sequence[DataFile]]]) -> float:
         """The depth once groups are replaced, given as paths of inputs and output files."""
-        return self._after([(inputs, [self.layout.of_output(file) for file in files]) for inputs, files in groups])
-
-    def as_planned(self, groups: Iterable[tuple[Sequence[str], int]]) -> float:
-        """The expected depth once groups are replaced, given as paths of inputs and number of outputs."""
-        known = {path: extents for partition in self.partitions for path, extents in partition.items()}
-        return self._after(
-            [(inputs, self._expected([known[path] for path in inputs], outputs)) for inputs, outputs in groups]
-        )
-
-    def _expected(self, inputs: Sequence[Extents], outputs: int) -> list[Extents]:
-        """The expected outputs, which divide the values of each column evenly; a curve divides a column into fewer
-        stretches."""
-        columns = len(self.layout.measured)
-        stretches = max(1, round(outputs ** (1 / columns)))
-        size = sum(next((e.size for e in extents if e is not None), 0) for extents in inputs) // max(1, outputs)
-        cuts = [_cuts([extents[n] for extents in inputs], stretches, size) for n in range(columns)]
-        return [
-            tuple(cut[number // stretches**n % stretches] for n, cut in enumerate(cuts)) for number in range(outputs)
-        ]
-
-    def _after(self, groups: Sequence[tuple[Sequence[str], Sequence[Extents]]]) -> float:
         gone = {path for inputs, _ in groups for path in inputs}
         place = {path: number for number, partition in enumerate(self.partitions) for path in partition}
         after = [[e for path, e in partition.items() if path not in gone] for partition in self.partitions]
         for inputs, outputs in groups:
-            after[place[inputs[0]]].extend(outputs)
+            after[place[inputs[0]]].extend(map(self.layout.of_output, outputs))
         return self._mean(after)
 
     def _mean(self, partitions: Sequence[Sequence[Extents]]) -> float:
@@ -517,19 +495,3 @@ class ClusteringDepth:
             for n in columns
         ]
         return round(sum(depth.point for depth in depths) / len(columns), 2)
-
-
-def _cuts(extents: Sequence[Extent | None], stretches: int, size: int) -> list[Extent | None]:
-    """The extent of each stretch of ``size`` bytes; its ends may be unknown; ``None``: there are no values."""
-    present = [e for e in extents if e is not None]
-    if not present:
-        return [None] * stretches
-    if any(e.low == BELOW_ALL or e.high == ABOVE_ALL for e in present):
-        return [Extent(BELOW_ALL, ABOVE_ALL, size)] * stretches
-    ends = sorted(end for e in present for end in (e.low, e.high))
-    below = [end for end in ends if end < ends[-1]]
-    if not below:
-        return [Extent(ends[0], ends[0], size)] * stretches
-    # A cut between equal ends is placed just above them; its value does not affect the number of files there.
-    cuts = [(*below[i * len(below) // stretches], i) for i in range(1, stretches)]
-    return [Extent(low, high, size) for low, high in pairwise([ends[0], *cuts, ends[-1]])]

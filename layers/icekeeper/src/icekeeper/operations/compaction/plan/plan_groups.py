@@ -338,12 +338,8 @@ _BEFORE, _AFTER = "compact.depth_before", "compact.depth_after"
 
 
 def planned_depth(plan: CompactionPlan) -> dict[str, float]:
-    """The depth now and the depth after the plan, as metrics; empty if rows are not clustered."""
-    if plan.depth is None or plan.recipe is None or not plan.groups:
-        return {}
-    recipe = plan.recipe
-    groups = [([c.file_path for c in g.files], recipe.output_count(g.total_bytes)) for g in plan.groups]
-    return {_BEFORE: plan.depth.now(), _AFTER: plan.depth.as_planned(groups)}
+    """The depth now, as a metric; empty if rows are not clustered."""
+    return {} if plan.depth is None or not plan.groups else {_BEFORE: plan.depth.now()}
 
 
 def done_depth(plan: CompactionPlan, after: float | None) -> dict[str, float]:
