@@ -30,6 +30,7 @@ from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import InputFile
 from icekeeper.runtime import Runtime
 from icekeeper.state.sqlite.store import SqliteStateStore
+from icekeeper.storage.multipart import bounded_output
 from icekeeper.storage.storage import Storage
 from local_stack.rights.evaluate import decide
 from local_stack.rights.rest_needs import rest_needs
@@ -106,11 +107,11 @@ def test_a_pass_reports_its_requests_and_reads_each_file_once(
 
 def test_uploads_count_the_requests_they_send(seaweedfs: SeaweedFSServer, table_bucket: dict[str, str]) -> None:
     seaweedfs.client("s3").create_bucket(Bucket="uploads")
-    for size in (0, 100, 10 * MIB - 1, 10 * MIB, 25 * MIB):
+    for size in (0, 100, 25 * MIB, 40 * MIB):  # the last in parts
         path = f"s3://uploads/{size}"
         with counting_proxy(seaweedfs.s3_endpoint) as store:
             storage = Storage({**table_bucket, "s3.endpoint": store.address})
-            with counting() as count, storage.open_output(path) as stream:
+            with counting() as count, bounded_output(storage, path) as stream:
                 for start in range(0, size, 3 * MIB):
                     stream.write(bytes(min(3 * MIB, size - start)))
             assert count.counts == {RequestKind.PUT: len(store.requests)}
@@ -122,6 +123,19 @@ def test_uploads_count_the_requests_they_send(seaweedfs: SeaweedFSServer, table_
                     assert stream.size() == size
                 assert storage.read_end(path, 50).size == size
             assert count.counts[RequestKind.GET] == on_the_wire(store, None)["get"]
+
+
+def test_pyarrow_uploads_a_small_object_with_one_request(
+    seaweedfs: SeaweedFSServer, table_bucket: dict[str, str]
+) -> None:
+    """It uploads where boto3 finds no credentials."""
+    seaweedfs.client("s3").create_bucket(Bucket="small-uploads")
+    with counting_proxy(seaweedfs.s3_endpoint) as store:
+        storage = Storage({**table_bucket, "s3.endpoint": store.address})
+        with counting() as count, storage.open_output("s3://small-uploads/a") as stream:
+            stream.write(bytes(10 * MIB - 1))
+    assert [request.kind for request in store.requests] == ["PUT"]
+    assert count.counts == {RequestKind.PUT: 1}
 
 
 # Files of an object store are read in few requests; the next small files are fetched while a file is decoded.

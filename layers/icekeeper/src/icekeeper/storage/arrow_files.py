@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from icekeeper.aws.session import Keys
 
 
-UPLOAD_PART_BYTES = 10 * 1024 * 1024
-"""PyArrow sends a smaller object whole, and a larger object in parts of this size (platform: pyarrow-s3-requests)."""
-
-
 class WriteOnly:
     """The methods that Arrow calls on a Python object before it writes to it."""
 
@@ -49,39 +45,6 @@ class WriteOnly:
 
     def seekable(self) -> bool:
         return False
-
-
-class _CountedUpload(WriteOnly):
-    """The methods that :class:`pyarrow.PythonFile` calls on a writer."""
-
-    def __init__(self, stream: pa.NativeFile) -> None:
-        self._stream = stream
-        self._count = current_count()
-
-    @property
-    def closed(self) -> bool:
-        return bool(self._stream.closed)
-
-    def close(self) -> None:
-        if self.closed:
-            return
-        size = int(self._stream.tell())
-        try:
-            self._stream.close()
-        finally:
-            if self._count is not None:
-                # A single request, or a request per part and two more.
-                self._count.add(RequestKind.PUT, 1 if size < UPLOAD_PART_BYTES else 2 - (-size // UPLOAD_PART_BYTES))
-
-    def tell(self) -> int:
-        return int(self._stream.tell())
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def write(self, data: Any) -> int:
-        self._stream.write(data)
-        return len(data)
 
 
 # Ranges of S3 objects, each read with a single request, if the object has the expected ETag.  They are for code that
@@ -184,30 +147,6 @@ class RangedObject:
 
     def close(self) -> None:
         self.closed = True
-
-
-class _UploadAtClose(WriteOnly):
-    """Keeps all data in memory and creates the object with a single request when it is closed."""
-
-    closed = False
-
-    def __init__(self, client: Any, path: str) -> None:
-        self._client, self._path, self._held = client, path, io.BytesIO()
-
-    def write(self, data: Any) -> int:
-        return self._held.write(data)
-
-    def tell(self) -> int:
-        return self._held.tell()
-
-    def flush(self) -> None:
-        """Do nothing: the object is created as a whole."""
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            parts = split_path(self._path)
-            self._client.put_object(Bucket=parts.authority, Key=parts.key, Body=self._held.getvalue())
 
 
 Opener: TypeAlias = Callable[[], pa.NativeFile | None]
@@ -368,6 +307,8 @@ class ArrowFiles:
     def create(self, path: str) -> pa.NativeFile:
         """A stream that creates the file when it is closed; the folders of a local file are created at once.
 
+        Uploads to S3 come here only where boto3 finds no credentials (``storage/multipart.py``).
+
         Raises:
             OSError, pa.ArrowException, StorageError: as from :meth:`open`.
         """
@@ -376,14 +317,13 @@ class ArrowFiles:
             self._local.create_dir(os.path.dirname(key), recursive=True)
             return self._local.open_output_stream(key)
         if self._needs_boto3(path):
-            stream = pa.PythonFile(_UploadAtClose(self._s3, path), mode="w")
-        else:
-            # opening_late cannot copy a file system with a retry strategy.
-            may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)
-            systems = self.current(path)
-            filesystem = systems.opening_late(path) if may_be_late else systems.of(path)
-            stream = filesystem.open_output_stream(_key(path))
-        return stream if current_count() is None else pa.PythonFile(_CountedUpload(stream), mode="w")
+            raise StorageError(f"{path} can be written by boto3 only, which finds no credentials")
+        # opening_late cannot copy a file system with a retry strategy.
+        may_be_late = self.is_plain and not self._properties.get(S3_RETRY_STRATEGY_IMPL)
+        systems = self.current(path)
+        filesystem = systems.opening_late(path) if may_be_late else systems.of(path)
+        note_request(RequestKind.PUT)
+        return filesystem.open_output_stream(_key(path))
 
     def current(self, path: str) -> _FileSystems:
         """The file systems to use now; they change if keys were renewed since the last call."""
