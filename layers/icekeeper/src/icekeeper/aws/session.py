@@ -7,7 +7,6 @@ The keys of a role in the properties, and keys that a catalog vends, are renewed
 
 from __future__ import annotations
 
-import contextvars
 import os
 import threading
 from collections import OrderedDict
@@ -43,7 +42,7 @@ from icekeeper.aws.settings import (
     region_of,
     vendor_of,
 )
-from icekeeper.machine.clock import steady_s, system_clock
+from icekeeper.machine.clock import in_daemon_thread, steady_s, system_clock
 from icekeeper.text import remember_secrets
 
 Answer = TypeVar("Answer")
@@ -69,16 +68,7 @@ class Patience:
         """
         if self._silent is not None and not self._silent.done():
             raise _silence(provider)
-        answer: Future[Answer] = Future()
-
-        def run() -> None:
-            try:
-                answer.set_result(ask())
-            except BaseException as error:
-                answer.set_exception(error)
-
-        # A daemon thread, so that the process can end without an answer.
-        threading.Thread(target=contextvars.copy_context().run, args=(run,), name="credentials", daemon=True).start()
+        answer = in_daemon_thread(ask, "credentials")
         try:
             return answer.result(ANSWERS_IN_S)
         except TimeoutError as error:

@@ -38,6 +38,8 @@ from icekeeper.engines.engine import (
 )
 from icekeeper.engines.spark_tasks import SparkTasks
 from icekeeper.errors import PolicyError, StorageError
+from icekeeper.machine.clock import in_daemon_thread
+from icekeeper.machine.metering import WorkThreads
 from icekeeper.machine.resources import this_machine
 from icekeeper.storage.paths import ATTEMPTS_PER_RUN, RUNS
 
@@ -140,7 +142,8 @@ def _start(conf: SparkConf) -> SparkContext | None:
                 raise
             return None
 
-    context = in_background(start, daemon=False)
+    # A thread, as in _collect, but not a daemon: the process ends only after it.
+    context = WorkThreads(1, thread_name_prefix="icekeeper-spark").submit(start)
     try:
         return context.result()
     except KeyboardInterrupt:
@@ -269,7 +272,8 @@ class SparkEngine:
         watcher = threading.Thread(target=self._watch, args=(group, total, on_done, stop), daemon=True)
         watcher.start()
         try:
-            done: Future[list[Done[Result]]] = in_background(inheritable_thread_target(collect), daemon=True)
+            # So Ctrl-C interrupts this thread, and not a call to Java, which would turn it into an error of that call.
+            done = in_daemon_thread(inheritable_thread_target(collect), "icekeeper-spark")
             return results_of(done.result())
         except Py4JError as error:
             first = str(getattr(error, "java_exception", error)).splitlines()[0]
@@ -321,26 +325,6 @@ def _new_group() -> str:
 
 def _itself(part: int) -> int:
     return part
-
-
-def in_background(work: Callable[[], Result], *, daemon: bool) -> Future[Result]:
-    """Do the work in a thread; the process waits for its end, unless the thread is a ``daemon``.
-
-    Ctrl-C then interrupts the thread that waits for the result, and not a call to Java, which would turn it into an
-    error of that call.
-    """
-    given: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:
-            given.set_exception(error)
-        else:
-            given.set_result(result)
-
-    threading.Thread(target=run, daemon=daemon).start()
-    return given
 
 
 # AWS Glue 5.1 runs Java 17; Spark 3.5.6 works on 21, but not on 25.
