@@ -38,10 +38,9 @@ RUNNING = Execution("RUNNING")
 class Machine(StateMachine):
     """Returns the given answers in order and repeats the last."""
 
-    def __init__(self, *answers: Execution | Exception, explained: Execution | None = None) -> None:
+    def __init__(self, *answers: Execution | Exception) -> None:
         super().__init__(ARN, None)
         self.answers = list(answers)
-        self.explained = explained
 
     def start(self, name: str, machine_input: Any) -> str:
         return str(self._answer())
@@ -50,9 +49,6 @@ class Machine(StateMachine):
         answer = self._answer()
         assert isinstance(answer, Execution)
         return answer
-
-    def explain(self, execution: str) -> Execution | None:
-        return self.explained
 
     def _answer(self) -> object:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -159,14 +155,12 @@ def test_the_answer_is_the_pass_in_the_journal_or_else_the_result_of_the_run(wor
     assert world.follow(Machine(DONE)) == Answer(status="partial", summary="by request-1", record=record)
 
 
-def test_a_failed_run_is_explained_by_its_history_if_readable(world: World) -> None:
+def test_a_failed_run_is_explained_by_its_error_and_cause(world: World) -> None:
     failed = Execution("FAILED", None, Failure(Error="DetectionFailed", Cause="see Detect"))
-    reason = Execution("FAILED", None, Failure(Error="PolicyError", Cause='{"errorMessage": "no catalog"}'))
-    refused = Execution("FAILED", TableResult(table="ns.t", status="refused", summary="another run maintains it"))
-    assert world.follow(Machine(failed)).summary == "DetectionFailed: see Detect"
-    assert world.follow(Machine(failed, explained=reason)).summary == "PolicyError: no catalog"
-    answer = world.follow(Machine(failed, explained=refused))
-    assert (answer.status, answer.is_well) == ("refused", False)
+    assert world.follow(Machine(failed)) == Answer(status="failed", summary="DetectionFailed: see Detect")
+    held = Execution("FAILED", None, Failure(Error="LeaseHeld", Cause="another run maintains it"))
+    answer = world.follow(Machine(held))
+    assert (answer.status, answer.summary, answer.is_well) == ("refused", "LeaseHeld: another run maintains it", False)
     stopped = world.follow(Machine(Execution("ABORTED")))
     assert (stopped.status, stopped.summary) == ("failed", f"the run ended as ABORTED: {EXECUTION}")
 
@@ -290,11 +284,6 @@ class Stubbed:
         self.stub.add_response("describe_execution", {**DESCRIBED, **answer}, {"executionArn": EXECUTION_ARN})
         return self.machine.describe(EXECUTION_ARN)
 
-    def explained(self, *events: dict[str, Any]) -> Execution | None:
-        shown = [{"timestamp": NOON, "id": number, **event} for number, event in enumerate(events, 1)]
-        self.stub.add_response("get_execution_history", {"events": shown})
-        return self.machine.explain(EXECUTION_ARN)
-
 
 @pytest.fixture
 def stubbed() -> Stubbed:
@@ -330,32 +319,6 @@ def test_an_output_without_table_results_has_no_result(stubbed: Stubbed) -> None
     others = ["[]", "null", '{"tables": {"bucket": "b", "key": "k", "count": 1}}', "x"]
     for output in (*reports, '{"report": {"tables": [{"a": 1}]}}', *others):
         assert stubbed.described(status="SUCCEEDED", output=output) == Execution("SUCCEEDED"), output
-
-
-def test_the_newest_event_with_a_cause_explains_the_failure(stubbed: Stubbed) -> None:
-    cause = json.dumps({"errorMessage": "no such\n catalog", "errorType": "PolicyError"})
-    failed = {
-        "type": "TaskFailed",
-        "taskFailedEventDetails": {
-            "resourceType": "lambda",
-            "resource": "invoke",
-            "error": "PolicyError",
-            "cause": cause,
-        },
-    }
-    exited = {
-        "type": "ChoiceStateExited",
-        "stateExitedEventDetails": {"name": "HowItWent", "output": json.dumps(OUTPUT)},
-    }
-    ended = {"type": "ExecutionFailed", "executionFailedEventDetails": {"error": "DetectionFailed"}}
-    explanation = stubbed.explained(ended, failed)
-    assert explanation is not None
-    assert explanation.failure is not None
-    assert explanation.failure.sentence == "PolicyError: no such catalog"
-    assert stubbed.explained(ended, exited, failed) == Execution("FAILED", RESULT)
-    assert stubbed.explained(ended) is None
-    stubbed.stub.add_client_error("get_execution_history", "AccessDeniedException")
-    assert stubbed.machine.explain(EXECUTION_ARN) is None
 
 
 Call = Callable[[StateMachine], object]

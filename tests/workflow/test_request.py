@@ -120,9 +120,9 @@ def test_a_request_beyond_the_policy_is_answered_at_once_and_dropped(laptop: Lap
     answer = laptop("--operations", "expire_partitions", "--json")
     assert (answer.code, answer.json["status"], answer.json["pass"]) == (1, "failed", None)
     assert answer.json["summary"] == (
-        "RequestRefused: a request for ns.t cannot ask for expire_partitions, which the policy does not have: it does "
-        "no more than the table's policy; to admit that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to "
-        "expire_partitions"
+        "DetectionFailed: detection failed before any table was changed: RequestRefused: a request for ns.t cannot ask "
+        "for expire_partitions, which the policy does not have: it does no more than the table's policy; to admit "
+        "that, the operator sets RequestsMay (ICEKEEPER_REQUESTS_MAY) to expire_partitions"
     )
     assert laptop.pending == ()
 

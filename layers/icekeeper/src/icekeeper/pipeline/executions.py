@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +21,6 @@ RUNNING = frozenset({"RUNNING", "PENDING_REDRIVE"})
 # Step Functions API reference, StartExecution, "Errors".
 _MISSING = frozenset({"ExecutionDoesNotExist", "InvalidArn", "StateMachineDoesNotExist"})
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException"})
-# The history ends with the machine's own states; a child execution has a history of its own.
-_NEWEST_EVENTS = 100
 
 
 def region_of(arn: str) -> str:
@@ -104,19 +102,6 @@ class StateMachine:
             failure = Failure(Error=answer.get("error") or "Unknown", Cause=answer.get("cause") or "")
         return Execution(answer["status"], _result(answer.get("output")), failure)
 
-    def explain(self, execution: str) -> Execution | None:
-        """The result or failure of a failed execution, from its newest events: its description has neither.
-
-        ``None`` when the events have neither, or may not be read (``states:GetExecutionHistory``).
-        """
-        try:
-            answer = self._client.get_execution_history(
-                executionArn=execution, reverseOrder=True, maxResults=_NEWEST_EVENTS, includeExecutionData=True
-            )
-        except AWS_ERRORS:  # that it failed is known; only the reason is not
-            return None
-        return _newest_result(answer["events"])
-
     def is_denied(self, error: MaintenanceError) -> bool:
         """Whether an error of these methods means missing rights or a missing state machine, so that no retry helps."""
         return isinstance(error, PolicyError) or _code(error.__cause__) in _DENIED
@@ -130,20 +115,8 @@ class StateMachine:
         return StorageError(f"AWS Step Functions {described}")
 
 
-def _newest_result(events: Sequence[Mapping[str, Any]]) -> Execution | None:
-    """The table's result, or the failure of the task that ended the execution, searched from the newest event back."""
-    for event in events:
-        result = _result(event.get("stateExitedEventDetails", {}).get("output"))
-        if result is not None:
-            return Execution("FAILED", result)
-        if failed := event.get("taskFailedEventDetails") or event.get("taskTimedOutEventDetails"):
-            failure = Failure(Error=failed.get("error") or "Unknown", Cause=failed.get("cause") or "")
-            return Execution("FAILED", None, failure)
-    return None
-
-
 def _result(output: str | None) -> TableResult | None:
-    """Parse a state's output: the result of the only table of a forced run; ``None`` if the output has no result
+    """Parse a run's output: the result of the only table of a forced run; ``None`` if the output has no result
     yet."""
     try:
         (result,) = json.loads(output or "null")["report"]["tables"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from icekeeper.catalogs.catalog import identity_of
 from icekeeper.engines.local_engine import LocalEngine
-from icekeeper.errors import MaintenanceError, PolicyError, StorageError
+from icekeeper.errors import LeaseHeld, MaintenanceError, PolicyError, StorageError
 from icekeeper.machine.clock import Clock, system_clock
 from icekeeper.maintenance.pass_steps import begin
 from icekeeper.model import TableName
@@ -170,7 +170,7 @@ def follow_pass(
                 continue
             raise StorageError(f"{error}; the run itself continues: {execution}") from error
         if not found.is_running:
-            return _ended(machine, execution, found, state, request)
+            return _ended(execution, found, state, request)
         waiting.notify(_who_maintains(state, request, waiting.clock(), _run_id(execution)))
     return Answer(status="running", summary=f"the run is still running after {waiting.limit}: {execution}")
 
@@ -189,22 +189,19 @@ def await_pass(state: StateStore, request: MaintenanceRequest, waiting: Waiting)
     return Answer(status="requested", summary=f"no run has served the request within {waiting.limit}; it stays filed")
 
 
-def _ended(
-    machine: StateMachine, execution: str, found: Execution, state: StateStore, request: MaintenanceRequest
-) -> Answer:
+def _ended(execution: str, found: Execution, state: StateStore, request: MaintenanceRequest) -> Answer:
     for record in state.history(request.identity, limit=20):
         if record.run_id == _run_id(execution):
             return _recorded(record)
-    explained = found
-    if found.result is None and found.status != "SUCCEEDED":
-        explained = machine.explain(execution) or found
-    if explained.result is not None:
-        return Answer(status=explained.result.status, summary=explained.result.summary)
-    if explained.failure is None and found.status == "SUCCEEDED":
+    if found.result is not None:
+        return Answer(status=found.result.status, summary=found.result.summary)
+    if found.status == "SUCCEEDED":
         return Answer(status="skipped", summary="the run found nothing to do")
-    why = f"the run ended as {found.status}: {execution}" if explained.failure is None else explained.failure.sentence
+    failure = found.failure
+    why = f"the run ended as {found.status}: {execution}" if failure is None else failure.sentence
     stays = f"; the request stays filed, and {NEXT_RUN}" if _is_pending(state, request) else ""
-    return Answer(status="failed", summary=f"{why}{stays}")
+    is_refused = failure is not None and failure.Error == LeaseHeld.__name__
+    return Answer(status="refused" if is_refused else "failed", summary=f"{why}{stays}")
 
 
 def _recorded(record: PassRecord) -> Answer:
