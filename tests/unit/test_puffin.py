@@ -188,15 +188,12 @@ def sketch_of_longs(*values: int) -> ThetaSketch:
     return sketch.sketch()
 
 
-@pytest.mark.parametrize("repeats", [1, 100], ids=["one by one", "in Arrow"])
-def test_hashes_equal_those_of_apache_datasketches(repeats: int) -> None:
-    """Texts have every length from one byte to a dozen blocks; Python finishes few values, Arrow many."""
+def test_hashes_equal_those_of_apache_datasketches() -> None:
+    """Texts have every length from one byte to a dozen blocks."""
     words = pa.array(list(LONGS), pa.int64()).view(pa.uint64())
     assert hash_words(words, 8).to_pylist() == list(LONGS.values())
-    hashes = hash_bytes(pa.array(TEXTS * repeats, pa.binary()).slice(0, None)).to_pylist()
-    for start in range(0, len(hashes), len(TEXTS)):
-        batch = hashes[start : start + len(TEXTS)]
-        assert hashlib.sha256(",".join(map(str, batch)).encode()).hexdigest() == TEXTS_SHA256
+    hashes = hash_bytes(pa.array(TEXTS, pa.binary())).to_pylist()
+    assert hashlib.sha256(",".join(map(str, hashes)).encode()).hexdigest() == TEXTS_SHA256
 
 
 @pytest.mark.parametrize("values", JAVA, ids=len)
