@@ -78,7 +78,7 @@ model: $(STAMP) ## check the models of commit, expiry and sweep, and without eac
 # With the nightly profile they make more tables, send more signals, and also run their tests of several seconds.
 NIGHTLY_TOO := $(addprefix tests/,integration/test_demo.py \
 	integration/test_interrupted_command.py interop/test_java_tables.py interop/test_reader_matrix.py \
-	workflow/test_large_tables.py workflow/test_pipeline.py workflow/test_rights.py workflow/test_smoke.py)
+	workflow/test_pipeline.py workflow/test_rights.py workflow/test_smoke.py)
 
 nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000 histories under fire, planted faults, and what takes minutes
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly $(NIGHTLY_TOO)

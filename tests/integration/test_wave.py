@@ -19,7 +19,6 @@ from icekeeper.engines.spark import SparkEngine
 from icekeeper.errors import LeaseLost, StorageError
 from icekeeper.machine.metering import WorkThreads
 from icekeeper.operation_facts import Stage
-from icekeeper.operations.compaction.land import rounds
 from icekeeper.pipeline import glue_job as wave_module
 from icekeeper.pipeline.control_bucket import ControlBucket, Work
 from icekeeper.pipeline.gather import JOB_STAGES
@@ -28,7 +27,6 @@ from icekeeper.pipeline.run_leases import give_back, held_table
 from icekeeper.pipeline.run_step import run_steps
 from icekeeper.pipeline.wave import driver_need
 from icekeeper.state.claims import CutWork
-from support.maintained_table import ID_AND_PART
 from support.pipeline_deployment import RUN, Pipeline, Wave, files_of, ids_of
 from support.pool_work import pool_of
 from support.state_stores import newest_look
@@ -68,17 +66,11 @@ def is_free(wave: Wave, name: str) -> bool:
         return True
 
 
-def pass_statuses(wave: Wave, **state: Any) -> dict[str, str]:
-    """Report the run and return the status of each table's pass."""
-    wave.pipeline.report(**state)
-    return {name: wave.pipeline.document(item, "pass.json")["status"] for name, item in wave.items.items()}
-
-
 def run_the_other_steps(wave: Wave) -> None:
     """Run the steps after compaction in each pass, and report the run."""
     for item in wave.items.values():
         wave.pipeline.run(item, "expire_snapshots", "remove_orphans", "rewrite_manifests", "clean_staged")
-    pass_statuses(wave)
+    wave.pipeline.report()
 
 
 def is_done(wave: Wave, name: str) -> bool:
@@ -86,15 +78,6 @@ def is_done(wave: Wave, name: str) -> bool:
     seen = newest_look(wave.deployment.state, wave.items[name].identity)
     assert seen is not None
     return seen.is_done
-
-
-def test_each_table_of_a_wave_has_its_own_snapshot_and_outcome(wave: Wave) -> None:
-    """Afterwards its lease is free."""
-    assert wave.run(LocalEngine(1)) == dict.fromkeys(ALL, End.DONE)
-    for name in ALL:
-        assert wave.outcome(name)["summary"] == f"compacted {FILES[name]} files into 1 (across 1 bins)"
-        assert (files_of(wave.pipeline, name), ids_of(wave.pipeline, name)) == (1, ROWS[name])
-        assert is_free(wave, name)
 
 
 def test_fewer_large_tables_run_at_the_same_time_and_small_tables_overtake_them(
@@ -247,16 +230,6 @@ def test_a_table_that_another_run_maintains_is_left_out_and_stays_due(wave: Wave
     assert is_done(wave, "ns.t")
 
 
-def test_a_replaced_table_is_left_to_the_next_run(wave: Wave) -> None:
-    catalog = wave.pipeline.table.pyiceberg
-    catalog.drop_table("ns.u")
-    made = catalog.create_table("ns.u", schema=wave.pipeline.table.new_rows().schema)
-    assert wave.run(LocalEngine(1)) == dict.fromkeys(ALL, End.DONE)
-    left = wave.pipeline.documents(wave.items["ns.u"]).left("compact") or ""
-    assert left == "ns.u was replaced by another table since it was planned"
-    assert made.refresh().current_snapshot() is None
-
-
 class Slow:
     """A clock that starts at 0 and advances by ``step_s`` at each further reading."""
 
@@ -294,39 +267,6 @@ def test_a_table_gets_its_share_of_the_time_and_a_single_table_nearly_all(wave: 
     assert found[alone.tables[0].item.table] == 0.95 * 3200
 
 
-def test_a_table_that_runs_out_of_time_commits_its_finished_groups(
-    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next run does the rest."""
-    made = pipeline.table.pyiceberg.create_table("ns.u", schema=ID_AND_PART)
-    with made.update_spec() as update:
-        update.add_identity("part")
-    for number in range(12):
-        made.append(pipeline.table.new_rows(number, part=f"p{number % 6}"))
-    wave = Wave(pipeline, ())
-    monkeypatch.setattr(rounds, "_SMALL_BYTES", 0)  # so that no groups share a task
-    rows = ids_of(pipeline, "ns.u")
-    now_s = [0.0]
-
-    def pass_time(name: str) -> None:
-        now_s[0] += 3300 if name == "ns.u" else 0
-
-    class Slowly(Meddled):
-        @property
-        def slots(self) -> int:
-            return 1
-
-    work = wave.work()
-    alone = work.model_copy(update={"tables": tuple(item for item in work.tables if item.item.table == "ns.u")})
-    ends = run_work(wave.deployment, alone, Slowly(pass_time), monotonic=lambda: now_s[0])
-    assert list(ends.values()) == [End.DONE]
-    printed = wave.outcome("ns.u")
-    assert printed["status"] == "succeeded"
-    assert "wait for the next run" in printed["summary"]
-    assert ids_of(pipeline, "ns.u") == rows
-    assert files_of(pipeline, "ns.u") == 11
-
-
 def test_a_second_attempt_maintains_only_tables_without_an_outcome(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attempt was killed after the commit of one table, during the next, before the third."""
     done: list[str] = []
@@ -353,21 +293,6 @@ def test_a_second_attempt_maintains_only_tables_without_an_outcome(wave: Wave, m
     assert {name: (files_of(wave.pipeline, name), ids_of(wave.pipeline, name)) for name in ALL} == {
         name: (1, ROWS[name]) for name in ALL
     }
-
-
-def test_a_step_that_a_killed_wave_began_is_reported_as_failed(wave: Wave) -> None:
-    class Killed(BaseException):
-        pass
-
-    def kill(name: str) -> None:
-        raise Killed
-
-    with pytest.raises(Killed):
-        wave.run(Meddled(kill))
-    for item in wave.items.values():
-        give_back(wave.deployment, RUN, item)  # the lease of a killed process expires
-    assert pass_statuses(wave) == dict.fromkeys(ALL, "failed")
-    assert {name: ids_of(wave.pipeline, name) for name in ALL} == ROWS
 
 
 def test_a_table_whose_outcome_cannot_be_stored_is_not_done(wave: Wave, monkeypatch: pytest.MonkeyPatch) -> None:
