@@ -14,14 +14,12 @@ import pytest
 from pyiceberg.catalog import load_catalog
 
 from icekeeper.cli import main
-from icekeeper.policy import Operation
 from support.command import (
     EVERYTHING_IS_OLD,
     LOCAL,
     OPERATION_NAMES,
     PASS,
     Command,
-    arguments_of,
     local_path,
     one_sentence,
     rows,
@@ -138,22 +136,6 @@ def test_a_table_without_a_snapshot_is_skipped(command: Command) -> None:
         ),
         "rewrite_manifests": ("skipped", "no current snapshot"),
     }
-
-
-def test_operations_run_in_canonical_order(command: Command) -> None:
-    command.table()
-    dry = (*PASS, "--dry-run", "--json")
-    for operations in ("rewrite_manifests,compact", "compact,rewrite_manifests", "compact , compact,all"):
-        answer = command(*dry, "--operations", operations)
-        assert answer.code == 0
-        wanted = OPERATION_NAMES if "all" in operations else ["compact", "rewrite_manifests"]
-        assert list(statuses(answer)) == wanted
-    for operation in Operation:
-        answer = command("maintain", "ns.t", *LOCAL, "--dry-run", "--operations", operation.value)
-        assert (answer.code, answer.err) == (0, "")
-    answer = command(*dry, *arguments_of({"snapshot_expiry_enabled": "false"}))
-    assert statuses(answer)["expire_snapshots"] == ("skipped", "snapshot_expiry_enabled is false (this call)")
-    assert [status for status, _ in statuses(answer).values()].count("succeeded") == 3
 
 
 def test_a_dry_run_changes_nothing_and_lists_the_files_of_the_pass(command: Command) -> None:

@@ -47,19 +47,6 @@ def test_a_dry_run_answers_on_the_head_and_in_turn(command: Command) -> None:
 # A dry run plans each operation on the result of the earlier operations, as the pass runs them.
 
 
-def test_the_snapshot_before_compaction_expires_in_the_same_pass(tmp_path: Path) -> None:
-    """Expiry also removes the current snapshot, and the files that compaction replaces."""
-    with maintained_table(tmp_path) as made:
-        made.create()
-        made.fill(3)
-        inputs = made.live_files()
-        would = dry_run(made, "compact,expire_snapshots")
-        expiry = outcome_of(would, Operation.EXPIRE_SNAPSHOTS)
-        assert expiry.summary.startswith("would expire 3 snapshot(s)")
-        assert inputs <= set(expiry.files_planned)
-        assert_agree(would, made.maintain("compact,expire_snapshots"))
-
-
 def test_partitions_that_would_expire_are_not_compacted_first(tmp_path: Path) -> None:
     """The snapshot of the first operation expires in the same pass; its files do not exist yet."""
     with maintained_table(tmp_path) as made:
