@@ -282,9 +282,11 @@ def test_health_counts_and_warns_and_changes_nothing(command: Command) -> None:
 
 def test_wrong_settings_of_a_table_are_a_warning_and_of_the_call_an_error(command: Command) -> None:
     command.table(appends=1, properties={"icekeeper.min_input_files": "few"})
-    answer = command("health", "ns.t", "--json")
-    assert answer.code == 0
-    assert [warning["kind"] for warning in answer.json["warnings"]] == ["wrong_settings"]
+    command.table("ns.misfit", appends=1, properties={"icekeeper.branch": "audit"})
+    for name in ("ns.t", "ns.misfit"):
+        answer = command("health", name, "--json")
+        assert answer.code == 0
+        assert [warning["kind"] for warning in answer.json["warnings"]] == ["wrong_settings"]
     wrong = command("health", "ns.t", "--set", "min_input_files=x")
     assert wrong.code == 2
     assert one_sentence(wrong.err).startswith("policy key min_input_files cannot be")

@@ -292,18 +292,6 @@ def test_a_setting_that_does_not_fit_the_table_is_refused(command: Command) -> N
         assert command.contents() == before
 
 
-def test_health_reports_settings_that_no_longer_fit_and_they_can_be_unset(command: Command) -> None:
-    table = command.table(appends=1, properties={"icekeeper.sort_order": "name", "icekeeper.strategy": "sort"})
-    assert command("policy", "set", "ns.t", "min_input_files=3").code == 0
-    with table.update_schema() as update:
-        update.rename_column("name", "label")
-    (warning,) = command("health", "ns.t", "--json").json["warnings"]
-    assert warning["kind"] == "wrong_settings"
-    assert "sort_order names column 'name'" in warning["message"]
-    assert command("policy", "unset", "ns.t", "strategy", "sort_order").code == 0
-    assert command("health", "ns.t", "--json").json["warnings"] == []
-
-
 def test_a_change_is_reported_with_the_old_and_the_new_value(command: Command) -> None:
     command.table(appends=1)
     source = "table property icekeeper.min_input_files"
@@ -343,32 +331,3 @@ def test_an_amount_with_a_unit_is_refused_with_the_number_to_write(command: Comm
         assert answer.code == 2
         source = f"table property icekeeper.{key}"
         assert one_sentence(answer.err) == f"policy key {key} cannot be '{value}' (from {source}): {sentence}"
-
-
-def test_a_wrong_filter_is_refused_in_one_sentence(command: Command) -> None:
-    """Its syntax is checked with the other settings, its columns with the table."""
-    command.table(appends=1)
-    for where, sentence in (
-        ("id =", " (from this call): something is missing after '='"),
-        ("id > 1 and name = us", " (from this call): name = us compares two columns"),
-        ("lower(name) = 'us'", " (from this call): lower(name) cannot be decided from partitions and column bounds"),
-        (
-            "nam = 'us'",
-            ": the table has no column 'nam' (did you mean 'name'?); write for example "
-            "\"day >= '2026-01-01' and id < 5\"",
-        ),
-    ):
-        answer = command("maintain", "ns.t", "--engine", "local", "--set", f"where={where}")
-        assert (answer.code, one_sentence(answer.err)) == (2, f"policy key where cannot be '{where}'{sentence}")
-
-
-def test_a_table_whose_filter_no_longer_fits_is_reported_and_not_proposed(command: Command) -> None:
-    """Otherwise every pass would refuse it, and every scan would propose it again."""
-    table = command.table(appends=6, properties={"icekeeper.where": "name = 'a'"})
-    assert [item["table"] for item in command("detect", "--json").json["proposals"]] == ["ns.t"]
-    with table.update_schema() as update:
-        update.rename_column("name", "label")
-    document = command("detect", "--json").json
-    assert document["proposals"] == []
-    (skip,) = document["skipped"]
-    assert skip["reason"].startswith("policy key where cannot be 'name = 'a'': the table has no column 'name'")

@@ -57,6 +57,7 @@ def test_operations_are_unique_and_in_canonical_order() -> None:
         ("min_file_size_ratio", "1.01", "input should be less than or equal to 1"),
         ("rewrite_enabled", "yes", "write true or false"),
         ("strategy", "hilbert", "input should be 'auto', 'binpack', 'sort' or 'zorder'"),
+        ("where", "id =", "something is missing after '='"),
         ("operations", "none", "write all, or a comma-separated list of operations"),
         (
             "operations",

@@ -252,6 +252,7 @@ def test_every_kind_of_predicate_selects_partitions(where: str, value: Partition
     [
         ("ts < now() - 1 hour", "'hour' is not expected there"),
         ("ts < now() - 1", "an interval is missing after now()"),
+        ("nam = 'us'", "the table has no column 'nam' (did you mean 'name'?)"),
         ("ts < now() - interval '1 fortnight'", "'INTERVAL '1' FORTNIGHT' is not an interval of second, minute, hour"),
         ("ts < now() - interval '1'", "'INTERVAL '1'' is not an interval of second, minute, hour"),
         (
