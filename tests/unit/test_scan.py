@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from icekeeper.catalogs.catalog import LoadedTable, identity_of
+from icekeeper.catalogs.catalog import LoadedTable
 from icekeeper.detection.assess import assess_table
 from icekeeper.detection.detect import detect
 from icekeeper.detection.list_tables import CatalogSource, FleetTable, round_robin, selects_bucket, selects_table
@@ -284,21 +284,6 @@ def test_a_catalog_that_cannot_be_listed_fails_the_scan(state: CountedState) -> 
 
     with pytest.raises(StorageError, match=r"^C: the catalog cannot be scanned: it does not answer$"):
         detected(Unreachable({}), state)
-
-
-def test_the_command_scans_as_the_pipeline_does(state: CountedState) -> None:
-    """It records lake stats, proposes requested tables first, and skips tables with a running pass."""
-    busy = table(small_files(9, MB))
-    tables = {"ns.a": with_uuid(busy, "ns.a"), "ns.b": with_uuid(busy, "ns.b"), "ns.quiet": table()}
-    catalog = PreparedCatalog(tables)
-    requested, held = (identity_of(catalog, catalog.load(TableName.parse(name))) for name in ("ns.b", "ns.a"))
-    state.requests.file(MaintenanceRequest(identity=requested, requested_ms=1))
-    state.leases.acquire(held.lease_key, "run-7", now_ms=NOW_MS - 1, ttl_ms=1000)
-    report = detected(catalog, state)
-    assert [(found.table, found.reasons[0]) for found in report.proposals] == [("ns.b", "requested by a person")]
-    assert report.skipped[0] == Skip("ns.a", "being maintained by run-7", catalog="C")
-    seen = state.lake_stats.of_catalog(CatalogId("C", catalog.id.warehouse))
-    assert sorted(str(stats.identity.table) for stats in seen) == ["ns.a", "ns.b", "ns.quiet"]
 
 
 def test_an_assessment_joins_policy_memory_pins_and_the_expiry_plan(tmp_path: Path) -> None:
