@@ -165,20 +165,6 @@ def some_stats(identity: TableIdentity = IDENTITY, observed_ms: int = 1_767_225_
     )
 
 
-def test_an_empty_store_returns_no_records(open_store: OpenStore) -> None:
-    store = open_store()
-    assert store.lake_stats.of_table(IDENTITY) is None
-    assert list(store.lake_stats.of_catalog(IDENTITY.catalog)) == []
-    store.lake_stats.forget(IDENTITY)
-    assert store.requests.pending() == ()
-    assert store.requests.claim(a_request(1)) is False
-    assert store.sweeps.of_table(IDENTITY) == {}
-    assert store.findings.of_table(IDENTITY) == {}
-    store.findings.forget(IDENTITY, [GONE.path])
-    glance = store.glance(IDENTITY, now_ms=0)
-    assert (glance.sweeps, glance.findings) == ({}, {})
-
-
 def test_stats_are_kept_until_they_are_replaced_or_forgotten(open_store: OpenStore) -> None:
     """A record replaces all earlier warnings."""
     empty = LakeStats(identity=IDENTITY, observed_ms=7, snapshot_id=None, counters={})
