@@ -36,35 +36,7 @@ from support.maintained_table import NAME, MaintainedTable, assert_agree, dry_ru
 from support.plans import data_file
 from support.scripted_catalog import once
 from support.v3 import commit_files, commit_keys, data_files, delete_positions, lineage
-from support.variants import SHREDDINGS, WRITERS, annotated, append, seen_by_duckdb, stored, variant_table, write
-
-AS_TEXT = [
-    None,
-    None,
-    "{'a': 102, 'b': text 102}",
-    "{'a': {'b': 154.5}, 'c': [103, NULL]}",
-    "{'a': not a number, 'b': NULL}",
-    "[105, mixed, {'a': [true, NULL]}]",
-    "106",
-    "text 107",
-    "{'d': 2024-02-29, 'e': x108, 'f': 1.5, 'i': 7, 'j': -300, 'k': 108, 'm': '12:34:56', "
-    "'n': '2024-02-29 12:34:56.123456', 'o': true, 'p': 1.25, 'q': 2.5, 't': '2024-02-29 12:34:56.789', "
-    "'u': 14356341-f63f-429c-9c33-51d1f5a769af}",
-    "{'a': 109, 'b': more, 'z': {'y': 36.333333333333336}}",
-]
-
-
-@pytest.mark.parametrize(
-    ("how", "writer"), [(s, w) for s in SHREDDINGS for w in WRITERS if (s, w) != ("plain", "duckdb")]
-)
-def test_readers_find_the_same_however_a_writer_stores_variants(how: str, writer: str, tmp_path: Path) -> None:
-    path = tmp_path / "file.parquet"
-    write(path, range(100, 110), "us", how, writer)
-    assert annotated(str(path)) == ({"v"} if writer == "duckdb" else {"v", "s", "l"})
-    with duckdb.connect() as connection:
-        found = connection.execute(f"SELECT v::VARCHAR FROM '{path}' ORDER BY id").fetchall()
-    assert [text for (text,) in found] == AS_TEXT
-
+from support.variants import SHREDDINGS, annotated, append, seen_by_duckdb, stored, variant_table, write
 
 COPYING: dict[str, Any] = {"min_row_group_copy_bytes": "100", "min_input_files": "2"}
 
