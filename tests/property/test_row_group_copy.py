@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from icekeeper.errors import StorageError
 from icekeeper.model import DataFile
-from icekeeper.row_group_copy.copyable import CODECS, CopyTarget
+from icekeeper.row_group_copy.copyable import CODECS
 from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.footer_structs import FileMetaData, NotCopyable
+from icekeeper.row_group_copy.footer_structs import NotCopyable
 from icekeeper.rows.read_task import with_lineage
 from icekeeper.storage.part_plan import LEAST_PART_BYTES, Content, ObjectRange, Part, plan_parts, sent_bytes, size_of
 from support.copied import (
@@ -34,12 +29,10 @@ from support.copied import (
     lineage_target,
     merged,
     mixed_fields,
-    mixed_rows,
     parquet_file,
     plain_file,
     resolved,
     target_of,
-    with_metadata,
 )
 from support.examples import examples
 from support.rewrites import rewritten, rows, struct, written
@@ -158,84 +151,6 @@ def test_large_ranges_are_divided_into_a_limited_number_of_parts() -> None:
     many: list[Content] = [ObjectRange(f"s3://b/{n}", "e", 0, LEAST_PART_BYTES) for n in range(10_001)]
     assert plan_parts(many) is None
     assert plan_parts([]) == ()
-
-
-# Parquet files with random false claims in their footers or random damage to their bytes.
-
-_EDGES = (0, 1, -1, 4, 127, 2**15, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
-
-
-def _numbers_in(value: Any) -> Iterator[tuple[Any, str]]:
-    """Every field of a footer that may hold a number, as an object and the name of the field."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _numbers_in(item)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            held = getattr(value, field.name)
-            if "int" in str(field.type) and not isinstance(held, list):
-                yield value, field.name
-            else:
-                yield from _numbers_in(held)
-
-
-def with_false_numbers(path: Path, chance: random.Random) -> None:
-    """Change one or two numbers of the footer to a limit, a neighbour, another number of the footer, or nothing."""
-
-    def change(metadata: FileMetaData) -> None:
-        places = list(_numbers_in(metadata))
-        for _ in range(chance.choice((1, 1, 2))):
-            holder, name = chance.choice(places)
-            other, other_name = chance.choice(places)
-            old = getattr(holder, name)
-            choices = [*_EDGES, getattr(other, other_name), None]
-            near = [] if old is None else [old + step for step in (-1, 1, 8, -8)]
-            setattr(holder, name, chance.choice([chance.choice(choices), chance.choice(near or choices)]))
-
-    try:
-        with_metadata(path, change)
-    except Exception:  # the field cannot hold this number, so no such file exists
-        with_false_numbers(path, chance)
-
-
-def scrambled(path: Path, chance: random.Random) -> None:
-    """Change, repeat or leave out some bytes, anywhere or in the footer."""
-    data = bytearray(path.read_bytes())
-    length = int.from_bytes(data[-8:-4], "little")
-    for _ in range(chance.choice((1, 1, 3))):
-        at = chance.randrange(len(data)) if chance.random() < 0.4 else len(data) - 8 - chance.randrange(length)
-        width = chance.choice((1, 1, 4))
-        what = chance.random()
-        if what < 0.6:
-            data[at] = chance.randrange(256)
-        elif what < 0.8:
-            del data[at : at + width]
-        else:
-            data[at:at] = data[at : at + width]
-    if chance.random() < 0.5:
-        data[-8:-4] = (length + chance.choice((-1, 0, 1))).to_bytes(4, "little")
-    path.write_bytes(data)
-
-
-def cut(path: Path, chance: random.Random) -> None:
-    """Leave out the beginning, the end, or a piece in the middle."""
-    data = path.read_bytes()
-    start = chance.randrange(len(data))
-    end = chance.randrange(start, len(data))
-    path.write_bytes(chance.choice((data[:start], data[start:], data[:start] + data[end:])))
-
-
-CHANGES: tuple[Callable[[Path, random.Random], None], ...] = (with_false_numbers, with_false_numbers, scrambled, cut)
-
-
-def rows_of(path: Path) -> pa.Table | None:
-    """The table that Arrow reads, or ``None`` if it fails."""
-    try:
-        table = pq.read_table(path)
-        table.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError, MemoryError):
-        return None
-    return table
 
 
 # A copy of any row groups of any files has the rows, row ids and last-updated sequence numbers of the inputs, and the
@@ -371,78 +286,3 @@ def test_metrics_of_a_part_are_those_of_a_rewrite_of_its_rows(
             rewrite = written(rewritten(schema, [kept], Path(name), table_properties=properties))
             assert [getattr(made, metric) for metric in METRICS] == [getattr(rewrite, metric) for metric in METRICS]
             assert (made.column_sizes or {}).keys() == (rewrite.column_sizes or {}).keys()
-
-
-# A file with false claims is refused in a sentence, or its copy has the rows that Arrow reads from the file.
-
-
-@cache
-def original(kind: str) -> bytes:
-    """A file of forty rows of this kind; pages are short, so that changed bytes often hit headers and indexes."""
-    options: dict[str, dict[str, Any]] = {
-        "Bloom filters": {"bloom_filter_options": {"text": {"ndv": 20, "fpp": 0.1}}},
-        "pages of version 2": {"data_page_version": "2.0", "use_dictionary": False},
-        "one row group": {"row_group_size": 1000, "write_page_index": False},
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "in.parquet"
-        if kind in ("stored ids", "null ids"):
-            values = [None if kind == "null ids" and n % 6 == 0 else 700 + n for n in range(40)]
-            lineage_file(path, 0, (values, values))
-        else:
-            parquet_file(path, mixed_rows(0, 40), **options.get(kind, {}))
-        return path.read_bytes()
-
-
-KINDS = ("page index", "Bloom filters", "pages of version 2", "one row group", "stored ids", "null ids")
-
-
-def _outcome(inputs: list[Input], to: Path, target: CopyTarget) -> DataFile | NotCopyable | str | None:
-    """The copy of the inputs, the refusal, or the message of an error."""
-    try:
-        return merged(inputs, to, target)
-    except (StorageError, ValueError) as error:
-        return str(error)
-
-
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    kind=st.sampled_from(KINDS),
-    change=st.sampled_from(CHANGES),
-    keeps_ids=st.booleans(),
-    only=st.sampled_from([None, None, [0], [1]]),
-    seed=st.integers(0, 2**48),
-)
-def test_a_false_claim_is_refused_or_harmless(
-    kind: str, change: Callable[[Path, random.Random], None], keeps_ids: bool, only: list[int] | None, seed: int
-) -> None:
-    has_ids = kind.endswith("ids")
-    target = lineage_target() if keeps_ids or has_ids else target_of()
-    with tempfile.TemporaryDirectory() as name:
-        path, good, to = (Path(name) / f"{file}.parquet" for file in ("in", "good", "copy"))
-        path.write_bytes(original(kind))
-        good.write_bytes(original("page index"))
-        change(path, random.Random(seed))
-        whole = Input(entry_of(good, first_row_id=100), 3)
-        entry = entry_of(good, file_path=str(path), file_size_in_bytes=path.stat().st_size, first_row_id=5000)
-        inputs = [whole, Input(entry, 9, only), whole]
-        made = _outcome(inputs, to, target)
-        if isinstance(made, str):
-            # The row group has lost its rows, pages are damaged, or only decoding disproves the claim about row ids.
-            assert "row group" in made or rows_of(path) is None
-            return
-        if not isinstance(made, DataFile):
-            assert not to.exists()
-            assert "\n" not in str(made)
-            assert str(made).startswith(f"{path} ")
-            return
-        # If Arrow cannot read the input because its pages are damaged, it cannot read the copy either.
-        copy, read = rows_of(to), rows_of(path)
-        assert (read is None) <= (only is not None or copy is None)
-        if read is not None and copy is not None:
-            assert copy.num_rows == made.record_count
-            try:
-                wanted = [row for source in inputs for row in resolved(source)]
-            except (OverflowError, ValueError):  # a damaged date or time outside of Python's range
-                return
-            assert copy.equals(pa.Table.from_pylist(wanted, schema=copy.schema))

@@ -233,7 +233,9 @@ def _changed_tree(part: bytes, chance: random.Random) -> bytes | None:
 def _places(node: Any) -> Iterator[tuple[Any, Any]]:
     """Every value below a node, as its parent and key."""
     if is_dataclass(node):
-        pairs: list[tuple[Any, Any]] = [(field.name, getattr(node, field.name)) for field in fields(node)]
+        held = ((field, getattr(node, field.name)) for field in fields(node))
+        # Of the missing values, only numbers can be added.
+        pairs: list[tuple[Any, Any]] = [(f.name, old) for f, old in held if old is not None or "int" in str(f.type)]
     elif isinstance(node, dict):
         pairs = list(node.items())
     else:
@@ -253,10 +255,13 @@ def _change(tree: Any, chance: random.Random) -> None:
 
 
 def _change_value(parent: Any, key: Any, chance: random.Random, places: Sequence[tuple[Any, Any]]) -> None:
-    value = getattr(parent, key) if is_dataclass(parent) else parent[key]
+    value = _held(parent, key)
     way = chance.choice(("odd", "near", "near", "elsewhere", "gone", "twice"))
     if is_dataclass(parent):
-        setattr(parent, key, _near(value, chance) if way != "gone" else None)
+        numbers = [held for place in places if isinstance(held := _held(*place), int)]
+        other = chance.choice(numbers if way == "elsewhere" else _NUMBERS)
+        is_other = value is None or (way in ("odd", "elsewhere") and isinstance(value, int))
+        setattr(parent, key, None if way == "gone" else other if is_other else _near(value, chance))
     elif way == "gone":
         del parent[key]
     elif way == "twice" and isinstance(parent, list):
@@ -267,6 +272,10 @@ def _change_value(parent: Any, key: Any, chance: random.Random, places: Sequence
         parent[key] = json.loads(json.dumps(other[there]))
     else:
         parent[key] = _near(value, chance) if way == "near" else json.loads(json.dumps(chance.choice(_ODD)))
+
+
+def _held(parent: Any, key: Any) -> Any:
+    return getattr(parent, key) if is_dataclass(parent) else parent[key]
 
 
 def _near(value: Any, chance: random.Random) -> Any:

@@ -181,7 +181,7 @@ def _changed_byte(seed: int) -> Callable[[bytes, int], bytes]:
 
     def change(data: bytes, most: int) -> bytes:
         at, value = seed * 7919 % (len(data) + 1), seed * 31 % 256
-        return data[:at] + bytes([value]) + data[at + seed % 3 :]
+        return data[:at] if seed % 11 == 10 else data[:at] + bytes([value]) + data[at + seed % 3 :]
 
     return change
 

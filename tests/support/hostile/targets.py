@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import io
 import json
+import random
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -22,21 +23,30 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 from pyroaring import BitMap64
 
-from icekeeper.errors import FileUnreadable, MaintenanceError, MetadataUnreadable
+from icekeeper.errors import FileUnreadable, MaintenanceError, MetadataUnreadable, StorageError
 from icekeeper.metadata.document_files import parse_document
 from icekeeper.metadata.manifest_read import decode_manifest, decode_manifest_list
 from icekeeper.model import DataFile, FileContent, ManifestFile
 from icekeeper.operations.orphans.inventory import InventoryFiles
 from icekeeper.policy.policy_file import parse_policy_file
-from icekeeper.row_group_copy.footer import read_footer
-from icekeeper.row_group_copy.footer_structs import CannotCopy
-from icekeeper.row_group_copy.merge_files import copyable_file, merge_files
+from icekeeper.row_group_copy.footer_structs import CannotCopy, NotCopyable
+from icekeeper.row_group_copy.merge_files import copyable_file
 from icekeeper.rows.apply_deletes import position_rows
 from icekeeper.rows.arrow_schema import arrow_schema
 from icekeeper.rows.file_rows import projected_rows
 from icekeeper.rows.read import Tally, read_rows
 from icekeeper.rows.read_task import DeleteFile, InputFile, ReadableFile, ReadTask
-from support.copied import entry_of, mixed_rows, parquet_file, target_of
+from support.copied import (
+    Input,
+    entry_of,
+    lineage_file,
+    lineage_target,
+    merged,
+    mixed_rows,
+    parquet_file,
+    resolved,
+    target_of,
+)
 from support.deletes import commit_deletes, create_by_region, position_delete
 from support.hostile.avro import gzipped, uncompressed
 from support.hostile.metadata_targets import (
@@ -229,43 +239,73 @@ def equality_deletes(folder: Path) -> Target:
 
 
 def parquet_footer(folder: Path) -> Target:
-    """The copy of a file's row groups has the rows that a reader finds in the file."""
-    path, copy = folder / "f.parquet", folder / "copy.parquet"
-    table, target = mixed_rows(0, 40), target_of(mode="none")
-    seeds = [
-        parquet_file(folder / "seed.parquet", table, **options).read_bytes()
-        for options in ({}, {"write_page_index": True}, {"write_page_checksum": True})
-    ]
+    """A copy of the file between two sound files has the rows that a reader finds in them, or the file is refused.
+
+    Pages are short, so that changed bytes often hit headers and indexes.
+    """
+    path, beside, copy = (folder / f"{name}.parquet" for name in ("f", "beside", "copy"))
+    whole = Input(entry_of(parquet_file(beside, mixed_rows(0, 40)), first_row_id=100), 3)
+    options: Sequence[Mapping[str, Any]] = (
+        {},
+        {"write_page_checksum": True},
+        {"bloom_filter_options": {"text": {"ndv": 20, "fpp": 0.1}}},
+        {"data_page_version": "2.0", "use_dictionary": False},
+        {"row_group_size": 1000, "write_page_index": False},
+    )
+    seeds = [parquet_file(path, mixed_rows(0, 40), **more).read_bytes() for more in options]
+    for nulls in (range(0), range(0, 40, 6)):
+        ids = [None if n in nulls else 700 + n for n in range(40)]
+        lineage_file(path, 0, (ids, ids))
+        seeds.append(path.read_bytes())
 
     def read(data: bytes) -> None:
         path.write_bytes(data)
-        read_footer(str(path), STORAGE).metadata()
-        entry = DataFile(
-            content=FileContent.DATA,
-            file_path=str(path),
-            file_format="PARQUET",
-            partition=(),
-            record_count=40,
-            file_size_in_bytes=len(data),
-        )
-        file = copyable_file(entry, target, STORAGE, 1)
-        if hasattr(file, "reason"):
-            return
-        made: Any = merge_files([(entry, file)], str(copy), target, STORAGE)
-        if made is None or hasattr(made, "reason"):
-            return
-        assert made.record_count == entry_of(copy).record_count
-        assert _rows(copy) == _rows(path), "a copy has other rows"
+        copy.unlink(missing_ok=True)
+        chance = random.Random(data)  # the bytes alone repeat a failure
+        target = lineage_target() if b"_row_id" in data or chance.random() < 0.5 else target_of()
+        entry = entry_of(beside, file_path=str(path), file_size_in_bytes=len(data), first_row_id=5000)
+        file = copyable_file(entry, target, STORAGE, 9)
+        groups = [] if isinstance(file, NotCopyable) else [group.number for group in file.groups]
+        inputs = [whole, Input(entry, 9, chance.choice([None, None, groups[:1], groups[1:]])), whole]
+        try:
+            made = merged(inputs, copy, target)
+        except StorageError as error:
+            # Pages are damaged, or only decoding disproves the claim about row ids.
+            if "row group" not in str(error) and _rows(path) is not None:
+                raise AssertionError("a file that Arrow can read fails the copy") from error
+            raise
+        if not isinstance(made, DataFile):
+            assert not copy.exists()
+            assert str(made).startswith(f"{path} ")
+            raise CannotCopy(str(made))
+        _assert_copied(inputs, made)
 
     return Target(seeds, read, (MaintenanceError, CannotCopy))
 
 
-def _rows(path: Path) -> pa.Table | None:
-    """The rows of a file; ``None`` if Arrow cannot decode them; pages without a checksum are copied unchanged."""
+def _assert_copied(inputs: Sequence[Input], made: DataFile) -> None:
+    """Arrow reads the same rows from the copy; pages that it cannot decode are copied unchanged."""
+    changed, copy = inputs[1], _rows(Path(made.file_path))
+    if _rows(Path(changed.entry.file_path)) is None:
+        assert copy is None or changed.only is not None
+        return
+    assert copy is not None, "the copy cannot be read"
+    assert copy.num_rows == made.record_count
     try:
-        return pq.read_table(path)
-    except (pa.ArrowException, OSError):
+        found = [row for source in inputs for row in resolved(source)]
+    except (OverflowError, ValueError):  # a damaged date or time outside of Python's range
+        return
+    assert copy.equals(pa.Table.from_pylist(found, schema=copy.schema)), "a copy has other rows"
+
+
+def _rows(path: Path) -> pa.Table | None:
+    """The rows of a file; ``None`` if Arrow cannot decode them."""
+    try:
+        table = pq.read_table(path, page_checksum_verification=True)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError, MemoryError):
         return None
+    return table
 
 
 # Files of users: inventories of a bucket, and the policy.
