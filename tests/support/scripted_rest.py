@@ -43,11 +43,6 @@ class ScriptedRest:
     inner: Catalog
     url: str = ""
     scripts: list[CommitScript] = field(default_factory=list)
-    broken_loads: int = 0
-    """The number of loads after a commit that are answered with 503."""
-    lagging_loads: int = 0
-    """The number of loads after a commit that return the table before the first commit, as a lagging replica does."""
-    before: bytes | None = None
     requests: list[str] = field(default_factory=list)
     """``GET tables/t`` and ``POST tables/t`` in the order of arrival."""
     seen_headers: list[Mapping[str, str]] = field(default_factory=list)
@@ -67,22 +62,14 @@ class ScriptedRest:
         self.requests.append(f"{method} tables/{name}")
         table = TableName((namespace,), name)
         try:
-            return self._load(table) if method == "GET" else self._commit(table, json.loads(body))
+            if method == "GET":
+                return 200, {}, _as_table(self.inner.load(table))
+            return self._commit(table, json.loads(body))
         except PolicyError as error:
             return 404, {}, json.dumps(error_document(404, "NoSuchTableException", str(error))).encode()
 
-    def _load(self, table: TableName) -> tuple[int, Mapping[str, str], bytes]:
-        if self.broken_loads and any(request.startswith("POST") for request in self.requests):
-            self.broken_loads -= 1
-            return 503, {}, b"out of order"
-        if self.lagging_loads and self.before is not None:
-            self.lagging_loads -= 1
-            return 200, {}, self.before
-        return 200, {}, _as_table(self.inner.load(table))
-
     def _commit(self, table: TableName, given: Mapping[str, Any]) -> tuple[int, Mapping[str, str], bytes]:
         script = self.scripts.pop(0) if self.scripts else CommitScript()
-        self.before = self.before or _as_table(self.inner.load(table))
         if script.acts:
             requirements: Sequence[Mapping[str, Any]] = given["requirements"]
             try:
