@@ -15,12 +15,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
 from icekeeper.catalogs.catalog import LoadedTable, missing_table
-from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
-from icekeeper.deletion.table_claims import exclude_entry, forget_claims
-from icekeeper.errors import PartlyListed, PolicyError
+from icekeeper.deletion.table_claims import exclude_entry
+from icekeeper.errors import PolicyError
 from icekeeper.machine.clock import HOUR_MS
 from icekeeper.metadata.table_reader import TableReader
 from icekeeper.model import CatalogId, ManifestFile, TableName
+from icekeeper.policy import Operation
 from icekeeper.report.outcome import OperationOutcome, Status
 from icekeeper.state.claims import TableClaims
 from icekeeper.state.open import open_state
@@ -143,17 +143,15 @@ def test_a_missing_table_counts_as_gone_after_eight_days(
 class Denied:
     """A table, and a guest with its files, which a look has seen and which the catalog later denies."""
 
-    def __init__(self, catalog: SqlCatalog, folder: Path, monkeypatch: pytest.MonkeyPatch, *, is_seen: bool) -> None:
+    def __init__(self, catalog: SqlCatalog, folder: Path) -> None:
         self.owner = new_table(catalog, folder, appends=3)
         self.guest = catalog.create_table(GUEST, schema=ID_AND_PART)
         self.guest.add_files(files_of(self.owner.table))
         self.taken = [Path(normalise(path)) for path in files_of(self.owner.table)]
         self.rows = ids(self.guest)
-        if is_seen:
-            maintain(self.owner, catalog, GUEST, operations="compact", min_input_files="9")
+        maintain(self.owner, catalog, GUEST, operations="compact", min_input_files="9")
         self.owner.table.overwrite(self.owner.new_rows(1))
-        self._catalog, self._patch = catalog, monkeypatch
-        self._real = OurSqlCatalog.load, OurSqlCatalog.list_tables
+        self._catalog = catalog
 
     def drop(self) -> None:
         self._catalog.drop_table(GUEST)
@@ -161,25 +159,7 @@ class Denied:
     def restore(self) -> None:
         self.guest = self._catalog.register_table(GUEST, self.guest.metadata_location)
 
-    def deny(self, *answers: bool | None) -> None:
-        """Deny loads of the guest; the answers state whether listings show it (``None``: partial); the last repeats."""
-        (load, listed), left = self._real, [*answers]
-
-        def loads(catalog: OurSqlCatalog, name: TableName) -> LoadedTable:
-            if str(name) == GUEST:
-                raise missing_table(catalog, name)
-            return load(catalog, name)
-
-        def lists(catalog: OurSqlCatalog) -> Iterator[TableName]:
-            answer = left.pop(0) if len(left) > 1 else left[0]
-            yield from (item for item in listed(catalog) if answer or str(item) != GUEST)
-            if answer is None:
-                raise PartlyListed("some are hidden")
-
-        self._patch.setattr(OurSqlCatalog, "load", loads)
-        self._patch.setattr(OurSqlCatalog, "list_tables", lists)
-
-    def sweep(self, days: float = 0) -> dict[str, OperationOutcome]:
+    def sweep(self, days: float) -> dict[str, OperationOutcome]:
         """Run a pass ``days`` later, with an orphan beside the table's data."""
         self.orphan = Path(self.owner.plant("elsewhere/orphan.parquet"))
         self.owner.late_ms = int(days * DAY_MS)
@@ -195,13 +175,9 @@ class Denied:
         return self.taken[0].exists()
 
 
-@pytest.fixture
-def denied(local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Denied:
-    return Denied(local_catalog, tmp_path, monkeypatch, is_seen=True)
-
-
-def test_files_of_a_missing_table_are_kept_for_eight_days(denied: Denied) -> None:
+def test_files_of_a_missing_table_are_kept_for_eight_days(local_catalog: SqlCatalog, tmp_path: Path) -> None:
     """Eight days count from the first denial, not from the last look, and restart after the table was undropped."""
+    denied = Denied(local_catalog, tmp_path)
     denied.sweep(0)
     denied.drop()
     for days in (30, 35, 37.9):
@@ -222,44 +198,24 @@ def test_files_of_a_missing_table_are_kept_for_eight_days(denied: Denied) -> Non
     assert not denied.is_whole
 
 
-def test_a_possibly_listed_table_is_not_gone_until_a_person_forgets_it(denied: Denied) -> None:
-    """The eight days restart if the table is listed again."""
-    for answer, start in ((True, 0), (None, 20)):
-        denied.deny(answer)
-        for days in (0, 9, 18):
-            denied.sweep(start + days)
-            assert denied.is_whole, (answer, days)
-    for shown, now in ((False, 40), (True, 45), (False, 49), (False, 49.1)):
-        denied.deny(shown)
-        denied.sweep(now)
-    assert denied.is_whole
-    handle = denied.owner.handle
-    here = handle.catalog
-    forget_claims(handle, here.id.name, TableName.parse(GUEST), here.id.warehouse, lambda recorded: here)
-    denied.sweep(49.1)
-    assert not denied.is_whole
-
-
-def test_a_listed_table_without_a_look_stops_its_bucket(
-    local_catalog: SqlCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_entry_that_its_catalog_denies_stops_deletions_until_it_is_excluded(
+    four_appends: MaintainedTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its needs are unknown (rule: never-seen-tables-stop-their-bucket)."""
-    denied = Denied(local_catalog, tmp_path, monkeypatch, is_seen=False)
-    for shown in ((True,), (True, None)):
-        denied.deny(*shown)
-        outcomes = denied.sweep(20)
-        assert {outcome.status for outcome in outcomes.values()} == {Status.REFUSED}
-        assert f"claims exclude {GUEST}" in str(outcomes["remove_orphans"].reason)
-        assert [denied.is_whole, denied.orphan.exists()] == [True, True]
-    denied.deny(True, False)  # a temporary table, which the next listing lacks
-    assert {outcome.status for outcome in denied.sweep().values()} == {Status.SUCCEEDED}
-    assert not denied.orphan.exists()
-    denied.deny(True)
-    assert denied.sweep()["remove_orphans"].status is Status.REFUSED
-    exclude_entry(denied.owner.catalog, TableName.parse(GUEST), denied.owner.state)
-    assert denied.sweep()["remove_orphans"].status is Status.SUCCEEDED
+    """Only a listed entry can be excluded (rule: never-seen-tables-stop-their-bucket)."""
+    owner, load = four_appends, four_appends.catalog.load
+    owner.pyiceberg.create_table(GUEST, schema=ID_AND_PART)
+
+    def loads(table: TableName) -> LoadedTable:
+        if str(table) == GUEST:
+            raise missing_table(owner.catalog, table)
+        return load(table)
+
+    monkeypatch.setattr(owner.catalog, "load", loads)
+    assert owner.run(Operation.EXPIRE_SNAPSHOTS).status is Status.REFUSED
+    exclude_entry(owner.catalog, TableName.parse(GUEST), owner.state)
+    assert owner.run(Operation.EXPIRE_SNAPSHOTS).status is Status.SUCCEEDED
     with pytest.raises(PolicyError, match=r"there is no table ns\.none"):
-        exclude_entry(denied.owner.catalog, TableName.parse("ns.none"), denied.owner.state)
+        exclude_entry(owner.catalog, TableName.parse("ns.none"), owner.state)
 
 
 @pytest.mark.parametrize("was_known", [False, True])
@@ -383,8 +339,8 @@ def test_the_list_shows_the_records_of_an_unreadable_table(command: Command) -> 
     assert [(item["catalog"], item["table"]) for item in listed["claims"]] == [("gone", "ns.guest")]
 
 
-def test_an_existing_table_is_not_forgotten(command: Command) -> None:
-    """Otherwise it would lose files that it needs."""
+def test_a_table_is_forgotten_only_once_its_catalog_denies_it(command: Command) -> None:
+    """Until then, it would lose files that it needs; a person need not wait eight days."""
     location = command.table(appends=1).location()
     table = command.table("ns.guest", appends=1)
     guest = TableClaims(
@@ -395,7 +351,11 @@ def test_an_existing_table_is_not_forgotten(command: Command) -> None:
         folders=frozenset((normalise(location),)),
     )
     open_state(os.environ).claims.record(guest)
-    answer = command("claims", "forget", "ns.t", "--by-catalog", CATALOG, "--by-table", "ns.guest")
+    forget = ("claims", "forget", "ns.t", "--by-catalog", CATALOG, "--by-table", "ns.guest")
+    answer = command(*forget)
     assert answer.code == 1
     assert "still exists" in one_sentence(answer.err)
     assert is_recorded(guest)
+    command.catalog.drop_table("ns.guest")
+    assert command(*forget).code == 0
+    assert not is_recorded(guest)
