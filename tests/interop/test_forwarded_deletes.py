@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,8 @@ REGIONS = ("eu", "us")
 class Deleting:
     """A table by Iceberg-Java with three files of ten rows in each region, from which Java deletes rows."""
 
-    def __init__(self, java_tables: JavaTables, folder: Path, version: int) -> None:
+    def __init__(self, java_tables: JavaTables, folder: Path, version: int = 2) -> None:
         self.java = java_tables.create(ID_AND_REGION, BY_REGION, {"format-version": str(version)}, folder / "table")
-        self.version = version
         self.live: set[int] = set()
         for number in range(6):
             region, first = REGIONS[number % 2], 100 * number
@@ -48,22 +47,21 @@ class Deleting:
                 found |= {row: (path, position, str(region)) for position, row in enumerate(ids)}
         return found
 
-    def deletes(self, *ids: int) -> list[Any]:
-        """Java's delete files for these rows, one for each data file."""
-        places, made = self.places(), []
-        for path, region in {places[i][::2] for i in ids}:
-            positions = sorted(places[i][1] for i in ids if places[i][0] == path)
-            made.append(self.java.position_deletes({path: positions}, 0, (region,), "parquet"))
-        return made
+    def delete_of(self, row: int) -> Any:
+        """Java's delete file for this row."""
+        path, position, region = self.places()[row]
+        return self.java.position_deletes({path: [position]}, 0, (region,), "parquet")
 
-    def delete(self, *ids: int) -> None:
-        if self.version == 2:
-            self.java.row_delta(deletes=self.deletes(*ids))
-        else:
-            places = self.places()
-            paths = {places[i][0] for i in ids}
-            self.java.delete_by_vectors({p: sorted(places[i][1] for i in ids if places[i][0] == p) for p in paths})
-        self.live -= set(ids)
+    def delete(self, row: int) -> None:
+        self.java.row_delta(deletes=[self.delete_of(row)])
+        self.live.remove(row)
+
+    def delete_by_vectors(self, *rows: int) -> None:
+        places, found = self.places(), defaultdict[str, list[int]](list)
+        for path, position, _ in sorted(places[row] for row in rows):
+            found[path].append(position)
+        self.java.delete_by_vectors(found)
+        self.live -= set(rows)
 
     def readers(self, duckdb: DuckDB) -> list[Counter[int]]:
         location = self.table.metadata_location
@@ -71,25 +69,17 @@ class Deleting:
         return [own, *(Counter(r["id"] for r in read(location)) for read in (duckdb.rows, pyiceberg_rows))]
 
 
-@pytest.mark.parametrize("order", [{}, {"strategy": "sort", "sort_order": "id desc"}], ids=["in_order", "sorted"])
-@pytest.mark.parametrize("version", [2, 3])
-def test_readers_find_the_rows_that_java_did_not_delete(
-    java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, version: int, order: dict[str, str]
-) -> None:
-    table = Deleting(java_tables, tmp_path, version)
-    table.delete(1, 101, 405)
-    lineage = {row["1"]: row for row in table.java.rows(lineage=True)} if version == 3 else {}
-    table.table.engine.during = once(lambda: table.delete(0, 2, 209, 300))
-    outcome = table.table.run(Operation.COMPACT, **order)
-    assert outcome.metrics["compact.bins_dropped"] == 0
-    assert outcome.metrics["compact.rows_forwarded"] == 4
+def test_java_reads_forwarded_vectors_and_adds_to_them(java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path) -> None:
+    table = Deleting(java_tables, tmp_path, 3)
+    table.delete_by_vectors(1, 101, 405)
+    lineage = {row["1"]: row for row in table.java.rows(lineage=True)}
+    table.table.engine.during = once(lambda: table.delete_by_vectors(0, 2, 409, 500))
+    outcome = table.table.run(Operation.COMPACT, strategy="sort", sort_order="id desc")
+    assert (outcome.metrics["compact.bins_dropped"], outcome.metrics["compact.rows_forwarded"]) == (0, 4)
+    table.delete_by_vectors(3, 200)
     assert table.readers(duckdb) == [Counter(table.live)] * 3
-    if version == 3:
-        after = {row["1"]: row for row in table.java.rows(lineage=True)}
-        assert after == {i: row for i, row in lineage.items() if i in table.live}
-    # Java continues: its deletes from the outputs are merged with the forwarded deletes.
-    table.delete(3, 400)
-    assert table.readers(duckdb) == [Counter(table.live)] * 3
+    after = {row["1"]: row for row in table.java.rows(lineage=True)}
+    assert after == {i: row for i, row in lineage.items() if i in table.live}
     table.table.assert_sound()
 
 
@@ -97,8 +87,8 @@ def test_java_refuses_a_delete_of_a_file_rewritten_in_between(
     java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path
 ) -> None:
     """Java's writer validates that the data file still exists; without this check its delete would be lost."""
-    table = Deleting(java_tables, tmp_path, 2)
-    start, (delete,) = table.java.snapshot_id, table.deletes(7)
+    table = Deleting(java_tables, tmp_path)
+    start, delete = table.java.snapshot_id, table.delete_of(7)
     path = table.places()[7][0]
     table.table.engine.during = once(lambda: table.delete(0))
     assert table.table.run(Operation.COMPACT).status is Status.SUCCEEDED
@@ -111,30 +101,12 @@ def test_java_refuses_a_delete_of_a_file_rewritten_in_between(
 # Equality deletes that become positions.
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_readers_find_the_same_rows_once_keys_become_positions(
-    java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, version: int
-) -> None:
-    table = Deleting(java_tables, tmp_path, version)
-    table.delete(1)
-    for row_id, region in ((0, "eu"), (105, "us"), (205, "eu")):
-        delete = table.java.equality_deletes([{"1": row_id}], [1], 0, (region,), "parquet")
-        table.java.row_delta(deletes=[delete])
-        table.live.discard(row_id)
-    assert Counter(row["1"] for row in table.java.rows()) == Counter(table.live)
-    outcome = table.table.run(Operation.REWRITE_POSITION_DELETES, convert_equality_deletes="true")
-    assert outcome.metrics["rewrite_position_deletes.equality_files_converted"] == 3
-    assert "EQUALITY_DELETES" not in table.table.live_deletes()
-    assert table.readers(duckdb) == [Counter(table.live)] * 3
-    table.table.assert_sound()
-
-
 @pytest.mark.parametrize("order", ["conversion_first", "rewrite_first"])
 def test_a_concurrent_rewrite_by_java_restores_no_row(
     java_tables: JavaTables, duckdb: DuckDB, tmp_path: Path, order: str
 ) -> None:
     """Java's rewrite begins before the equality delete, so its output holds the row."""
-    table = Deleting(java_tables, tmp_path, 2)
+    table = Deleting(java_tables, tmp_path)
     java, (path, _, region) = table.java, table.places()[0]
     start, number = java.snapshot_id, java.sequence_number
     found = java.table.newScan().planFiles().iterator()
