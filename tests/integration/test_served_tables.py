@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import ServerError
 from pyiceberg.table import Table
 
-from icekeeper.catalogs.rest import RestCatalog
 from icekeeper.catalogs.sql import SqlCatalog as OurSqlCatalog
 from icekeeper.deletion.other_tables import know_every_table
 from icekeeper.engines.local_engine import LocalEngine
@@ -26,8 +24,7 @@ from icekeeper.storage.allowed_locations import ALLOWED_PREFIXES
 from icekeeper.storage.paths import normalise
 from support.command import CATALOG, EVERYTHING_IS_OLD, Command, local_path
 from support.maintained_table import ID_AND_PART, MaintainedTable, new_table
-from support.scripted_rest import scripted_rest
-from support.served import age_everything, files_of, grow_old_in_history, ids, maintain, open_ours, second_catalog
+from support.served import age_everything, files_of, grow_old_in_history, ids, maintain, second_catalog
 from support.table_functions import Functions
 from support.tables import new_document
 
@@ -394,38 +391,6 @@ def test_a_deployment_counts_catalogs_without_tables(functions: Functions, monke
         "catalog local lists no tables; if it has any, the right to list them is missing, such as an AWS Lake "
         "Formation grant"
     ]
-
-
-@pytest.mark.parametrize("deep", [False, True])
-def test_a_rest_server_that_fails_for_a_namespace_lists_the_others(
-    local_catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch, *, deep: bool
-) -> None:
-    """A single namespace of a tenant must not stop all maintenance of the catalog."""
-    with scripted_rest(open_ours(local_catalog)) as server:
-        catalog = server.open()
-        assert isinstance(catalog, RestCatalog)
-
-        def tables(namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
-            if namespace == ("tenant",):
-                raise ServerError("InternalServerError: no")
-            return [(*namespace, "t0")]
-
-        def namespaces(parent: tuple[str, ...]) -> list[tuple[str, ...]]:
-            if deep and parent == ("tenant",):
-                raise ServerError("InternalServerError: no")
-            return [] if parent else [("tenant",), ("victim",)]
-
-        monkeypatch.setattr(catalog._client, "list_tables", tables)
-        monkeypatch.setattr(catalog._client, "list_namespaces", namespaces)
-        found: list[TableName] = []
-        with pytest.raises(PartlyListed, match=r"1 namespace.*, for example tenant: .*no") as caught:
-            found.extend(catalog.list_tables())
-        assert next(catalog.list_tables()) == TableName(("victim",), "t0")
-        assert caught.value.hidden == (() if deep else (("tenant",),))
-        monkeypatch.setattr(catalog._client, "list_namespaces", lambda parent: [] if parent else [("tenant",)])
-        with pytest.raises(StorageError) as whole:  # no namespace is listed: the catalog is out of order
-            list(catalog.list_tables())
-        assert not isinstance(whole.value, PartlyListed)
 
 
 @pytest.mark.parametrize("apart", [False, True])
