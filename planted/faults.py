@@ -266,7 +266,7 @@ _ROWS = (
         "operations/compaction/land/forward_deletes.py",
         "        for candidate in self._files(group_id):\n            path = candidate.file_path\n",
         "        for candidate in self._files(group_id)[:-1]:\n            path = candidate.file_path\n",
-        ("tests/integration/test_forwarded_deletes.py", "tests/property/test_histories.py"),
+        ("tests/integration/test_forwarded_deletes.py", "tests/interop/test_forwarded_deletes.py"),
     ),
     Fault(
         "a truncated file of position deletes is believed",
