@@ -98,7 +98,8 @@ EXACT = {"hour": [24 * day for day in SINCE], "day": SINCE, "month": [12], "year
 """Partitions by a unit whose first and last moment are rows.  Up to 1970, those of old writers may hold more rows."""
 INTERVALS = {"1' day": 1, "30' day": 30, "52' week": 364, "1' month": 31, "1' year": 365}
 RELATIVE = {
-    **{"now()": NOW, "current_date": 0},
+    "now()": NOW,
+    "current_date": 0,
     **{f"now() - interval '{one}": NOW - HOUR for one in ("1' hour", "60' minute", "3600' second")},
     **{
         f"{start} {sign} interval '{interval}": micros + direction * days * DAY

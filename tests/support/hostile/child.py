@@ -16,28 +16,47 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from support.hostile import parsers
 
-Group = Callable[[Path], tuple[Callable[[bytes], object], Mapping[str, Callable[[], bytes]]]]
+Group = Callable[[Path], tuple[Callable[[bytes], object], parsers.Cases]]
 """Makes a parser, which may use a folder, and its input by the name of the case."""
+
+
+def fuzzed(formats: Mapping[str, Callable[[], parsers.Cases]]) -> Mapping[str, Group]:
+    """The cases of formats whose readers ``targets`` has."""
+
+    def made(name: str, folder: Path) -> tuple[Callable[[bytes], object], parsers.Cases]:
+        from support.hostile.targets import TARGETS  # a second of imports, which settings do not need
+
+        return TARGETS[name](folder).read, formats[name]()
+
+    return {name: partial(made, name) for name in formats}
+
 
 FAMILIES: Mapping[str, Mapping[str, Group]] = {
     "metadata": {
         "metadata.json": parsers.metadata_json,
-        "manifest list": parsers.manifest_list,
-        "manifest": parsers.manifest,
-        "Puffin": parsers.puffin_footer,
-        "deletion vector": parsers.deletion_vector,
-        "sketch": parsers.sketch,
+        **fuzzed(
+            {
+                "manifest list": parsers.manifest_list,
+                "manifest": parsers.manifest,
+                "Puffin footer": parsers.puffin_footer,
+                "deletion vector": parsers.deletion_vector,
+                "sketch": parsers.sketch,
+            }
+        ),
     },
-    "rows": {
-        "Avro rows": parsers.avro_rows,
-        "Parquet rows": parsers.parquet_rows,
-        "Parquet footer": parsers.parquet_footer,
-        "ORC rows": parsers.orc_rows,
-    },
+    "rows": fuzzed(
+        {
+            "Avro rows": parsers.avro_rows,
+            "Parquet rows": parsers.parquet_rows,
+            "Parquet footer": parsers.parquet_footer,
+            "ORC rows": parsers.orc_rows,
+        }
+    ),
     "settings": {
         "policy file": parsers.policy_file,
         "inventory": parsers.inventory,

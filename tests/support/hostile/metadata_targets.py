@@ -267,13 +267,13 @@ SPEC = drawn_table(3).specs[0]
 
 def _read_manifest(data: bytes) -> None:
     """All readers of manifests find the same live files, or refuse the manifest."""
-    refusals: list[MetadataUnreadable] = []
+    refusals: list[str] = []  # an error would keep the memory of its reader
 
     def keys(found: Iterator[Any], key: Callable[[Any], Any]) -> list[Any] | None:
         try:
             return [key(item) for item in found]
         except MetadataUnreadable as error:
-            refusals.append(error)
+            refusals.append(str(error))
             return None
 
     entries = decode_manifest(data, replace(LISTED, first_row_id=9), SPEC)
@@ -289,7 +289,7 @@ def _read_manifest(data: bytes) -> None:
         assert [path for block in paths for path in block] == [path for path, _ in whole.pop()]
     keys(COPIERS[zlib.crc32(data) % 3].copy(data, LISTED), repr)
     if refusals:
-        raise refusals[0]
+        raise MetadataUnreadable(refusals[0])
 
 
 # Puffin files.
