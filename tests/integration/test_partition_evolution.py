@@ -36,6 +36,7 @@ from support.maintained_table import (
     registered_table,
 )
 from support.readers import duckdb_rows, pyiceberg_rows
+from support.v3 import delete_positions, file_of, lineage, upgrade
 
 # After partition evolution: small files of old specs merge into partitions of the current spec, and never multiply.
 
@@ -108,8 +109,12 @@ def test_files_keep_their_spec(made: MaintainedTable, reason: str) -> None:
     assert rows(made) == before
 
 
-def test_mixed_files_are_divided_by_partition_if_that_makes_fewer_files(made: MaintainedTable) -> None:
-    """Six files of three regions each, one of them null, become a file per region; rows, values and layout agree."""
+@pytest.mark.parametrize("version", [2, 3])
+def test_mixed_files_are_divided_by_partition_if_that_makes_fewer_files(made: MaintainedTable, version: int) -> None:
+    """Six files of three regions each, one of them null, become a file per region; rows, values and layout agree.
+
+    Rows that have ids keep them.
+    """
     made.pyiceberg.create_table("ns.t", SCHEMA, properties={"format-version": "2"})
     for number in range(6):
         regions = ["us", "eu", None, "us", "eu", "us"] if number % 2 else ["eu", "us", None]
@@ -118,11 +123,14 @@ def test_mixed_files_are_divided_by_partition_if_that_makes_fewer_files(made: Ma
         made.table.append(pa.table({"id": ids, "region": pa.array(regions, pa.string()), "day": days}))
     with made.table.update_spec() as update:
         update.add_identity("region")
-    before = rows(made)
+    if version == 3:
+        upgrade(made)
+        delete_positions(made, {file_of(made, 0): [1]})
+    before, ids = rows(made), lineage(made)
     outcome = compacted(made, proof="full")
     assert outcome.summary == "compacted 6 files into 3 (across 1 bins)"
     assert files(made) == {(1, ("us",)): 1, (1, ("eu",)): 1, (1, (None,)): 1}
-    assert rows(made) == before
+    assert (rows(made), lineage(made)) == (before, ids)
     tasks = StaticTable.from_metadata(made.loaded.metadata_location).scan("region = 'us'").plan_files()
     assert ["/data/region=us/" in task.file.file_path for task in tasks] == [True]
     assert made.runtime.verify(made.loaded.name).ok
