@@ -84,7 +84,7 @@ nightly: $(STAMP) $(JUDGES_STAMP) ## 2,000 random cases of every property, 2,000
 	JUDGES_PYTHON=$(JUDGES)/bin/python $(BIN)/python -m pytest -q -n 2 --dist loadgroup --hypothesis-profile=nightly tests/property tests/nightly $(NIGHTLY_TOO)
 	PYTHONPATH=tests $(BIN)/python -m support.model --histories 2000 --record
 	PYTHONPATH=tests $(BIN)/python -m support.chaos --seconds 120
-	PYTHONPATH=tests $(BIN)/python -m support.hostile.fuzz --again tests/hostile/findings --changes 2000
+	PYTHONPATH=tests $(BIN)/python -m support.hostile.fuzz --again tests/hostile/findings --changes 2000 --first $$(date +%s)
 	$(BIN)/python -m planted
 	$(BIN)/python models/check.py
 

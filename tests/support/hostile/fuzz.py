@@ -144,10 +144,11 @@ def _keep(findings: Path, problem: str, data: bytes) -> None:
         path.with_suffix(".txt").write_text(problem + "\n")
 
 
-def try_again(findings: Path, changes: int) -> bool:
+def try_again(findings: Path, changes: int, first: int) -> bool:
     """Read sound files of every format, findings, and so many changed files, without coverage and libFuzzer.
 
     A line names each input before it is read; another line describes its problem.  Return whether there is a problem.
+    Changes are numbered from ``first``; a number repeats its change.
     """
     from support.hostile.frames import changed, split
     from support.hostile.targets import TARGETS
@@ -159,7 +160,7 @@ def try_again(findings: Path, changes: int) -> bool:
             inputs = {f"sound {number}": seed for number, seed in enumerate(made.seeds)}
             kept = sorted((findings / folder_of(target)).glob("*"))
             inputs |= {f"found {path.name}": path.read_bytes() for path in kept}
-            for seed in range(changes // _PASS_TIMES if made.deletes else changes):
+            for seed in range(first, first + (changes // _PASS_TIMES if made.deletes else changes)):
                 inputs[f"changed {seed}"] = changed(
                     made.seeds[seed % len(made.seeds)], 2**20, seed, _changed_byte(seed)
                 )
@@ -269,6 +270,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--folder", type=Path, default=Path("build/fuzz"))
     parser.add_argument("--again", type=Path, help="only read this folder of findings, and changed files")
     parser.add_argument("--changes", type=int, default=100, help="how many files of each format, with --again")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first change, with --again")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     own, options = list(arguments), []
     if "--" in own:
@@ -278,7 +280,7 @@ def main(arguments: Sequence[str]) -> int:
         _fuzz(given.targets[0], given.folder, options)
         return 0
     if given.again is not None:
-        return int(try_again(given.again, given.changes))
+        return int(try_again(given.again, given.changes, given.first))
     from support.hostile.targets import TARGETS
 
     wanted = given.targets or list(TARGETS)
