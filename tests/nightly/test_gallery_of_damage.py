@@ -23,7 +23,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from icekeeper.model import EntryStatus, FileContent, ManifestEntry
-from icekeeper.repair.plan import RepairOptions
+from icekeeper.repair.plan import RepairOptions, RepairPlan
 from icekeeper.report.outcome import PassStatus
 from support.damaged_table import Record, edit_avro, state_length
 from support.deletes import commit_deletes, equality_delete, position_delete, relist
@@ -189,6 +189,17 @@ def moved_to_another_folder(one: Patient) -> None:
     one.hide(one.victim())
 
 
+@damage(0, 1, 3)
+def at_another_address(one: Patient) -> None:
+    """Not of v2, where position deletes, which name old paths, leave it to a person."""
+    path = one.victim()
+
+    def change(found: list[Record], entry: Record) -> None:
+        entry["data_file"]["file_path"] = f"s3a://old-bucket/t/data/{Path(path).name}"
+
+    one.edit(path, change)
+
+
 @damage(0)
 def gone_for_good(one: Patient) -> None:
     path = one.victim()
@@ -320,7 +331,7 @@ def wrong_and_listed_twice(one: Patient) -> None:
     one.options["file_metrics"] = True
 
 
-def listed(name: str, **stated: Any) -> None:
+def listed(name: str, *versions: int, **stated: Any) -> None:
     """Damage to an entry of the manifest list."""
 
     def make(one: Patient) -> None:
@@ -328,7 +339,7 @@ def listed(name: str, **stated: Any) -> None:
         if "added_rows_count" in stated:  # only the files show whether the list or the entries are right
             one.options["file_metrics"] = True
 
-    GALLERY[name] = 3, (1, 2, 3), make
+    GALLERY[name] = 3, versions or (1, 2, 3), make
 
 
 def _put(record: Record, stated: Record) -> None:
@@ -344,6 +355,7 @@ listed("a list counts too many rows", added_rows_count=10**6)
 listed("a list counts other rows and another length", added_rows_count=3, manifest_length=3)
 listed("a list hides a manifest", added_files_count=0, existing_files_count=0)
 listed("a list states another length", manifest_length=1)
+listed("a list states another sequence number", 2, 3, min_sequence_number=50)
 
 
 @damage(3)
@@ -424,15 +436,20 @@ def _deletes(one: Patient) -> list[str]:
     return [file.file_path for file in found if file.content is not FileContent.DATA and file.content_offset is None]
 
 
-def assert_kept(one: Patient, names: str) -> None:
-    """Repair until there is nothing to repair; then verify, every reader and a whole pass agree."""
-    table, options = one.table, RepairOptions(**one.options)
+def repaired(one: Patient, options: RepairOptions, names: str) -> RepairPlan:
+    """Repair until there is nothing to repair; return the last plan."""
     for _ in range(3):
-        plan = table.runtime.plan_repair(NAME, options).plan or pytest.fail("there is no head")
+        plan = one.table.runtime.plan_repair(NAME, options).plan or pytest.fail("there is no head")
         if plan.is_empty:
             break
-        table.runtime.repair(NAME, options, plan.digest)
+        one.table.runtime.repair(NAME, options, plan.digest)
     assert plan.is_empty, (names, [mend.sentence for mend in plan.every])
+    return plan
+
+
+def assert_kept(one: Patient, names: str) -> None:
+    """Repair until there is nothing to repair; then verify, every reader and a whole pass agree."""
+    table, plan = one.table, repaired(one, RepairOptions(**one.options), names)
     assert [left.sentence for left in plan.unmended] == [], names
     assert table.verify().problems == (), names
     for _ in range(2):
@@ -453,6 +470,31 @@ def test_each_damage_is_mended(name: str, version: int, partitioned: bool, tmp_p
     with patient(tmp_path, version, partitioned, 1) as one:
         make(one)
         assert_kept(one, name)
+
+
+LEFT = (
+    ("wrong record count", "moved to another folder"),
+    ("wrong file size in bytes", "moved to another folder"),
+    ("wrong split offsets", "moved to another folder"),
+    ("wrong null value counts", "moved to another folder"),
+    ("wrong file size in bytes", "at another address"),
+    ("gone for good", "at another address"),  # the store there does not answer
+)
+"""Two damages of a file, after which a person has to decide whether the file that is found is the right one."""
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize(("first", "second"), LEFT)
+def test_a_file_that_may_be_another_one_is_left(first: str, second: str, version: int, tmp_path: Path) -> None:
+    with patient(tmp_path, version, False, 1) as one:
+        path = one.whole[0]
+        for name in (first, second):
+            one.whole = [path]
+            GALLERY[name][2](one)
+        before = {file.file_path for file in data_files(one.table)}
+        plan = repaired(one, RepairOptions(file_metrics=True, drop_missing=True, keep=1), f"{first}; {second}")
+        assert plan.unmended
+        assert {file.file_path for file in data_files(one.table)} == before
 
 
 PAIRS = 300
