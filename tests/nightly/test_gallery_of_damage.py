@@ -49,8 +49,8 @@ class Patient:
     """Data file → its ids."""
     promised: Counter[int] = field(default_factory=Counter)
     options: dict[str, Any] = field(default_factory=dict)
-    leaves: int = 0
-    """Findings that no repair mends."""
+    is_list_wrong: bool = False
+    """Whether an entry of the head's manifest list is damaged."""
 
     def victim(self) -> str:
         return self.whole.pop(self.rng.randrange(len(self.whole)))
@@ -80,6 +80,7 @@ class Patient:
         def first(listed: list[Record]) -> None:
             change(next(record for record in listed if record.get("content", 0) == 0))
 
+        self.is_list_wrong = True
         edit_avro(local_path(self.manifest_list), first)
 
     def hide(self, path: str) -> None:
@@ -108,8 +109,8 @@ def patient(folder: Path, version: int, partitioned: bool, seed: int) -> Iterato
             upgrade(table)
             commit_files(table, [], {})  # the first commit of v3 gives every row its id
         made = Patient(table, version, partitioned, random.Random(seed))
-        made.whole = sorted(file.file_path for file in data_files(table))
-        for number, path in enumerate(sorted(made.whole, key=lambda path: _first_id(path))):
+        made.whole = sorted((file.file_path for file in data_files(table)), key=_first_id)
+        for number, path in enumerate(made.whole):
             made.ids[path] = list(range(number * ROWS, number * ROWS + ROWS))
         made.promised = Counter(range(FILES * ROWS))
         yield made
@@ -380,12 +381,12 @@ def wrong_totals_of_the_snapshot(one: Patient) -> None:
 
 @damage(5)
 def a_manifest_is_elsewhere(one: Patient) -> None:
-    one.hide(one.manifest_of(one.whole[0]))
+    one.hide(_sound_manifest(one))
 
 
 @damage(5)
 def a_manifest_is_cut_and_whole_elsewhere(one: Patient) -> None:
-    path = local_path(one.manifest_of(one.whole[0]))
+    path = local_path(_sound_manifest(one))
     backup = one.table.folder / "backup" / path.name
     backup.parent.mkdir(exist_ok=True)
     shutil.copy(path, backup)
@@ -394,7 +395,8 @@ def a_manifest_is_cut_and_whole_elsewhere(one: Patient) -> None:
 
 @damage(7)
 def the_manifest_list_is_elsewhere(one: Patient) -> None:
-    one.hide(one.manifest_list)
+    if one.version < 3 or not one.is_list_wrong:  # it is then not taken back, nor rebuilt without its row ids
+        one.hide(one.manifest_list)
 
 
 @damage(6)
@@ -410,7 +412,7 @@ def the_list_of_an_old_snapshot_is_gone(one: Patient) -> None:
 def the_manifest_list_is_gone_for_good(one: Patient) -> None:
     """The head only appended, so its parent's list and its own manifest prove it, unless the manifest is wrong, too."""
     head = one.table.metadata.current_snapshot
-    if head is not None and head.summary["operation"] == "append" and not one.options:
+    if head is not None and head.summary["operation"] == "append" and not one.options and [*one.ids][-1] in one.whole:
         local_path(one.manifest_list).unlink()
 
 
@@ -419,6 +421,12 @@ def all_data_files_are_elsewhere(one: Patient) -> None:
     for path in one.whole:
         one.hide(path)
     one.whole.clear()
+
+
+def _sound_manifest(one: Patient) -> str:
+    """A manifest of undamaged files, but not the first, about which the list may be wrong."""
+    paths = one.whole or [*one.ids]
+    return next(manifest for manifest, entry in reversed(live(one.table)) if entry.file.file_path in paths)
 
 
 def _position_delete(one: Patient, path: str, position: int) -> tuple[pa.Table, dict[str, Any]]:
