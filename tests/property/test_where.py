@@ -268,7 +268,8 @@ def test_a_partition_and_its_rows_are_judged_alike(kind: str, transform: str, da
         assert not whole(0, (partition,)) or all(matches), (text, partition, values)
         is_selected = may_match(data_file("f", 1, (partition,)), 0)
         assert is_selected or not any(matches), (text, partition, values)
-        if transform == "identity" or partition in EXACT.get(transform, ()):
+        # A list may exclude every known row of a partition that has more rows.
+        if transform == "identity" or (partition in EXACT.get(transform, ()) and " in (" not in text):
             # In a list with both zeros, each is judged alone, and engines disagree whether the zeros are equal.
             has_both = {"-0.0", "0.0"}.issubset(re.findall(r"-?\b[\d.]+", text))
             if " and " not in text and " or " not in text and not has_both:
